@@ -1,0 +1,213 @@
+"""The command line: run, resume, report, methods, verify."""
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from fedwmsam import toml
+from fedwmsam.errors import InputError
+
+# The commands import what they need when they run, so that `--help` does not wait for PyTorch.
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Federated learning on clients whose data differ.\n\nStart with `fedwmsam run`; it needs nothing but this package.",
+)
+console, errors = Console(), Console(stderr=True)
+
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting or option of the method; repeatable.")
+]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def main() -> None:
+    """Entry point: a mistake in the input is one sentence and exit code 2."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    try:
+        app()
+    except InputError as error:
+        errors.print(f"Error: {error}", style="red", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:  # `fedwmsam … | head`: the reader has had enough
+        sys.stderr.close()
+        sys.exit(0)
+
+
+def version(show: bool) -> None:
+    if show:
+        from fedwmsam.version import __version__
+
+        console.print(__version__, highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")] = False,
+) -> None: ...
+
+
+@app.command()
+def run(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
+    method: Annotated[str | None, typer.Option(help="Method; see `fedwmsam methods`.", show_default="fedwmsam")] = None,
+    dataset: Annotated[str | None, typer.Option(help="digits, fashion-mnist.", show_default="digits")] = None,
+    model: Annotated[str | None, typer.Option(help="mlp, linear.", show_default="mlp")] = None,
+    partition: Annotated[
+        str | None,
+        typer.Option(help="iid, dirichlet:BETA or pathological:CLASSES.", show_default="dirichlet:0.1"),
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
+    participation: Annotated[float | None, typer.Option(help="Share of clients a round.", show_default="0.25")] = None,
+    clients_per_round: Annotated[int | None, typer.Option(help="Their number, instead of the share.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default="50")] = None,
+    local_epochs: Annotated[int | None, typer.Option(help="Passes over a client's data.", show_default="5")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Samples a local step.", show_default="50")] = None,
+    lr: Annotated[float | None, typer.Option(help="Local step size.", show_default="0.1")] = None,
+    weight_decay_mode: Annotated[
+        str | None, typer.Option(help="objective, or sgd as published code does.", show_default="objective")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Key of everything random.", show_default="0")] = None,
+    validation: Annotated[float | None, typer.Option(help="Share of training data held out.", show_default="0")] = None,
+    target_accuracy: Annotated[float | None, typer.Option(help="Stop when it is reached.")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper: the paper's setting, below explicit values.")] = None,
+    checkpoint_every: Annotated[int | None, typer.Option(help="Rounds between checkpoints.", show_default="10")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
+    set_: SetOption = None,
+    out: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
+    name: Annotated[str | None, typer.Option(help="Name of the run's folder.", show_default="from the settings")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Train one model over many clients.
+
+    With no argument: FedWMSAM on handwritten digits, 20 clients with very different data.
+
+    Examples:
+
+    - `fedwmsam run`
+    - `fedwmsam run --method fedavg --partition iid --rounds 30`
+    - `fedwmsam run --dataset fashion-mnist --preset paper --set rho=0.05`
+    - `fedwmsam run settings.toml --seed 1`
+    """
+    given = {
+        key: value for key, value in locals().items() if key not in ("config", "set_", "out", "name", "quiet")
+    }
+    from fedwmsam import config as configs
+
+    file = toml.load(config) if config else {}
+    chosen = method or file.get("method", configs.RunConfig.method)
+    resolved = configs.resolve(file, given, configs.parse_assignments(set_ or [], chosen))
+    start(resolved, out, name, quiet)
+
+
+def start(config: Any, out: Path, name: str | None, quiet: bool) -> None:
+    from fedwmsam.engine.folder import unused
+    from fedwmsam.experiment import prepare
+
+    experiment = prepare(config)
+    if name is not None:
+        folder = experiment.create(out / name)
+    else:
+        folder = unused(out, f"{config.method}-{config.dataset}-{config.partition.replace(':', '')}-seed{config.seed}", experiment.create)
+    carry_out(experiment, folder, quiet)
+
+
+def carry_out(experiment: Any, folder: Any, quiet: bool) -> None:
+    """Run with a live display; Ctrl-C or SIGTERM saves the last completed round and says how to go on."""
+    from fedwmsam.report.terminal import Display, summarise
+
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    display = Display(console, experiment, folder.path, quiet)
+    try:
+        with display:
+            result = experiment.run(folder, [display.update])
+    except KeyboardInterrupt:
+        errors.print(f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}", soft_wrap=True)
+        raise
+    if not quiet:
+        summarise(console, result)
+    if result.status.startswith("diverged"):
+        sys.exit(1)
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Go on with an interrupted run, or extend a finished one.
+
+    Examples:
+
+    - `fedwmsam resume runs/fedwmsam-digits-dirichlet0.1-seed0`
+    - `fedwmsam resume runs/fedwmsam-digits-dirichlet0.1-seed0 --rounds 80`
+    """
+    from dataclasses import replace
+
+    from fedwmsam.experiment import load_config, prepare
+
+    config = load_config(run)
+    if rounds is not None:
+        config = replace(config, rounds=rounds)
+    experiment = prepare(config)
+    carry_out(experiment, experiment.reopen(run), quiet)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+) -> None:
+    """Say what runs reached: last accuracy, mean of the last ten, best by validation.
+
+    Example: `fedwmsam report runs/*`
+    """
+    from fedwmsam.report.terminal import report_runs
+
+    report_runs(console, runs)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, with its options.", show_default=False)] = None,
+) -> None:
+    """List the methods and what they cost, or one method's options.
+
+    Examples: `fedwmsam methods`, `fedwmsam methods fedwmsam`
+    """
+    from fedwmsam.report.terminal import method_details, method_table
+
+    console.print(method_table() if name is None else method_details(name))
+
+
+@app.command()
+def verify(
+    files: Annotated[list[Path], typer.Argument(help="Reference-vector files (JSON).")],
+    tolerance: Annotated[float, typer.Option(help="Largest absolute error allowed.")] = 1e-9,
+) -> None:
+    """Replay reference vectors through the real round loop and print the largest error of each file.
+
+    Exits with 1 if any error is above the tolerance. Example: `fedwmsam verify tests/data/reference_vectors/*.json`
+    """
+    from fedwmsam.verify import verify_file
+
+    failed = 0
+    for path in files:
+        verdict = verify_file(path)
+        ok = verdict.worst <= tolerance
+        failed += not ok
+        parts = "  ".join(f"{name} {value:.1e}" for name, value in verdict.errors.items())
+        console.print(f"{'ok  ' if ok else 'FAIL'}  {path.name}  {parts}", highlight=False, soft_wrap=True)
+    console.print(f"{len(files) - failed} of {len(files)} files within {tolerance:g}", highlight=False)
+    if failed:
+        sys.exit(1)

@@ -1,0 +1,124 @@
+"""What a run is: every setting once, with its meaning, default and range.
+
+`Settings` is what `fit` and the command line share; `RunConfig` adds what the command line must name (data set, model,
+partition). Command line over file over preset over default; an unknown key is an error that names the nearest.
+"""
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from fedwmsam.engine.rounds import AVERAGING
+from fedwmsam.engine.schedule import SAMPLING, round_half_up
+from fedwmsam.errors import InputError
+from fedwmsam.methods import Method, make_method, method_class
+from fedwmsam.options import check, kinds_of, option, parse
+from fedwmsam.presets import preset_values
+from fedwmsam.training.local import WEIGHT_DECAY_MODES
+from fedwmsam.wording import unknown
+
+
+@dataclass(frozen=True)
+class Settings:
+    rounds: int = option(50, "rounds to train", low=1)
+    participation: float = option(0.25, "share of the clients that train in a round", above=0, high=1)
+    clients_per_round: int | None = option(None, "their number, instead of the share", low=1)
+    sampling: str = option("fixed", "fixed: always as many clients; bernoulli: each by its own coin", choices=SAMPLING)
+    local_epochs: int = option(5, "passes over a client's data in a round", low=1)
+    batch_size: int = option(50, "samples a local step", low=1)
+    lr: float = option(0.1, "local step size in the first round", above=0)
+    lr_decay: float = option(0.998, "factor on the step size from round to round", above=0, high=1)
+    weight_decay: float = option(1e-3, "strength of the L2 penalty", low=0)
+    weight_decay_mode: str = option(
+        "objective", "objective: part of the gradient; sgd: beside it, as published code does", choices=WEIGHT_DECAY_MODES
+    )
+    clip_norm: float | None = option(10.0, "longest direction a local step may take (none: no limit)", above=0)
+    averaging: str = option("uniform", "weigh clients alike, or by their number of samples", choices=AVERAGING)
+    seed: int = option(0, "key of everything random", low=0, high=2**31 - 1)
+    evaluate_every: int = option(1, "rounds from one evaluation to the next (the last is always evaluated)", low=1)
+    checkpoint_every: int = option(10, "rounds from one checkpoint to the next", low=1)
+    target_accuracy: float | None = option(None, "stop when it is reached", above=0, high=1)
+    patience: int | None = option(None, "stop after so many rounds without a better validation score", low=1)
+    time_budget: float | None = option(None, "stop after so many seconds", above=0)
+    device: str = option("cpu", "where to compute: cpu, cuda, mps (the last two are untested)")
+
+    def __post_init__(self) -> None:
+        check("", self)
+
+    def per_round(self, clients: int) -> float:
+        """Clients per round out of that many; their expected number under Bernoulli sampling."""
+        if self.clients_per_round is not None:
+            if self.clients_per_round > clients:
+                raise InputError(f"clients_per_round is {self.clients_per_round}, but there are only {clients} clients.")
+            return self.clients_per_round
+        if self.sampling == "bernoulli":
+            return self.participation * clients
+        return max(1, round_half_up(self.participation * clients))
+
+
+@dataclass(frozen=True)
+class RunConfig(Settings):
+    method: str = option("fedwmsam", "which method; `fedwmsam methods` lists them")
+    dataset: str = option("digits", "which data set")
+    model: str = option("mlp", "which model")
+    partition: str = option("dirichlet:0.1", "how the data are split: iid, dirichlet:BETA, pathological:CLASSES")
+    clients: int = option(20, "number of clients", low=1)
+    validation: float = option(0.0, "share of the training data held out to choose the best model", low=0, high=0.9)
+    data_dir: str | None = option(None, "folder with the data set's files")
+    preset: str | None = option(None, "paper: the paper's setting, below any explicit value")
+    options: dict[str, Any] = field(default_factory=dict)
+    """The method's own hyper-parameters."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.make_method()
+        self.per_round(self.clients)
+
+    def make_method(self) -> Method:
+        return make_method(self.method, **self.options)
+
+    def flat(self) -> dict[str, Any]:
+        """All keys at one level, as config.toml holds them, the method's resolved hyper-parameters last."""
+        values = asdict(self)
+        del values["options"]
+        first = ("method", "dataset", "model", "partition", "clients")
+        return {k: values.pop(k) for k in first} | values | asdict(self.make_method())
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    return {f.name: getattr(config, f.name) for f in fields(Settings)}
+
+
+def resolve(*layers: dict[str, Any]) -> RunConfig:
+    """One configuration from flat layers, the strongest last; each key is a setting or an option of the method."""
+    given: dict[str, Any] = {}
+    for layer in layers:
+        given |= {k: v for k, v in layer.items() if v is not None}
+    method = given.get("method", RunConfig.method)
+    own = option_names(method)
+    known = [f.name for f in fields(RunConfig) if f.name != "options"]
+    given = preset_values(given.get("preset"), method) | given
+    for key in given:
+        if key not in known and key not in own:
+            raise InputError(unknown(f"setting or option of {method}", key, [*known, *own]))
+    options = {k: v for k, v in given.items() if k in own}
+    return RunConfig(**{k: v for k, v in given.items() if k in known}, options=options)
+
+
+def option_names(method: str) -> list[str]:
+    return [f.name for f in fields(method_class(str(method)))]
+
+
+def parse_assignments(assignments: list[str], method: str) -> dict[str, Any]:
+    """`key=value` texts as typed values."""
+    kinds = kinds_of(RunConfig) | kinds_of(method_class(method))
+    names = [f.name for f in fields(RunConfig) if f.name != "options"] + option_names(method)
+    values = {}
+    for text in assignments:
+        key, equals, value = text.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise InputError(f"--set takes key=value, not {text!r}.")
+        if key not in names:
+            raise InputError(unknown(f"setting or option of {method}", key, names))
+        values[key] = parse(key, value.strip(), kinds[key])
+    return values

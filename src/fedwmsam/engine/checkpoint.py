@@ -1,0 +1,124 @@
+"""Files that are either whole or absent, and checkpoints that say whether they are whole.
+
+A checkpoint is one file: a line of magic, a digest, then safetensors (tensors and JSON; loading runs nothing).
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from fedwmsam.training.vectors import Vectors
+
+MAGIC = b"fedwmsam checkpoint 1\n"
+DIGEST = 32
+KEEP = 2
+"""The newest may turn out damaged: the one before stays."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Bundles of tensors by name, and the numbers and words beside them."""
+
+    bundles: dict[str, Vectors]
+    notes: dict[str, Any]
+
+
+class Damaged(Exception):
+    """The file is not a whole checkpoint."""
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Write beside, flush, rename, flush the folder: at any instant `path` is the old file or the whole new one."""
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        yield beside
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(path)
+        sync_folder(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_tensors(path: Path, tensors: Vectors) -> None:
+    with replacing(path) as beside:
+        safetensors.torch.save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, beside)
+
+
+def write(path: Path, checkpoint: Checkpoint) -> None:
+    flat = {f"{bundle}/{name}": value for bundle, vectors in checkpoint.bundles.items() for name, value in vectors.items()}
+    notes = json.dumps(checkpoint.notes | {"bundles": list(checkpoint.bundles)})
+    payload = safetensors.torch.save(own_memory(flat), metadata={"notes": notes})
+    with replacing(path) as beside, beside.open("wb") as file:
+        file.write(MAGIC + hashlib.blake2b(payload, digest_size=DIGEST).digest())
+        file.write(payload)
+
+
+def own_memory(tensors: Vectors) -> Vectors:
+    """Safetensors refuses tensors that share memory (a zero Δ and a zero c may be one tensor)."""
+    seen: set[int] = set()
+    result = {}
+    for name, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        result[name] = value.clone() if value.data_ptr() in seen else value
+        seen.add(value.data_ptr())
+    return result
+
+
+def read(path: Path) -> Checkpoint:
+    """Raises Damaged unless every byte is as it was written."""
+    content = path.read_bytes()
+    head = len(MAGIC) + DIGEST
+    payload = memoryview(content)[head:]
+    if content[: len(MAGIC)] != MAGIC or hashlib.blake2b(payload, digest_size=DIGEST).digest() != content[len(MAGIC) : head]:
+        raise Damaged(f"{path} is damaged")
+    flat = safetensors.torch.load(bytes(payload))
+    notes = json.loads(_metadata(payload)["notes"])
+    bundles: dict[str, Vectors] = {bundle: {} for bundle in notes.pop("bundles")}
+    for key, value in flat.items():
+        bundle, name = key.rsplit("/", 1)
+        bundles[bundle][name] = aligned(value)
+    return Checkpoint(bundles, notes)
+
+
+def aligned(value: torch.Tensor) -> torch.Tensor:
+    """A copy in torch's own aligned memory: vector instructions may round differently on unaligned data."""
+    return value.clone()
+
+
+def _metadata(payload: memoryview) -> dict[str, str]:
+    length = int.from_bytes(payload[:8], "little")
+    metadata: dict[str, str] = json.loads(bytes(payload[8 : 8 + length]))["__metadata__"]
+    return metadata
+
+
+def path_of(folder: Path, round: int) -> Path:
+    return folder / f"round-{round:07d}.checkpoint"
+
+
+def rounds_in(folder: Path) -> list[int]:
+    """The rounds that have a checkpoint file, newest first."""
+    return sorted((int(p.stem.removeprefix("round-")) for p in folder.glob("round-*.checkpoint")), reverse=True)
+
+
+def prune(folder: Path) -> None:
+    for round in rounds_in(folder)[KEEP:]:
+        path_of(folder, round).unlink(missing_ok=True)

@@ -1,0 +1,217 @@
+"""One round of federated training, top to bottom."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedwmsam.data.clients import Clients
+from fedwmsam.engine.memory import Memory
+from fedwmsam.engine.schedule import Schedule
+from fedwmsam.methods.base import Info, Method
+from fedwmsam.training.local import LocalResult, LocalRules, train
+from fedwmsam.training.task import Task
+from fedwmsam.training.vectors import Vectors
+
+AVERAGING = ("uniform", "size")
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything a round needs and does not change."""
+
+    method: Method
+    task: Task
+    clients: Clients
+    schedule: Schedule
+    rules: LocalRules
+    averaging: str = "uniform"
+    total_samples: int | None = None
+    """All clients' samples; only averaging by size needs it."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Everything a round changes; `round` counts the completed ones."""
+
+    round: int
+    server: Vectors
+    buffers: Vectors
+    memory: Memory
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one client is asked to do."""
+
+    client: int
+    down: Vectors
+    buffers: Vectors
+    info: Info
+
+
+class Diverged(Exception):
+    """The global model stopped being finite; the state before the round is the last good one."""
+
+
+def first_state(federation: Federation) -> State:
+    task = federation.task
+    return State(0, federation.method.server_init(task.initial_weights), task.initial_buffers, Memory())
+
+
+def run_round(federation: Federation, state: State) -> tuple[State, Record]:
+    """cohort → downlink → local training → settle → mean → aggregate."""
+    method, server = federation.method, state.server
+    cohort = federation.schedule.cohort(state.round)
+    info = Info(
+        round=state.round, lr=federation.schedule.lr(state.round), clients=len(federation.clients), cohort=len(cohort),
+        share=len(cohort) / len(federation.clients), layout=federation.task.layout,
+    )  # fmt: skip
+    memories = {k: state.memory.get(k) or method.memory_init(server["w"]) for k in cohort}
+    mean, ledger, changes = WeightedMean(), Ledger(), {}
+
+    for job, result in train_cohort(federation, jobs(federation, state, cohort, memories, info)):
+        if not all_finite(result.up):
+            ledger.reject(job)
+            continue
+        changes[job.client], contribution = method.settle(server, memories[job.client], result.up, job.info)
+        movement = {f"buffer {name}": difference(value, state.buffers[name]) for name, value in result.buffers.items()}
+        mean.add(contribution | movement, job.info.samples if federation.averaging == "size" else 1)
+        ledger.add(job, result, contribution)
+
+    if not ledger.accepted:
+        raise Diverged("no client of the cohort returned a finite update")
+    share = ledger.accepted / info.clients
+    if federation.averaging == "size" and federation.total_samples:
+        share = ledger.samples / federation.total_samples
+    info = replace(info, cohort=ledger.accepted, share=share, steps=ledger.steps, samples=ledger.samples)
+    average = mean.value()
+    next_server = method.aggregate(server, average, info)
+    if not all_finite(next_server):
+        raise Diverged("the global model is no longer finite")
+    buffers = {name: moved(value, average[f"buffer {name}"]) for name, value in state.buffers.items()}
+    state.memory.commit(changes)
+    record = {"round": state.round + 1, "lr": info.lr} | scalars(server) | ledger.record()
+    return State(state.round + 1, next_server, buffers, state.memory), record
+
+
+def jobs(
+    federation: Federation, state: State, cohort: list[int], memories: dict[int, Vectors], info: Info
+) -> Iterator[Job]:
+    for client in cohort:
+        samples = len(federation.clients[client])
+        steps = len(federation.schedule.steps(state.round, client, samples))
+        own = replace(info, steps=steps, samples=samples)
+        yield Job(client, federation.method.downlink(state.server, memories[client], own), state.buffers, own)
+
+
+def train_cohort(federation: Federation, jobs: Iterable[Job]) -> Iterator[tuple[Job, LocalResult]]:
+    """Run the jobs one after the other in this process; results come back in the jobs' order."""
+    for job in jobs:
+        yield job, train_client(federation, job)
+
+
+def train_client(federation: Federation, job: Job) -> LocalResult:
+    samples, schedule, info = federation.clients[job.client], federation.schedule, job.info
+    steps = schedule.steps(info.round, job.client, len(samples))
+    return train(
+        federation.task, federation.method, job.down, job.buffers, samples, steps, info, federation.rules,
+        epoch=schedule.epoch(len(samples)),
+    )  # fmt: skip
+
+
+class WeightedMean:
+    """A mean over contributions, added in the order they come; never more than one is held."""
+
+    def __init__(self) -> None:
+        self.total: Vectors = {}
+        self.weight = 0.0
+
+    def add(self, contribution: Vectors, weight: float) -> None:
+        self.weight += weight
+        for name, value in contribution.items():
+            if not value.is_floating_point():  # counters, such as BatchNorm's number of batches: the largest counts
+                self.total[name] = torch.maximum(self.total[name], value) if name in self.total else value
+            elif name in self.total:
+                self.total[name].add_(value, alpha=weight)
+            else:
+                self.total[name] = value * weight
+
+    def value(self) -> Vectors:
+        return {k: v / self.weight if v.is_floating_point() else v for k, v in self.total.items()}
+
+
+class Ledger:
+    """What a round did and cost, for its line in the metrics."""
+
+    def __init__(self) -> None:
+        self.accepted = self.samples = self.steps = self.backprops = self.bytes_down = self.bytes_up = 0
+        self.rejected: list[int] = []
+        self.losses: list[float] = []
+        self.values: dict[str, list[float]] = {}
+
+    def add(self, job: Job, result: LocalResult, contribution: Vectors) -> None:
+        self.accepted += 1
+        self.samples += job.info.samples
+        self.steps += job.info.steps
+        self.backprops += result.backprops
+        self.bytes_down += size_in_bytes(job.down) + size_in_bytes(job.buffers)
+        self.bytes_up += size_in_bytes(result.up) + size_in_bytes(result.buffers)
+        self.losses.append(result.loss)
+        for name, value in scalars(contribution).items():
+            self.values.setdefault(name, []).append(value)
+        self.values.setdefault("update_norm", []).append(float(torch.linalg.vector_norm(result.up["delta"])))
+
+    def reject(self, job: Job) -> None:
+        """The update is not finite: the client is left out, but what travelled to it is counted."""
+        self.rejected.append(job.client)
+        self.bytes_down += size_in_bytes(job.down) + size_in_bytes(job.buffers)
+
+    def record(self) -> Record:
+        spread = {f"{name}_spread": deviation(values) for name, values in self.values.items()}
+        return {
+            "cohort": self.accepted,
+            "train_loss": average(self.losses),
+            **{name: average(values) for name, values in self.values.items()},
+            **spread,
+            "bytes_down": self.bytes_down,
+            "bytes_up": self.bytes_up,
+            "backprops": self.backprops,
+            **({"rejected": self.rejected} if self.rejected else {}),
+        }
+
+
+def scalars(vectors: Vectors) -> dict[str, float]:
+    """The bundle's single numbers (α, a similarity): they are worth a column each."""
+    return {name: float(value) for name, value in vectors.items() if value.ndim == 0}
+
+
+def average(values: list[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def deviation(values: list[float]) -> float:
+    """Standard deviation over the clients of the round."""
+    centre = average(values)
+    return math.sqrt(average([(v - centre) ** 2 for v in values]))
+
+
+def all_finite(vectors: Vectors) -> bool:
+    return all(bool(torch.isfinite(v).all()) for v in vectors.values())
+
+
+def difference(value: Tensor, start: Tensor) -> Tensor:
+    """How a buffer moved; averaging moves instead of values keeps a constant buffer exactly constant."""
+    return value - start if value.is_floating_point() else value
+
+
+def moved(start: Tensor, movement: Tensor) -> Tensor:
+    return start + movement if start.is_floating_point() else movement
+
+
+def size_in_bytes(vectors: Vectors) -> int:
+    return sum(v.numel() * v.element_size() for v in vectors.values())

@@ -1,0 +1,216 @@
+"""A run: rounds until done, evaluated, recorded, checkpointed, resumable."""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fedwmsam.engine import checkpoint
+from fedwmsam.engine.checkpoint import Checkpoint
+from fedwmsam.engine.folder import RunFolder, read_lines
+from fedwmsam.engine.memory import Memory
+from fedwmsam.engine.rounds import Diverged, Federation, Record, State, first_state, run_round
+from fedwmsam.errors import InputError
+from fedwmsam.training.task import Samples
+from fedwmsam.training.vectors import Vectors
+
+log = logging.getLogger("fedwmsam")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, how often evaluated and saved, and when to stop early."""
+
+    rounds: int
+    evaluate_every: int = 1
+    checkpoint_every: int = 10
+    target_accuracy: float | None = None
+    patience: int | None = None
+    time_budget: float | None = None
+
+
+@dataclass(frozen=True)
+class Best:
+    """The model that scored best on the validation data."""
+
+    round: int
+    score: float
+    w: torch.Tensor
+    buffers: Vectors
+
+
+class Progress:
+    """What a callback sees after each round."""
+
+    def __init__(self, run: "Run", record: Record) -> None:
+        self._run, self.record = run, record
+
+    @property
+    def history(self) -> list[Record]:
+        return self._run.history
+
+    def state_dict(self) -> Vectors:
+        """A copy of the global model as it is now."""
+        return self._run.model()
+
+    def stop(self, reason: str = "stopped by a callback") -> None:
+        """End the run after this round."""
+        self._run.status = reason
+
+
+Callback = Callable[[Progress], object]
+
+
+@dataclass
+class Run:
+    federation: Federation
+    plan: Plan
+    test: Samples | None = None
+    validation: Samples | None = None
+    folder: RunFolder | None = None
+    callbacks: Sequence[Callback] = ()
+    state: State = field(init=False)
+    best: Best | None = None
+    history: list[Record] = field(default_factory=list)
+    timings: list[Record] = field(default_factory=list)
+    status: str = "running"
+    saved_round: int = -1
+
+    def __post_init__(self) -> None:
+        self.state = first_state(self.federation)
+
+    def warm_start(self, weights: Vectors) -> None:
+        """Begin from these weights instead of the model's own."""
+        w, buffers = self.federation.task.flatten(weights)
+        self.state = State(0, self.federation.method.server_init(w), buffers, Memory())
+
+    def execute(self) -> None:
+        """Train until the plan is done; whatever ends it, the last completed round is on disk."""
+        self.status = "running"
+        self.started = time.perf_counter()
+        try:
+            while self.status == "running" and self.state.round < self.plan.rounds:
+                self.one_round()
+            if self.status == "running":
+                self.status = "completed"
+        finally:
+            if self.folder and self.saved_round != self.state.round:
+                self.save()
+        if self.folder:
+            self.write_results(self.folder)
+
+    def one_round(self) -> None:
+        start, cpu = time.perf_counter(), time.process_time()
+        try:
+            state, record = run_round(self.federation, self.state)
+        except Diverged as reason:
+            self.status = f"diverged at round {self.state.round + 1}: {reason}"
+            log.warning("The run %s; the model of round %d is kept.", self.status, self.state.round)
+            return
+        trained = time.perf_counter()
+        record |= self.evaluate(state)
+        self.keep_best(state, record)
+        if record.get("rejected"):
+            log.warning("Round %d: left out client(s) %s, update not finite.", state.round, record["rejected"])
+        timing = {
+            "round": state.round, "train_seconds": trained - start,
+            "evaluate_seconds": time.perf_counter() - trained, "cpu_seconds": time.process_time() - cpu,
+        }  # fmt: skip
+        self.state = state
+        self.history.append(record)
+        self.timings.append(timing)
+        if self.folder:
+            self.folder.append("metrics.jsonl", record)
+            self.folder.append("timings.jsonl", timing)
+        self.decide(record)
+        for callback in self.callbacks:
+            callback(Progress(self, record))
+        if self.folder and state.round % self.plan.checkpoint_every == 0:
+            self.save()
+
+    def evaluate(self, state: State) -> Record:
+        """Test metrics under their own names, validation metrics as validation_…; every k rounds and after the last."""
+        if state.round % self.plan.evaluate_every and state.round != self.plan.rounds:
+            return {}
+        task, w = self.federation.task, state.server["w"]
+        record: Record = {}
+        if self.validation is not None:
+            values = task.evaluate(w, state.buffers, self.validation)
+            record |= {f"validation_{name}": value for name, value in values.items()}
+        if self.test is not None:
+            record |= task.evaluate(w, state.buffers, self.test)
+        return record
+
+    def keep_best(self, state: State, record: Record) -> None:
+        objective = self.federation.task.objective
+        score = record.get(f"validation_{objective.monitor}")
+        if score is not None and objective.better(score, self.best.score if self.best else None):
+            self.best = Best(state.round, score, state.server["w"], state.buffers)
+
+    def decide(self, record: Record) -> None:
+        """Stop early? The target is judged on the validation data if there are any, else on the test data."""
+        plan = self.plan
+        accuracy = record.get("accuracy" if self.validation is None else "validation_accuracy")
+        if plan.target_accuracy is not None and accuracy is not None and accuracy >= plan.target_accuracy:
+            self.status = f"reached accuracy {plan.target_accuracy:g}"
+        elif plan.patience is not None and self.best and self.state.round - self.best.round >= plan.patience:
+            self.status = f"no better validation score for {plan.patience} rounds"
+        elif plan.time_budget is not None and time.perf_counter() - self.started >= plan.time_budget:
+            self.status = f"time budget of {plan.time_budget:g} s used up"
+
+    def model(self) -> Vectors:
+        return self.federation.task.state_dict(self.state.server["w"], self.state.buffers)
+
+    def best_model(self) -> Vectors | None:
+        return self.federation.task.state_dict(self.best.w, self.best.buffers) if self.best else None
+
+    def save(self) -> None:
+        assert self.folder
+        bundles = {"server": self.state.server, "buffers": self.state.buffers}
+        bundles |= {f"memory/{client}": row for client, row in self.state.memory.rows.items()}
+        notes: dict[str, Any] = {"round": self.state.round, "method": self.federation.method.name}
+        if self.best:
+            bundles |= {"best": {"w": self.best.w}, "best buffers": self.best.buffers}
+            notes |= {"best_round": self.best.round, "best_score": self.best.score}
+        self.folder.save(Checkpoint(bundles, notes))
+        self.saved_round = self.state.round
+
+    def restore(self) -> None:
+        """Go on from the folder's newest whole checkpoint, or from the start if there is none."""
+        assert self.folder
+        found = self.folder.newest()
+        if found is None:
+            return
+        bundles, notes = found.bundles, found.notes
+        ours, theirs = self.state.server, bundles["server"]
+        if notes["method"] != self.federation.method.name or {k: v.shape for k, v in ours.items()} != {
+            k: v.shape for k, v in theirs.items()
+        }:
+            raise InputError(f"The checkpoint in {self.folder.path} belongs to another method or model; it cannot go on.")
+        rows = {int(k.split("/")[1]): row for k, row in bundles.items() if k.startswith("memory/")}
+        device = self.federation.task.device
+        self.state = State(notes["round"], on(theirs, device), on(bundles["buffers"], device), Memory(
+            {client: on(row, device) for client, row in rows.items()}
+        ))  # fmt: skip
+        if "best" in bundles:
+            w, buffers = bundles["best"]["w"].to(device), on(bundles["best buffers"], device)
+            self.best = Best(notes["best_round"], notes["best_score"], w, buffers)
+        self.history = read_lines(self.folder.path / "metrics.jsonl")
+        self.timings = read_lines(self.folder.path / "timings.jsonl")
+        self.saved_round = self.state.round
+
+    def write_results(self, folder: RunFolder) -> None:
+        checkpoint.write_tensors(folder.path / "model.safetensors", self.model())
+        best = self.best_model()
+        if best is not None:
+            checkpoint.write_tensors(folder.path / "best.safetensors", best)
+        last = self.history[-1] if self.history else {}
+        summary = {"status": self.status, "rounds": self.state.round, "best_round": self.best.round if self.best else None}
+        folder.write_json("summary.json", summary | {f"last_{k}": v for k, v in last.items() if k != "round"})
+
+
+def on(vectors: Vectors, device: torch.device) -> Vectors:
+    return {name: value.to(device) for name, value in vectors.items()}

@@ -1,0 +1,70 @@
+"""Who trains in which round, on which batches, with which step size: the one seam through which they reach the loop."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from fedwmsam import streams
+from fedwmsam.training.local import Step
+
+SAMPLING = ("fixed", "bernoulli")
+
+
+class Schedule(Protocol):
+    def cohort(self, round: int) -> list[int]:
+        """The clients of a round, in the order their contributions are added."""
+        ...
+
+    def lr(self, round: int) -> float: ...
+
+    def steps(self, round: int, client: int, samples: int) -> list[Step]:
+        """All local steps of a client's round, epoch after epoch."""
+        ...
+
+    def epoch(self, samples: int) -> int:
+        """How many steps make one pass over that many samples."""
+        ...
+
+
+@dataclass(frozen=True)
+class KeyedSchedule:
+    """Everything drawn from streams keyed by (seed, purpose, round, client): the default."""
+
+    seed: int
+    clients: int
+    per_round: float
+    """Clients per round: their number, or its expectation under Bernoulli sampling."""
+    sampling: str
+    local_epochs: int
+    batch_size: int
+    learning_rate: float
+    lr_decay: float
+
+    def cohort(self, round: int) -> list[int]:
+        random = streams.generator(self.seed, "cohort", round)
+        if self.sampling == "fixed":
+            return sorted(random.choice(self.clients, size=round_half_up(self.per_round), replace=False).tolist())
+        chosen: list[int] = []
+        while not chosen:  # an empty draw is repeated
+            chosen = (random.random(self.clients) < self.per_round / self.clients).nonzero()[0].tolist()
+        return chosen
+
+    def lr(self, round: int) -> float:
+        return self.learning_rate * self.lr_decay**round
+
+    def steps(self, round: int, client: int, samples: int) -> list[Step]:
+        random = streams.generator(self.seed, "batches", round, client)
+        batches = [
+            batch
+            for _ in range(self.local_epochs)
+            for batch in torch.from_numpy(random.permutation(samples)).split(self.batch_size)
+        ]
+        return [Step(batch, streams.key(self.seed, "step", round, client, b)) for b, batch in enumerate(batches)]
+
+    def epoch(self, samples: int) -> int:
+        return -(-samples // self.batch_size)
+
+
+def round_half_up(value: float) -> int:
+    return int(value + 0.5)

@@ -1,0 +1,114 @@
+"""The contract every method keeps.
+
+A method is a frozen dataclass: its fields are its hyper-parameters, its functions are pure. State comes in as an
+argument and goes out as a value; nothing is remembered on `self`, no argument is changed, no random number is drawn.
+One round, in the order the engine calls it:
+
+    server side   down = downlink(server, memory_k)                     for each sampled client k
+    client side   scratch = begin(down);  B times  v = direction(w, …)  w ← w − lr · (clip(v) + pull(w));  up = uplink(w_B − w_0)
+    server side   memory_k, contribution = settle(server, memory_k, up) for each answer
+                  server = aggregate(server, mean of contributions)
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedwmsam.options import check, option
+from fedwmsam.training.vectors import Vectors
+
+Gradient = Callable[[Tensor], Tensor]
+"""weights → gradient of the current mini-batch's loss there; each call is one backprop."""
+
+
+class Slot(NamedTuple):
+    """Where one trainable tensor lies in the flat vector."""
+
+    name: str
+    slice: slice
+    shape: torch.Size
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a method may know about the round; `steps` and `samples` are the client's (the cohort's in `aggregate`)."""
+
+    round: int
+    lr: float
+    clients: int
+    """N: all registered clients."""
+    cohort: int
+    """S: the clients of this round; in `aggregate`, those whose answer counted."""
+    share: float
+    """The part of the federation that S is: S/N, or by samples when averaging by size."""
+    steps: int = 0
+    samples: int = 0
+    layout: tuple[Slot, ...] = ()
+
+
+class Cost(NamedTuple):
+    """Per step, and in vectors of P numbers per client and round; for the method's default options."""
+
+    backprops: int
+    down: int
+    up: int
+    memory: int
+    down_scalars: int = 0
+
+
+@dataclass(frozen=True)
+class Method:
+    """Plain federated averaging around whatever `direction` a method takes; override what differs."""
+
+    global_lr: float = option(1.0, "server step size: the part of the mean update that is applied", low=0.0)
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    cost: ClassVar[Cost] = Cost(backprops=1, down=1, up=1, memory=0)
+
+    def __post_init__(self) -> None:
+        check(f"{self.name}: ", self)
+
+    def server_init(self, w: Tensor) -> Vectors:
+        """The server's state before the first round; "w" is the global model."""
+        return {"w": w}
+
+    def memory_init(self, w: Tensor) -> Vectors:
+        """A client's memory, made when it first takes part; w is the global model then."""
+        return {}
+
+    def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
+        """Exactly what travels to the client; training starts at "w"."""
+        return {"w": server["w"]}
+
+    def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
+        """Scratch for the local steps; full_gradient(w) is over all local data and costs a pass if called."""
+        return {}
+
+    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+        """One local step's direction (gradient units; the loop clips it) and the scratch for the next step."""
+        raise AssertionError(f"{type(self).__name__} defines no direction")
+
+    def pull(self, w: Tensor, down: Vectors) -> Tensor | float:
+        """A proximal force, added after the clip."""
+        return 0.0
+
+    def uplink(self, delta: Tensor, down: Vectors, scratch: Vectors, info: Info) -> Vectors:
+        """Exactly what travels back; delta = w_B − down["w"]."""
+        return {"delta": delta}
+
+    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+        """At the server, per client: its new memory and its contribution to the round's mean."""
+        return memory, {"delta": up["delta"]}
+
+    def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
+        """The next server state from the mean contribution; like `settle` it reads round-r state only."""
+        return {"w": server["w"] + self.global_lr * mean["delta"]}
+
+
+def mean_direction(delta: Tensor, info: Info) -> Tensor:
+    """d_k = −u_k / (η_r B_k): the average of what the client multiplied by η, in gradient units."""
+    return delta / (-info.lr * info.steps)

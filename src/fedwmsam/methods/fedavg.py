@@ -1,0 +1,20 @@
+"""FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data (AISTATS 2017)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedwmsam.methods.base import Gradient, Method
+from fedwmsam.training.vectors import Vectors
+
+
+@dataclass(frozen=True)
+class FedAvg(Method):
+    """Local SGD; the server averages the updates."""
+
+    name: ClassVar[str] = "fedavg"
+    paper: ClassVar[str] = "McMahan et al. 2017"
+
+    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+        return grad(w), scratch

@@ -1,0 +1,110 @@
+"""FedWMSAM: Fast and Flat Federated Learning via Weighted Momentum and Sharpness-Aware Minimization (NeurIPS 2025).
+
+One round, with every vector in gradient units except positions (w, t) and updates (u):
+    Eq. 1   m_k = Δ_r + α_r/(1 − α_r) · (c − c_k)                      personalized momentum, sent to client k
+    Eq. 2   ε = ρ · (t_b − w_b)/‖t_b − w_b‖,   t_b = w_0 − η b m_k      where the momentum alone would have led
+            v = α_r g(w_b + ε) + (1 − α_r) m_k                         the step's only backprop
+    Eq. 3   α̂ = mean_k cos(Δ_r, m_k)
+    Eq. 4   α_{r+1} = (1 − λ) α_r + λ · clip(α̂, α_min, α_max)
+    Eq. 5   c_k⁺ = c_k − c + d_k,   c ← c + (1/N) Σ (c_k⁺ − c_k),   Δ_{r+1} = mean_k d_k,   d_k = −u_k/(η B_k)
+
+Where the printed paper contradicts itself we read: Δ with the sign and size of a gradient (as printed it ascends),
+c − c_k in Eq. 1 (its proof), 1/N in Eq. 5 (so that c stays the mean of the c_k), and the target t_b as the place the
+momentum leads to (as printed, t_b = w_0 + b m_k, it turns into a descent direction). docs/methods/fedwmsam.md tells why.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedwmsam.methods.base import Cost, Gradient, Info, Method, mean_direction
+from fedwmsam.options import option
+from fedwmsam.training.vectors import Vectors, cosine, step_towards
+
+
+@dataclass(frozen=True)
+class FedWMSAM(Method):
+    """Personalized momentum, SAM along it at one backprop a step, and an adaptive weight between the two."""
+
+    rho: float = option(0.01, "ρ, radius of the SAM perturbation", low=0.0)
+    alpha: float = option(0.1, "α_0, first weight of the fresh gradient against the momentum", low=0.001, high=0.999)
+    alpha_min: float = option(0.1, "lower bound of α", low=0.001, high=0.999)
+    alpha_max: float = option(0.9, "upper bound of α", low=0.001, high=0.999)
+    adapt_rate: float = option(0.01, "λ, how fast α follows the similarity", low=0.0, high=1.0)
+    perturbation: str = option(
+        "trajectory", "what SAM ascends along", choices=("trajectory", "literal", "momentum", "none")
+    )
+    similarity: str = option(
+        "personalized", "what drives α", choices=("personalized", "update", "disagreement", "fixed")
+    )
+    correction: str = option("scaffold", "how c_k is refreshed", choices=("scaffold", "mean_gradient", "none"))
+
+    name: ClassVar[str] = "fedwmsam"
+    paper: ClassVar[str] = "Fast and Flat Federated Learning, NeurIPS 2025"
+    cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=1, memory=1, down_scalars=1)
+
+    def server_init(self, w: Tensor) -> Vectors:
+        zero = torch.zeros_like(w)
+        return {"w": w, "Delta": zero, "c": zero, "alpha": w.new_tensor(self.alpha)}
+
+    def memory_init(self, w: Tensor) -> Vectors:
+        return {} if self.correction == "none" else {"c_k": torch.zeros_like(w)}
+
+    def momentum(self, server: Vectors, memory: Vectors) -> Tensor:
+        """Eq. 1."""
+        if self.correction == "none":
+            return server["Delta"]
+        k = server["alpha"] / (1 - server["alpha"])
+        return server["Delta"] + k * (server["c"] - memory["c_k"])
+
+    def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
+        down = {"w": server["w"], "m": self.momentum(server, memory), "alpha": server["alpha"]}
+        return down | {"Delta": server["Delta"]} if self.perturbation == "momentum" else down
+
+    def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
+        if self.perturbation == "trajectory":
+            return {"t": down["w"], "stride": -info.lr * down["m"]}
+        if self.perturbation == "literal":
+            return {"t": down["w"], "stride": down["m"]}
+        return {}
+
+    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+        """Eq. 2."""
+        point = w
+        if self.perturbation == "momentum":
+            point = step_towards(w, down["Delta"], self.rho, tau=1e-12)
+        elif self.perturbation != "none":
+            point = step_towards(w, scratch["t"] - w, self.rho, tau=1e-12)
+            scratch = scratch | {"t": scratch["t"] + scratch["stride"]}
+        return torch.lerp(down["m"], grad(point), down["alpha"]), scratch
+
+    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+        d_k, m_k, alpha = mean_direction(up["delta"], info), self.momentum(server, memory), server["alpha"]
+        contribution = {"delta": up["delta"], "Delta": d_k, "similarity": self.agreement(server["Delta"], m_k, d_k)}
+        if self.correction == "none":
+            return memory, contribution
+        if self.correction == "scaffold":
+            c_k = memory["c_k"] - server["c"] + d_k
+        else:  # the mean of the local gradients alone, solved from d_k = α ḡ + (1 − α) m_k
+            c_k = (d_k - (1 - alpha) * m_k) / alpha
+        return {"c_k": c_k}, contribution | {"c_k": c_k - memory["c_k"]}
+
+    def agreement(self, Delta: Tensor, m_k: Tensor, d_k: Tensor) -> Tensor:
+        """Eq. 3 for one client; 0 while there is no momentum, by every rule."""
+        if self.similarity in ("personalized", "fixed"):
+            return cosine(Delta, m_k)
+        if self.similarity == "update":
+            return cosine(Delta, d_k)
+        return torch.where((Delta != 0).any(dim=-1), 1 - cosine(Delta, d_k), 0.0)
+
+    def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
+        alpha, c = server["alpha"], server["c"]
+        if self.similarity != "fixed":  # Eq. 4
+            target = mean["similarity"].clamp(self.alpha_min, self.alpha_max)
+            alpha = (1 - self.adapt_rate) * alpha + self.adapt_rate * target
+        if self.correction != "none":  # Eq. 5
+            c = c + info.share * mean["c_k"]
+        w = server["w"] + self.global_lr * mean["delta"]
+        return {"w": w, "Delta": mean["Delta"], "c": c, "alpha": alpha}

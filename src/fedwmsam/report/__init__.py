@@ -1,0 +1,1 @@
+"""What people see of runs: tables, a live display, later plots and a page."""

@@ -1,0 +1,134 @@
+"""Runs in the terminal: progress while they go, tables when they are done."""
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedwmsam import toml
+from fedwmsam.engine.folder import Record, existing, read_json, read_lines
+from fedwmsam.engine.run import Progress as RoundProgress
+from fedwmsam.methods import METHODS, Method, method_class
+from fedwmsam.result import Result
+
+
+class Display:
+    """A bar with round, accuracy, loss, α and time left on a terminal; a line now and then elsewhere."""
+
+    def __init__(self, console: Console, experiment: Any, folder: Path, quiet: bool) -> None:
+        self.console, self.quiet, self.rounds = console, quiet, experiment.config.rounds
+        self.bar: Progress | None = None
+        self.last_line = -math.inf
+        if not quiet:
+            config = experiment.config
+            console.print(f"{config.method} on {config.dataset} ({experiment.dataset.source}), {experiment.task.size:,} parameters", highlight=False)
+            console.print(experiment.partition.describe(), highlight=False)
+            console.print(f"Run folder: {folder}", highlight=False, soft_wrap=True)
+        if console.is_terminal and not quiet:
+            self.bar = Progress(
+                TextColumn("round {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=None),
+                TextColumn("{task.description}"), TimeRemainingColumn(), console=console,
+            )  # fmt: skip
+
+    def __enter__(self) -> "Display":
+        if self.bar:
+            self.bar.start()
+            self.task = self.bar.add_task("", total=self.rounds)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self.bar:
+            self.bar.stop()
+
+    def update(self, progress: RoundProgress) -> None:
+        record = progress.record
+        shown = [f"{name} {record[name]:.4f}" for name in ("accuracy", "loss", "alpha") if record.get(name) is not None]
+        if self.bar:
+            self.bar.update(self.task, completed=record["round"], description="  ".join(shown))
+        elif not self.quiet and (time.monotonic() - self.last_line > 5 or record["round"] == self.rounds):
+            self.console.print(f"round {record['round']}/{self.rounds}  {'  '.join(shown)}", highlight=False)
+            self.last_line = time.monotonic()
+
+
+def summarise(console: Console, result: Result) -> None:
+    """What was reached and where it is."""
+    values = accuracies(result.rows)
+    console.print(f"\n{result.status.capitalize()} after {result.rounds} rounds, {result.seconds:.0f} s.", highlight=False)
+    if values:
+        console.print(f"Test accuracy: {values[-1]:.4f} last, {tail_mean(values):.4f} mean of the last {min(10, len(values))} evaluations", highlight=False)
+    if result.best_round is not None:
+        best = result.rows[result.best_round - 1]
+        console.print(f"Best by validation: round {result.best_round}, test accuracy {best.get('accuracy', math.nan):.4f}", highlight=False)
+    if result.rows:
+        total = sum(row["bytes_down"] + row["bytes_up"] for row in result.rows)
+        console.print(f"Communication: {size(total)}; backprops: {sum(row['backprops'] for row in result.rows):,}", highlight=False)
+    console.print(f"Model, metrics and configuration: {result.folder}", highlight=False, soft_wrap=True)
+
+
+def report_runs(console: Console, runs: Sequence[Path]) -> None:
+    table = Table("run", "status", "rounds", "last", "last 10", "best (validation)", "MB up + down", "seconds")
+    for path in runs:
+        config, rows, timings = toml.load(existing(path) / "config.toml"), read_lines(path / "metrics.jsonl"), read_lines(path / "timings.jsonl")
+        summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {"status": "not finished", "best_round": None}
+        values = accuracies(rows)
+        best = rows[summary["best_round"] - 1].get("accuracy") if summary["best_round"] else None
+        traffic = sum(row["bytes_down"] + row["bytes_up"] for row in rows) / 1e6
+        seconds = sum(t["train_seconds"] + t["evaluate_seconds"] for t in timings)
+        table.add_row(
+            path.name, summary["status"], f"{len(rows)}/{config['rounds']}", number(values[-1] if values else None),
+            number(tail_mean(values) if values else None), number(best), f"{traffic:,.0f}", f"{seconds:,.0f}",
+        )  # fmt: skip
+    console.print(table)
+
+
+def accuracies(rows: Sequence[Record]) -> list[float]:
+    return [row["accuracy"] for row in rows if row.get("accuracy") is not None]
+
+
+def tail_mean(values: Sequence[float], count: int = 10) -> float:
+    tail = values[-count:]
+    return math.fsum(tail) / len(tail)
+
+
+def number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def method_table() -> Table:
+    table = Table("method", "backprops\na step", "down", "up", "memory\na client", "paper", "options")
+    for name, cls in METHODS.items():
+        cost = cls.cost
+        down = f"{cost.down} P" + (f" + {cost.down_scalars}" if cost.down_scalars else "")
+        options = ", ".join(f.name for f in fields(cls))
+        table.add_row(name, str(cost.backprops), down, f"{cost.up} P", f"{cost.memory} P" if cost.memory else "–", cls.paper, options)
+    table.caption = "P: the number of trainable parameters; per client and round, with memory held by the server"
+    return table
+
+
+def method_details(name: str) -> Table:
+    cls: type[Method] = method_class(name)
+    table = Table("option", "default", "meaning", "values", title=f"{name}: {cls.__doc__}")
+    for f in fields(cls):
+        rule = f.metadata
+        values = ", ".join(rule["choices"]) or interval(rule["low"], rule["high"])
+        table.add_row(f.name, str(f.default), rule["help"], values)
+    return table
+
+
+def interval(low: float, high: float) -> str:
+    return f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"

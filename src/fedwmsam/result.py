@@ -1,0 +1,91 @@
+"""What a run leaves: its history, its models, and predictions on new data."""
+
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from fedwmsam import toml
+from fedwmsam.data.clients import Reader
+from fedwmsam.engine.folder import Record, existing, read_json, read_lines
+from fedwmsam.errors import InputError
+from fedwmsam.training.task import Task
+from fedwmsam.training.vectors import Vectors
+
+
+class Result:
+    """The outcome of `fit`, or of a run folder: `Result.load("runs/name")`."""
+
+    def __init__(
+        self, *, status: str, rows: list[Record], timings: list[Record], model: Vectors, best_model: Vectors | None,
+        best_round: int | None, config: Record, folder: Path | None, task: Task | None, reader: Reader | None,
+    ) -> None:  # fmt: skip
+        self.status, self.rows, self.timings = status, rows, timings
+        self.model, self.best_model, self.best_round = model, best_model, best_round
+        self.config, self.folder = config, folder
+        self._task, self._reader = task, reader
+
+    @property
+    def columns(self) -> dict[str, list[Any]]:
+        """The history by name, one entry a round; None where a round has no such value (not evaluated)."""
+        names = dict.fromkeys(name for row in self.rows for name in row)
+        return {name: [row.get(name) for row in self.rows] for name in names}
+
+    @property
+    def rounds(self) -> int:
+        return len(self.rows)
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(t["train_seconds"] + t["evaluate_seconds"] for t in self.timings))
+
+    def last(self, name: str = "accuracy") -> float | None:
+        """The newest value of a column."""
+        values = [row[name] for row in self.rows if row.get(name) is not None]
+        return values[-1] if values else None
+
+    def evaluate(self, data: Any, *, best: bool = False) -> dict[str, float]:
+        """Loss and metrics on new data, an (x, y) pair or a dataset; `best` takes the best-by-validation model."""
+        task, reader = self._parts()
+        return task.evaluate(*task.flatten(self._weights(best)), reader.samples(data, "The data"))
+
+    def predict(self, inputs: Any, *, best: bool = False, batch_size: int = 1000) -> Tensor:
+        """The model's outputs for a tensor or array of inputs."""
+        task, reader = self._parts()
+        w, buffers = task.flatten(self._weights(best))
+        task.load(w)
+        task.load_buffers(buffers)
+        return task.predict(reader.inputs(inputs), batch_size)
+
+    def _weights(self, best: bool) -> Vectors:
+        if not best:
+            return self.model
+        if self.best_model is None:
+            raise InputError("There is no best model: the run had no validation data to choose it on.")
+        return self.best_model
+
+    def _parts(self) -> tuple[Task, Reader]:
+        if self._task is None or self._reader is None:
+            raise InputError("The run folder does not say how to build the model; use Result.load(folder, model=...).")
+        return self._task, self._reader
+
+    @classmethod
+    def load(cls, folder: str | Path, model: Any = None) -> "Result":
+        """A run folder's result. Models are rebuilt from the configuration where it names one; for your own, pass it."""
+        from fedwmsam.api import rebuild
+
+        path = existing(Path(folder))
+        config = toml.load(path / "config.toml")
+        if not (path / "model.safetensors").exists():
+            raise InputError(f"{path} has no finished model yet; go on with it: fedwmsam resume {path}")
+        best = path / "best.safetensors"
+        summary = read_json(path / "summary.json")
+        task, reader = rebuild(path, model)
+        return cls(
+            status=summary["status"], rows=read_lines(path / "metrics.jsonl"), timings=read_lines(path / "timings.jsonl"),
+            model=safetensors.torch.load_file(path / "model.safetensors"),
+            best_model=safetensors.torch.load_file(best) if best.exists() else None, best_round=summary["best_round"],
+            config=config, folder=path, task=task, reader=reader,
+        )  # fmt: skip
+

@@ -1,0 +1,96 @@
+"""What is minimised and what is reported: a loss and metrics, both functions of all outputs and all targets."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedwmsam.errors import InputError
+from fedwmsam.wording import unknown
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+"""(outputs, targets) → a scalar."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss with the metrics reported beside it; `monitor` names what "best" means ("loss", or a metric)."""
+
+    loss: Measure
+    metrics: Mapping[str, Measure] = field(default_factory=dict)
+    monitor: str = "loss"
+    lower_is_better: bool = True
+    class_labels: bool = False
+    """Targets are class numbers, one per sample: lets the data be checked before training."""
+
+    def better(self, score: float, than: float | None) -> bool:
+        if score != score:  # NaN is never an improvement
+            return False
+        return than is None or (score < than if self.lower_is_better else score > than)
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(dim=-1) == targets).double().mean()
+
+
+def label_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Multi-label: the share of single labels that are right at threshold 0.5."""
+    return ((outputs > 0) == (targets > 0.5)).double().mean()
+
+
+def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs - targets).abs().mean()
+
+
+def classification(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets)
+
+
+def regression(outputs: Tensor, targets: Tensor) -> Tensor:
+    if outputs.shape != targets.shape:  # (n, 1) against (n,) would broadcast to (n, n) and train on nonsense
+        raise InputError(
+            f"Regression targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}; "
+            "give the targets the outputs' shape, for example y[:, None]."
+        )
+    return functional.mse_loss(outputs, targets)
+
+
+def multilabel(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype))
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "classification": Objective(classification, {"accuracy": accuracy}, "accuracy", False, class_labels=True),
+    "regression": Objective(regression, {"mae": mean_absolute_error}),
+    "multilabel": Objective(multilabel, {"label_accuracy": label_accuracy}, "label_accuracy", False),
+}
+
+
+def make_objective(
+    loss: str | Measure, metrics: Mapping[str, Measure] | None = None, monitor: str | None = None
+) -> Objective:
+    """By name, or from a loss function of (outputs, targets); `monitor` is a metric's name, "-name" if lower is better."""
+    if isinstance(loss, str):
+        if loss not in OBJECTIVES:
+            raise InputError(unknown("loss", loss, OBJECTIVES))
+        objective = OBJECTIVES[loss]
+    else:
+        objective = Objective(loss)
+    measures = dict(objective.metrics if metrics is None else metrics)
+    wanted, lower = objective.monitor, objective.lower_is_better
+    if monitor is not None:
+        wanted, lower = monitor.removeprefix("-"), monitor.startswith("-") or monitor == "loss"
+    elif metrics is not None and wanted not in measures:
+        wanted, lower = "loss", True
+    if wanted != "loss" and wanted not in measures:
+        raise InputError(unknown("metric to monitor", wanted, ["loss", *measures]))
+    return Objective(objective.loss, measures, wanted, lower, objective.class_labels)
+
+
+def measure(objective: Objective, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+    """Loss and metrics over everything at once, so that a metric need not be a mean over batches."""
+    with torch.no_grad():
+        values = {"loss": float(objective.loss(outputs, targets))}
+        return values | {name: float(metric(outputs, targets)) for name, metric in objective.metrics.items()}

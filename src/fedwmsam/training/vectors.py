@@ -1,0 +1,35 @@
+"""The few vector operations methods are written in, on the last axis: one client `(P,)` or a stack `(C, P)`."""
+
+import torch
+from torch import Tensor
+
+Vectors = dict[str, Tensor]
+"""A bundle of named vectors: server state, a client's memory, or what travels between the two."""
+
+
+def norm(v: Tensor) -> Tensor:
+    """The L2 norm over all parameters at once, kept as an axis of length one."""
+    return torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+
+
+def unit(v: Tensor, tau: float) -> Tensor:
+    """v / (‖v‖ + tau); tau keeps a zero vector zero."""
+    return v / (norm(v) + tau)
+
+
+def step_towards(w: Tensor, direction: Tensor, radius: float, tau: float) -> Tensor:
+    """w + radius · unit(direction), in two passes over the vector."""
+    return w + direction * (radius / (norm(direction) + tau))
+
+
+def cosine(a: Tensor, b: Tensor) -> Tensor:
+    """The cosine between a and b; 0 where either is zero, because a missing momentum agrees with nothing."""
+    lengths = (norm(a) * norm(b)).squeeze(-1)
+    product = (a * b).sum(dim=-1)
+    return torch.where(lengths > 0, product / torch.where(lengths > 0, lengths, 1.0), 0.0)
+
+
+def clip(v: Tensor, max_norm: float) -> Tensor:
+    """v scaled down to norm max_norm where it is longer (one norm over all parameters)."""
+    scale = max_norm / (norm(v) + 1e-6)
+    return v if bool((scale >= 1).all()) else v * scale.clamp(max=1.0)

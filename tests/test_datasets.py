@@ -1,0 +1,443 @@
+"""Reading, finding and downloading data sets: real files, real damage, a real local web server."""
+
+import gzip
+import hashlib
+import http.server
+import struct
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedwmsam.data import DATASETS, datasets, download, load_dataset
+from fedwmsam.data.idx import read_idx
+from fedwmsam.errors import InputError
+
+SYSTEM_FASHION = Path("/usr/share/datasets/fashion-mnist")
+FASHION_NAMES = list(datasets.FASHION_MD5)
+
+
+def idx_bytes(array: np.ndarray, code: int = 0x08) -> bytes:
+    return struct.pack(f">2xBB{array.ndim}I", code, array.ndim, *array.shape) + array.tobytes()
+
+
+def small_fashion(images: int = 6, fill: int = 0) -> dict[str, bytes]:
+    """The four files by their plain names, with `images` training images and half as many test images."""
+    files = {}
+    for part, count in (("train", images), ("t10k", images // 2)):
+        pixels = np.full((count, 28, 28), fill, dtype=np.uint8)
+        files[f"{part}-images-idx3-ubyte"] = idx_bytes(pixels)
+        files[f"{part}-labels-idx1-ubyte"] = idx_bytes(np.arange(count, dtype=np.uint8) % 10)
+    return files
+
+
+def write_fashion(folder: Path, fill: int = 0, packed: bool = True, **changed: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in small_fashion(fill=fill).items():
+        content = changed.get(name.split("-idx")[0].replace("-", "_"), content)
+        path = folder / (name + ".gz" if packed else name)
+        path.write_bytes(gzip.compress(content) if packed else content)
+    return folder
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(InputError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.fixture
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Nothing installed, an empty cache and no network; returns the cache's folder."""
+    monkeypatch.setattr(datasets, "SYSTEM_DATA", tmp_path / "system")
+    monkeypatch.setattr(datasets, "FASHION_URL", "http://127.0.0.1:9/")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.delenv("FEDWMSAM_DATA", raising=False)
+    return tmp_path / "cache" / "fedwmsam" / "fashion-mnist"
+
+
+# --- IDX files
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "code"),
+    [(">u1", 0x08), (">i1", 0x09), (">i2", 0x0B), (">i4", 0x0C), (">f4", 0x0D), (">f8", 0x0E)],
+)
+def test_idx_round_trip(tmp_path: Path, packed: bool, dtype: str, code: int) -> None:
+    array = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    path = tmp_path / ("file.gz" if packed else "file")
+    path.write_bytes(gzip.compress(idx_bytes(array, code)) if packed else idx_bytes(array, code))
+    found = read_idx(path)
+    assert found.dtype == np.dtype(dtype).newbyteorder("=") and found.dtype.isnative
+    assert found.tolist() == array.tolist()
+
+
+def test_idx_longer_than_one_chunk(tmp_path: Path) -> None:
+    array = np.random.default_rng(0).integers(0, 256, (3, 1 << 20), dtype=np.uint8)
+    (tmp_path / "big.gz").write_bytes(gzip.compress(idx_bytes(array), 1))
+    assert (read_idx(tmp_path / "big.gz") == array).all()
+
+
+GOOD = idx_bytes(np.zeros((5, 2), np.uint8))
+DAMAGE = {
+    "empty": (b"", "nothing"),
+    "short magic": (b"\0\0\x08", "0x000008"),
+    "wrong magic": (b"\x89PNG" + GOOD, "0x89504e47"),
+    "unknown element type": (b"\0\0\x0a\x01" + GOOD[4:], "0x00000a01"),
+    "no dimensions": (b"\0\0\x08\x00" + GOOD[4:], "0 dimensions"),
+    "too many dimensions": (b"\0\0\x08\xff" + GOOD[4:] * 200, "255 dimensions"),
+    "cut in the header": (GOOD[:9], "header"),
+    "an empty dimension": (struct.pack(">2xBB2I", 8, 2, 0, 4), "(0, 4)"),
+    "truncated": (GOOD[:-1], "10 bytes of data but found only 9"),
+    "too long": (GOOD + b"x", "10 bytes of data but found more"),
+}
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_idx_is_refused(tmp_path: Path, packed: bool, damage: str) -> None:
+    content, words = DAMAGE[damage]
+    path = tmp_path / ("damaged.gz" if packed else "damaged")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    message = refusal(lambda: read_idx(path))
+    assert str(path) in message and words in message and "expected" in message
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        GOOD,
+        b"<html>not found</html>",
+        gzip.compress(GOOD)[:-9],
+        gzip.compress(GOOD)[:-4],
+        flipped(gzip.compress(GOOD), 12),
+        flipped(gzip.compress(GOOD), -6),
+    ],
+    ids=["plain", "html", "cut data", "cut checksum", "damaged data", "damaged checksum"],
+)
+def test_damaged_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.gz"
+    path.write_bytes(content)
+    message = refusal(lambda: read_idx(path))
+    assert str(path) in message and "gzip" in message
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("shape", [(2**31,), (2**31, 28, 28), (2**32 - 1,) * 4])
+def test_a_lying_header_takes_no_memory(tmp_path: Path, packed: bool, shape: tuple[int, ...]) -> None:
+    content = struct.pack(f">2xBB{len(shape)}I", 8, len(shape), *shape) + bytes(100)
+    path = tmp_path / ("liar.gz" if packed else "liar")
+    path.write_bytes(gzip.compress(content) if packed else content)
+    tracemalloc.start()
+    try:
+        message = refusal(lambda: read_idx(path))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+    assert "only 100" in message
+
+
+def test_a_hidden_flood_is_not_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(GOOD + bytes(100 << 20), 1))
+    tracemalloc.start()
+    try:
+        assert "found more" in refusal(lambda: read_idx(path))
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_unreadable_files_are_refused(tmp_path: Path) -> None:
+    assert "cannot be read" in refusal(lambda: read_idx(tmp_path / "absent"))
+    assert "cannot be read" in refusal(lambda: read_idx(tmp_path))
+
+
+# --- data sets by name
+
+
+def test_unknown_names_get_the_nearest() -> None:
+    message = refusal(lambda: load_dataset("fashion_mnist"))
+    assert "did you mean 'fashion-mnist'" in message and all(name in message for name in DATASETS)
+    assert "did you mean" not in refusal(lambda: load_dataset("???"))
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_a_data_folder_that_does_not_exist_is_refused(tmp_path: Path, name: str) -> None:
+    assert str(tmp_path / "absent") in refusal(lambda: load_dataset(name, tmp_path / "absent"))
+    (tmp_path / "file").touch()
+    assert str(tmp_path / "file") in refusal(lambda: load_dataset(name, tmp_path / "file"))
+
+
+def test_digits_are_split_the_same_way_every_time() -> None:
+    first = load_dataset("digits")
+    np.random.seed(1)
+    torch.manual_seed(1)
+    second = load_dataset("digits")
+    for field in ("inputs", "labels", "test_inputs", "test_labels"):
+        assert torch.equal(getattr(first, field), getattr(second, field))
+    assert first.inputs.shape == (1442, 1, 8, 8) and first.test_inputs.shape == (355, 1, 8, 8)
+    assert first.inputs.dtype == first.test_inputs.dtype == torch.float32
+    assert first.labels.dtype == first.test_labels.dtype == torch.int64
+    shares = torch.bincount(first.test_labels) / (torch.bincount(first.labels) + torch.bincount(first.test_labels))
+    assert (shares - 0.2).abs().max() < 0.01
+
+
+def test_digits_keep_every_sample_once_and_are_standardised_by_the_training_part() -> None:
+    from sklearn.datasets import load_digits
+
+    digits = load_dataset("digits")
+    assert abs(digits.inputs.mean()) < 1e-5 and abs(digits.inputs.std() - 1) < 1e-3
+    assert abs(digits.test_inputs.mean()) > 1e-5, "the test part must not be standardised by itself"
+    images, labels = load_digits(return_X_y=True)
+    low, high = float(digits.inputs.min()), float(digits.inputs.max())
+    together = torch.cat([digits.inputs, digits.test_inputs]).flatten(1)
+    pixels = ((together - low) / (high - low) * 16).round().to(torch.int64).tolist()
+    targets = torch.cat([digits.labels, digits.test_labels]).tolist()
+    found = sorted(zip(map(tuple, pixels), targets, strict=True))
+    assert found == sorted(zip(map(tuple, images.astype(int).tolist()), labels.tolist(), strict=True))
+
+
+@pytest.mark.skipif(not SYSTEM_FASHION.is_dir(), reason="needs the Debian package dataset-fashion-mnist")
+def test_the_real_fashion_mnist(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets, "SYSTEM_DATA", SYSTEM_FASHION.parent)
+    fashion = load_dataset("fashion-mnist")
+    assert fashion.inputs.shape == (60000, 1, 28, 28) and fashion.test_inputs.shape == (10000, 1, 28, 28)
+    assert torch.bincount(fashion.labels).tolist() == [6000] * 10
+    assert torch.bincount(fashion.test_labels).tolist() == [1000] * 10
+    assert abs(fashion.inputs.mean()) < 1e-3 and abs(fashion.inputs.std() - 1) < 1e-3
+    assert fashion.classes == 10 and fashion.source == str(SYSTEM_FASHION)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_fashion_files_become_normalised_tensors(bare_machine: Path, tmp_path: Path, packed: bool) -> None:
+    fashion = load_dataset("fashion-mnist", write_fashion(tmp_path / "mine", fill=255, packed=packed))
+    assert fashion.inputs.shape == (6, 1, 28, 28) and fashion.test_inputs.shape == (3, 1, 28, 28)
+    assert fashion.inputs.dtype == torch.float32 and fashion.labels.dtype == torch.int64
+    assert torch.allclose(fashion.inputs, torch.tensor((1 - 0.2860) / 0.3530))
+    assert fashion.labels.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_fashion_is_looked_up_in_the_promised_order(
+    bare_machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, variable = tmp_path / "given", tmp_path / "variable"
+    monkeypatch.setenv("FEDWMSAM_DATA", str(variable))
+    places = [
+        given,
+        given / "fashion-mnist",
+        variable,
+        variable / "fashion-mnist",
+        tmp_path / "system" / "fashion-mnist",
+        bare_machine,
+    ]
+    given.mkdir()
+    for place in reversed(places):
+        write_fashion(place)
+        assert load_dataset("fashion-mnist", given).source == str(place)
+    assert load_dataset("fashion-mnist").source == str(variable)
+
+
+def test_an_incomplete_folder_is_passed_over(bare_machine: Path, tmp_path: Path) -> None:
+    given = write_fashion(tmp_path / "given")
+    (given / FASHION_NAMES[3]).unlink()
+    write_fashion(bare_machine)
+    assert load_dataset("fashion-mnist", given).source == str(bare_machine)
+
+
+def test_a_relative_or_empty_cache_variable_is_ignored(
+    bare_machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    expected = write_fashion(tmp_path / "home" / ".cache" / "fedwmsam" / "fashion-mnist")
+    for value in ("", "some/where"):
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+        monkeypatch.setenv("FEDWMSAM_DATA", "")
+        assert load_dataset("fashion-mnist").source == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"train_labels": idx_bytes(np.zeros(7, np.uint8))}, "6 images"),
+        ({"train_labels": idx_bytes(np.array([0, 1, 10, 0, 0, 0], np.uint8))}, "label 10"),
+        ({"t10k_images": idx_bytes(np.zeros((3, 28, 27), np.uint8))}, "3 x 28 x 27"),
+        ({"t10k_images": idx_bytes(np.zeros(3, np.uint8))}, "n x 28 x 28"),
+        ({"train_labels": idx_bytes(np.zeros((6, 1), np.uint8))}, "6 x 1"),
+        ({"train_labels": idx_bytes(np.zeros(6, ">i4"), 0x0C)}, "int32"),
+        ({"train_images": b"junk"}, "0x6a756e6b"),
+    ],
+)
+def test_files_that_do_not_fit_together_are_refused(
+    bare_machine: Path, tmp_path: Path, changed: dict[str, bytes], words: str
+) -> None:
+    folder = write_fashion(tmp_path / "mine", **changed)
+    message = refusal(lambda: load_dataset("fashion-mnist", folder))
+    assert words in message and str(folder) in message and "expected" in message
+
+
+# --- downloads
+
+
+def test_offline_says_what_is_missing_and_where_to_put_it(bare_machine: Path, tmp_path: Path) -> None:
+    message = refusal(lambda: load_dataset("fashion-mnist"))
+    assert str(bare_machine) in message and "refused" in message
+    for word in (*FASHION_NAMES, "$FEDWMSAM_DATA", "apt-get install dataset-fashion-mnist"):
+        assert word in message
+    given = write_fashion(tmp_path / "given")
+    (given / FASHION_NAMES[1]).unlink()
+    message = refusal(lambda: load_dataset("fashion-mnist", given))
+    assert str(given) in message and FASHION_NAMES[1] in message and FASHION_NAMES[0] not in message
+
+
+def test_a_cache_that_cannot_be_written_is_reported(bare_machine: Path, tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()  # a file in its place stops root too, which permissions do not
+    assert "apt-get" in refusal(lambda: load_dataset("fashion-mnist"))
+
+
+class Server(http.server.ThreadingHTTPServer):
+    """Serves `files`, honours Range unless told not to, and can hang up early."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.files = files
+        self.requests: list[tuple[str, str | None, int]] = []  # name, Range header, status
+        self.ranges = True
+        self.hang_up_after: int | None = None
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        name, asked = self.path.lstrip("/"), self.headers.get("Range")
+        content = self.server.files.get(name)
+        if content is None:
+            return self.answer(404, b"", asked)
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.server.ranges else 0
+        if start >= len(content):
+            return self.answer(416, b"", asked)
+        return self.answer(206 if start else 200, content[start:], asked, f"bytes {start}-{len(content) - 1}/*")
+
+    def answer(self, status: int, body: bytes, asked: str | None, content_range: str = "") -> None:
+        self.server.requests.append((self.path.lstrip("/"), asked, status))
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        if status == 206:
+            self.send_header("Content-Range", content_range)
+        self.end_headers()
+        self.wfile.write(body[: self.server.hang_up_after])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    files = {f"{name}.gz": gzip.compress(content) for name, content in small_fashion().items()}
+    monkeypatch.setattr(datasets, "FASHION_MD5", {name: hashlib.md5(files[name]).hexdigest() for name in FASHION_NAMES})
+    with Server(dict(files)) as running:
+        monkeypatch.setattr(datasets, "FASHION_URL", f"http://127.0.0.1:{running.server_address[1]}/")
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+def test_a_download_fills_the_cache_once(server: Server, bare_machine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert load_dataset("fashion-mnist").source == str(bare_machine)
+    assert names_in(bare_machine) == set(FASHION_NAMES)
+    assert all((bare_machine / name).read_bytes() == server.files[name] for name in FASHION_NAMES)
+    assert len(load_dataset("fashion-mnist").labels) == 6
+    assert [status for _, _, status in server.requests] == [200] * 4
+    assert capfd.readouterr().out == ""
+
+
+def test_only_missing_files_are_downloaded(server: Server, bare_machine: Path) -> None:
+    bare_machine.mkdir(parents=True)
+    (bare_machine / FASHION_NAMES[0].removesuffix(".gz")).write_bytes(small_fashion()["train-images-idx3-ubyte"])
+    load_dataset("fashion-mnist")
+    assert [name for name, _, _ in server.requests] == FASHION_NAMES[1:]
+
+
+def test_an_interrupted_download_is_resumed(server: Server, bare_machine: Path) -> None:
+    server.hang_up_after = 20
+    message = refusal(lambda: load_dataset("fashion-mnist"))
+    assert "20 of" in message and FASHION_NAMES[0] in message
+    assert names_in(bare_machine) == {FASHION_NAMES[0] + ".part"}
+    server.hang_up_after = None
+    server.requests.clear()
+    assert len(load_dataset("fashion-mnist").labels) == 6
+    assert server.requests[0] == (FASHION_NAMES[0], "bytes=20-", 206)
+    assert names_in(bare_machine) == set(FASHION_NAMES)
+
+
+def leave_part(folder: Path, content: bytes) -> None:
+    folder.mkdir(parents=True)
+    (folder / (FASHION_NAMES[0] + ".part")).write_bytes(content)
+
+
+def test_a_server_without_ranges_sends_everything_again(server: Server, bare_machine: Path) -> None:
+    server.ranges = False
+    leave_part(bare_machine, server.files[FASHION_NAMES[0]][:20])
+    assert len(load_dataset("fashion-mnist").labels) == 6
+    assert len(server.requests) == 4
+
+
+def test_a_complete_leftover_is_used(server: Server, bare_machine: Path) -> None:
+    leave_part(bare_machine, server.files[FASHION_NAMES[0]])
+    load_dataset("fashion-mnist")
+    assert [status for _, _, status in server.requests] == [416, 200, 200, 200]
+
+
+@pytest.mark.parametrize("leftover", [b"wrong", b"x" * 100_000])
+def test_a_wrong_leftover_is_replaced(server: Server, bare_machine: Path, leftover: bytes) -> None:
+    leave_part(bare_machine, leftover)
+    assert len(load_dataset("fashion-mnist").labels) == 6
+    assert names_in(bare_machine) == set(FASHION_NAMES)
+    assert len(server.requests) == 5
+
+
+def test_a_wrong_checksum_is_refused_and_leaves_nothing(server: Server, bare_machine: Path) -> None:
+    server.files[FASHION_NAMES[1]] = gzip.compress(b"something else")
+    message = refusal(lambda: load_dataset("fashion-mnist"))
+    assert "MD5" in message and FASHION_NAMES[1] in message and datasets.FASHION_MD5[FASHION_NAMES[1]] in message
+    assert names_in(bare_machine) == {FASHION_NAMES[0]}
+
+
+def test_a_server_that_lacks_the_file_is_reported(server: Server) -> None:
+    server.files.clear()
+    assert "404" in refusal(lambda: load_dataset("fashion-mnist"))
+
+
+def test_an_endless_download_is_stopped(server: Server, bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(download, "LARGEST", 10)
+    assert "larger than 10 bytes" in refusal(lambda: load_dataset("fashion-mnist"))
+    assert names_in(bare_machine) == set()
+
+
+def test_two_downloads_at_once_do_not_disturb_each_other(server: Server, bare_machine: Path) -> None:
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(len(load_dataset("fashion-mnist").labels))) for _ in "1234"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [6] * 4 and len(server.requests) == 4
