@@ -1,7 +1,7 @@
 """Federated learning on clients whose data differ.
 
-    import fedwmsam
-    result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
+import fedwmsam
+result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
 """
 
 from fedwmsam.api import fit

@@ -75,7 +75,7 @@ def fit(
     test, validation: data like a client's. `validation` may be a share (0.1) to cut from each client; the best model
         is chosen on it, never on `test`.
     loss: "classification", "regression", "multilabel", or a function of (outputs, targets); `metrics` maps names to
-        such functions, called once on all outputs; `monitor` names the one that defines "best" ("-mae": lower is better).
+        such functions, called once on all outputs; `monitor` names the one that defines "best" ("-mae": lower wins).
     initial_weights: a state_dict to start from.
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes on, for example
         from 500 to 800 rounds.
@@ -98,6 +98,7 @@ def fit(
         task = Task(model, objective, seed=streams.key(seed, "init"), device=device)
         reader = make_reader(task, collate)
         members = reader.clients(clients, client_count)
+        held: Samples | None
         if isinstance(validation, float):
             if not 0 < validation < 1:
                 raise InputError(f"A validation share must lie between 0 and 1, not {validation!r}.")
@@ -158,7 +159,8 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
         if before.get(key) != config.get(key):
             folder.close()
             raise InputError(
-                f"{path} was run with {key} = {before.get(key)!r}, not {config.get(key)!r}; use the same, or a new folder."
+                f"{path} was run with {key} = {before.get(key)!r}, not {config.get(key)!r}; "
+                "use the same, or a new folder."
             )
     return folder
 
@@ -169,7 +171,9 @@ def make_federation(
     total = None
     if settings.averaging == "size":
         if isinstance(clients, LazyClients) and sizes is None:
-            raise InputError("Averaging by size over lazily loaded clients needs client_sizes, their numbers of samples.")
+            raise InputError(
+                "Averaging by size over lazily loaded clients needs client_sizes, their numbers of samples."
+            )
         total = sum(sizes) if sizes is not None else sum(len(clients[k]) for k in range(len(clients)))
     schedule = KeyedSchedule(
         seed=settings.seed, clients=len(clients), per_round=settings.per_round(len(clients)),
@@ -215,7 +219,9 @@ def check_labels(whose: str, targets: Tensor, classes: int) -> None:
         raise InputError(f"{whose}: class labels must be whole numbers, not {targets.dtype}; use y.long().")
     if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
         wrong = int(targets.min()) if int(targets.min()) < 0 else int(targets.max())
-        raise InputError(f"{whose}: label {wrong} is out of range: the model has {classes} outputs, labels 0 to {classes - 1}.")
+        raise InputError(
+            f"{whose}: label {wrong} is out of range: the model has {classes} outputs, labels 0 to {classes - 1}."
+        )
 
 
 def rebuild(folder: Path, model: ModelSource | None) -> tuple[Task | None, Reader | None]:

@@ -18,12 +18,13 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    help="Federated learning on clients whose data differ.\n\nStart with `fedwmsam run`; it needs nothing but this package.",
+    help="Federated learning on clients whose data differ.\n\nStart with `fedwmsam run`: no data needed, no network.",
 )
 console, errors = Console(), Console(stderr=True)
 
 SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting or option of the method; repeatable.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting or option of the method; repeatable."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
@@ -53,7 +54,9 @@ def version(show: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None: ...
 
 
@@ -85,7 +88,9 @@ def run(
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
-    name: Annotated[str | None, typer.Option(help="Name of the run's folder.", show_default="from the settings")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the run's folder.", show_default="from the settings")
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Train one model over many clients.
@@ -99,9 +104,7 @@ def run(
     - `fedwmsam run --dataset fashion-mnist --preset paper --set rho=0.05`
     - `fedwmsam run settings.toml --seed 1`
     """
-    given = {
-        key: value for key, value in locals().items() if key not in ("config", "set_", "out", "name", "quiet")
-    }
+    given = {key: value for key, value in locals().items() if key not in ("config", "set_", "out", "name", "quiet")}
     from fedwmsam import config as configs
 
     file = toml.load(config) if config else {}
@@ -118,7 +121,11 @@ def start(config: Any, out: Path, name: str | None, quiet: bool) -> None:
     if name is not None:
         folder = experiment.create(out / name)
     else:
-        folder = unused(out, f"{config.method}-{config.dataset}-{config.partition.replace(':', '')}-seed{config.seed}", experiment.create)
+        folder = unused(
+            out,
+            f"{config.method}-{config.dataset}-{config.partition.replace(':', '')}-seed{config.seed}",
+            experiment.create,
+        )
     carry_out(experiment, folder, quiet)
 
 
@@ -132,7 +139,9 @@ def carry_out(experiment: Any, folder: Any, quiet: bool) -> None:
         with display:
             result = experiment.run(folder, [display.update])
     except KeyboardInterrupt:
-        errors.print(f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}", soft_wrap=True)
+        errors.print(
+            f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}", soft_wrap=True
+        )
         raise
     if not quiet:
         summarise(console, result)

@@ -29,7 +29,9 @@ class Settings:
     lr_decay: float = option(0.998, "factor on the step size from round to round", above=0, high=1)
     weight_decay: float = option(1e-3, "strength of the L2 penalty", low=0)
     weight_decay_mode: str = option(
-        "objective", "objective: part of the gradient; sgd: beside it, as published code does", choices=WEIGHT_DECAY_MODES
+        "objective",
+        "objective: part of the gradient; sgd: beside it, as published code does",
+        choices=WEIGHT_DECAY_MODES,
     )
     clip_norm: float | None = option(10.0, "longest direction a local step may take (none: no limit)", above=0)
     averaging: str = option("uniform", "weigh clients alike, or by their number of samples", choices=AVERAGING)
@@ -48,7 +50,9 @@ class Settings:
         """Clients per round out of that many; their expected number under Bernoulli sampling."""
         if self.clients_per_round is not None:
             if self.clients_per_round > clients:
-                raise InputError(f"clients_per_round is {self.clients_per_round}, but there are only {clients} clients.")
+                raise InputError(
+                    f"clients_per_round is {self.clients_per_round}, but there are only {clients} clients."
+                )
             return self.clients_per_round
         if self.sampling == "bernoulli":
             return self.participation * clients

@@ -11,14 +11,14 @@ from fedwmsam import streams, toml
 from fedwmsam.api import calm_torch, execute, make_federation, make_reader
 from fedwmsam.config import RunConfig, resolve
 from fedwmsam.data import Dataset, Partition, load_dataset, make_partition
-from fedwmsam.data.clients import Samples, TensorSamples
+from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.folder import RunFolder, existing, read_json
 from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.models import model_factory
 from fedwmsam.result import Result
 from fedwmsam.training.objectives import OBJECTIVES
-from fedwmsam.training.task import ModelSource, Task
+from fedwmsam.training.task import ModelSource, Samples, Task
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,9 @@ class Experiment:
         before = read_json(path / "data.json")["partition_hash"] if (path / "data.json").exists() else None
         if before not in (None, self.partition.hash):
             folder.close()
-            raise InputError(f"The data have changed since {path} was begun: partition {self.partition.hash}, then {before}.")
+            raise InputError(
+                f"The data have changed since {path} was begun: partition {self.partition.hash}, then {before}."
+            )
         return folder
 
     def description(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Typed fields with a meaning and a range: a method's hyper-parameters and a run's settings are declared the same way."""
+"""Typed fields with a meaning and a range: a method's hyper-parameters and a run's settings are declared alike."""
 
 import math
 import types
@@ -42,7 +42,7 @@ def check_value(name: str, value: object, kinds: tuple[type, ...], rule: typing.
         return
     accepted = int if kind is int else (int, float)
     inside = isinstance(value, accepted) and not isinstance(value, bool) and math.isfinite(value)
-    if not inside or not (rule["low"] <= value <= rule["high"] and value > rule["above"]):  # type: ignore[operator]
+    if not inside or not (rule["low"] <= value <= rule["high"] and value > rule["above"]):
         raise InputError(f"{name} must be {'a whole' if kind is int else 'a'} number {limits(rule)}, not {value!r}.")
 
 

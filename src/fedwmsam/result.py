@@ -72,7 +72,7 @@ class Result:
 
     @classmethod
     def load(cls, folder: str | Path, model: Any = None) -> "Result":
-        """A run folder's result. Models are rebuilt from the configuration where it names one; for your own, pass it."""
+        """A run folder's result. A model the configuration names is rebuilt; pass your own."""
         from fedwmsam.api import rebuild
 
         path = existing(Path(folder))
@@ -83,9 +83,9 @@ class Result:
         summary = read_json(path / "summary.json")
         task, reader = rebuild(path, model)
         return cls(
-            status=summary["status"], rows=read_lines(path / "metrics.jsonl"), timings=read_lines(path / "timings.jsonl"),
+            status=summary["status"],
+            rows=read_lines(path / "metrics.jsonl"), timings=read_lines(path / "timings.jsonl"),
             model=safetensors.torch.load_file(path / "model.safetensors"),
             best_model=safetensors.torch.load_file(best) if best.exists() else None, best_round=summary["best_round"],
             config=config, folder=path, task=task, reader=reader,
         )  # fmt: skip
-

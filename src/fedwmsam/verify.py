@@ -34,7 +34,7 @@ class FileSchedule:
         return float(self.config["local_lr"] * self.config["lr_decay"] ** round)
 
     def steps(self, round: int, client: int, samples: int) -> list[Step]:
-        batches = torch.arange(samples).split(self.config["batch_size"])
+        batches = torch.split(torch.arange(samples), self.config["batch_size"])
         return [Step(batch, seed=0) for _ in range(self.config["local_epochs"]) for batch in batches]
 
     def epoch(self, samples: int) -> int:

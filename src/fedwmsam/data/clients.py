@@ -142,7 +142,8 @@ class Reader:
             inputs, targets = self.convert(*data)
             if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
                 raise InputError(
-                    f"{name}: {_length(inputs)} inputs but {_length(targets)} targets; x and y must have one row per sample."
+                    f"{name}: {_length(inputs)} inputs but {_length(targets)} targets; "
+                    "x and y must have one row per sample."
                 )
             if len(targets) == 0:
                 raise InputError(f"{name} has no data; leave it out or give it at least one sample.")

@@ -64,7 +64,9 @@ def write_tensors(path: Path, tensors: Vectors) -> None:
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
-    flat = {f"{bundle}/{name}": value for bundle, vectors in checkpoint.bundles.items() for name, value in vectors.items()}
+    flat = {
+        f"{bundle}/{name}": value for bundle, vectors in checkpoint.bundles.items() for name, value in vectors.items()
+    }
     notes = json.dumps(checkpoint.notes | {"bundles": list(checkpoint.bundles)})
     payload = safetensors.torch.save(own_memory(flat), metadata={"notes": notes})
     with replacing(path) as beside, beside.open("wb") as file:
@@ -88,7 +90,10 @@ def read(path: Path) -> Checkpoint:
     content = path.read_bytes()
     head = len(MAGIC) + DIGEST
     payload = memoryview(content)[head:]
-    if content[: len(MAGIC)] != MAGIC or hashlib.blake2b(payload, digest_size=DIGEST).digest() != content[len(MAGIC) : head]:
+    if (
+        content[: len(MAGIC)] != MAGIC
+        or hashlib.blake2b(payload, digest_size=DIGEST).digest() != content[len(MAGIC) : head]
+    ):
         raise Damaged(f"{path} is damaged")
     flat = safetensors.torch.load(bytes(payload))
     notes = json.loads(_metadata(payload)["notes"])

@@ -34,7 +34,9 @@ class RunFolder:
     def create(cls, path: Path, config: Record) -> "RunFolder":
         """A new folder; an existing run is never overwritten."""
         if is_run(path):
-            raise InputError(f"{path} already holds a run; choose another folder, or go on with it: fedwmsam resume {path}")
+            raise InputError(
+                f"{path} already holds a run; choose another folder, or go on with it: fedwmsam resume {path}"
+            )
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file; choose a folder for the run.")
         try:

@@ -189,7 +189,9 @@ class Run:
         if notes["method"] != self.federation.method.name or {k: v.shape for k, v in ours.items()} != {
             k: v.shape for k, v in theirs.items()
         }:
-            raise InputError(f"The checkpoint in {self.folder.path} belongs to another method or model; it cannot go on.")
+            raise InputError(
+                f"The checkpoint in {self.folder.path} belongs to another method or model; it cannot go on."
+            )
         rows = {int(k.split("/")[1]): row for k, row in bundles.items() if k.startswith("memory/")}
         device = self.federation.task.device
         self.state = State(notes["round"], on(theirs, device), on(bundles["buffers"], device), Memory(
@@ -208,7 +210,11 @@ class Run:
         if best is not None:
             checkpoint.write_tensors(folder.path / "best.safetensors", best)
         last = self.history[-1] if self.history else {}
-        summary = {"status": self.status, "rounds": self.state.round, "best_round": self.best.round if self.best else None}
+        summary = {
+            "status": self.status,
+            "rounds": self.state.round,
+            "best_round": self.best.round if self.best else None,
+        }
         folder.write_json("summary.json", summary | {f"last_{k}": v for k, v in last.items() if k != "round"})
 
 

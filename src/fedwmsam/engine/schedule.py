@@ -58,7 +58,7 @@ class KeyedSchedule:
         batches = [
             batch
             for _ in range(self.local_epochs)
-            for batch in torch.from_numpy(random.permutation(samples)).split(self.batch_size)
+            for batch in torch.split(torch.from_numpy(random.permutation(samples)), self.batch_size)
         ]
         return [Step(batch, streams.key(self.seed, "step", round, client, b)) for b, batch in enumerate(batches)]
 

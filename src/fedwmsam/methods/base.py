@@ -5,7 +5,9 @@ argument and goes out as a value; nothing is remembered on `self`, no argument i
 One round, in the order the engine calls it:
 
     server side   down = downlink(server, memory_k)                     for each sampled client k
-    client side   scratch = begin(down);  B times  v = direction(w, …)  w ← w − lr · (clip(v) + pull(w));  up = uplink(w_B − w_0)
+    client side   scratch = begin(down)
+                  B times: v = direction(w, …),  w ← w − lr · (clip(v) + pull(w))
+                  up = uplink(w_B − w_0)
     server side   memory_k, contribution = settle(server, memory_k, up) for each answer
                   server = aggregate(server, mean of contributions)
 """

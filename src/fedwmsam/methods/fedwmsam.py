@@ -10,7 +10,7 @@ One round, with every vector in gradient units except positions (w, t) and updat
 
 Where the printed paper contradicts itself we read: Δ with the sign and size of a gradient (as printed it ascends),
 c − c_k in Eq. 1 (its proof), 1/N in Eq. 5 (so that c stays the mean of the c_k), and the target t_b as the place the
-momentum leads to (as printed, t_b = w_0 + b m_k, it turns into a descent direction). docs/methods/fedwmsam.md tells why.
+momentum leads to (as printed, t_b = w_0 + b m_k, it becomes a descent direction). docs/methods/fedwmsam.md tells why.
 """
 
 from dataclasses import dataclass
@@ -85,9 +85,8 @@ class FedWMSAM(Method):
         contribution = {"delta": up["delta"], "Delta": d_k, "similarity": self.agreement(server["Delta"], m_k, d_k)}
         if self.correction == "none":
             return memory, contribution
-        if self.correction == "scaffold":
-            c_k = memory["c_k"] - server["c"] + d_k
-        else:  # the mean of the local gradients alone, solved from d_k = α ḡ + (1 − α) m_k
+        c_k = memory["c_k"] - server["c"] + d_k
+        if self.correction == "mean_gradient":  # the local gradients' mean ḡ, solved from d_k = α ḡ + (1 − α) m_k
             c_k = (d_k - (1 - alpha) * m_k) / alpha
         return {"c_k": c_k}, contribution | {"c_k": c_k - memory["c_k"]}
 

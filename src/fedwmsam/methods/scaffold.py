@@ -1,4 +1,4 @@
-"""SCAFFOLD: Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning (ICML 2020), option II.
+"""SCAFFOLD, option II: Karimireddy et al., Stochastic Controlled Averaging for Federated Learning (ICML 2020).
 
     v = g(w) + (c − c_k),      c_k⁺ = c_k − c + d_k,      c ← c + (1/N) Σ_{k∈P_r} (c_k⁺ − c_k)
 c_k is held by the server, so the client gets c − c_k and uploads one vector. Invariant: c is the mean of all c_k.

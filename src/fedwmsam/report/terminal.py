@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -27,10 +28,11 @@ class Display:
         self.bar: Progress | None = None
         self.last_line = -math.inf
         if not quiet:
-            config = experiment.config
-            console.print(f"{config.method} on {config.dataset} ({experiment.dataset.source}), {experiment.task.size:,} parameters", highlight=False)
-            console.print(experiment.partition.describe(), highlight=False)
-            console.print(f"Run folder: {folder}", highlight=False, soft_wrap=True)
+            say = partial(console.print, highlight=False, soft_wrap=True)
+            config, data = experiment.config, experiment.dataset
+            say(f"{config.method} on {config.dataset} ({data.source}), {experiment.task.size:,} parameters")
+            say(experiment.partition.describe())
+            say(f"Run folder: {folder}")
         if console.is_terminal and not quiet:
             self.bar = Progress(
                 TextColumn("round {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=None),
@@ -43,7 +45,9 @@ class Display:
             self.task = self.bar.add_task("", total=self.rounds)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.bar:
             self.bar.stop()
 
@@ -59,33 +63,43 @@ class Display:
 
 def summarise(console: Console, result: Result) -> None:
     """What was reached and where it is."""
+    say = partial(console.print, highlight=False, soft_wrap=True)
     values = accuracies(result.rows)
-    console.print(f"\n{result.status.capitalize()} after {result.rounds} rounds, {result.seconds:.0f} s.", highlight=False)
+    say(f"\n{result.status.capitalize()} after {result.rounds} rounds, {result.seconds:.0f} s.")
     if values:
-        console.print(f"Test accuracy: {values[-1]:.4f} last, {tail_mean(values):.4f} mean of the last {min(10, len(values))} evaluations", highlight=False)
+        count = min(10, len(values))
+        say(f"Test accuracy: {values[-1]:.4f} last, {tail_mean(values):.4f} mean of the last {count} evaluations")
     if result.best_round is not None:
-        best = result.rows[result.best_round - 1]
-        console.print(f"Best by validation: round {result.best_round}, test accuracy {best.get('accuracy', math.nan):.4f}", highlight=False)
+        best = result.rows[result.best_round - 1].get("accuracy", math.nan)
+        say(f"Best by validation: round {result.best_round}, test accuracy {best:.4f}")
     if result.rows:
-        total = sum(row["bytes_down"] + row["bytes_up"] for row in result.rows)
-        console.print(f"Communication: {size(total)}; backprops: {sum(row['backprops'] for row in result.rows):,}", highlight=False)
-    console.print(f"Model, metrics and configuration: {result.folder}", highlight=False, soft_wrap=True)
+        traffic = size(sum(row["bytes_down"] + row["bytes_up"] for row in result.rows))
+        say(f"Communication: {traffic}; backprops: {sum(row['backprops'] for row in result.rows):,}")
+    say(f"Model, metrics and configuration: {result.folder}")
 
 
 def report_runs(console: Console, runs: Sequence[Path]) -> None:
     table = Table("run", "status", "rounds", "last", "last 10", "best (validation)", "MB up + down", "seconds")
     for path in runs:
-        config, rows, timings = toml.load(existing(path) / "config.toml"), read_lines(path / "metrics.jsonl"), read_lines(path / "timings.jsonl")
-        summary = read_json(path / "summary.json") if (path / "summary.json").exists() else {"status": "not finished", "best_round": None}
-        values = accuracies(rows)
-        best = rows[summary["best_round"] - 1].get("accuracy") if summary["best_round"] else None
-        traffic = sum(row["bytes_down"] + row["bytes_up"] for row in rows) / 1e6
-        seconds = sum(t["train_seconds"] + t["evaluate_seconds"] for t in timings)
-        table.add_row(
-            path.name, summary["status"], f"{len(rows)}/{config['rounds']}", number(values[-1] if values else None),
-            number(tail_mean(values) if values else None), number(best), f"{traffic:,.0f}", f"{seconds:,.0f}",
-        )  # fmt: skip
+        table.add_row(path.name, *outcome(existing(path)))
     console.print(table)
+
+
+def outcome(path: Path) -> list[str]:
+    """A run folder's row, finished or not."""
+    rows, timings = read_lines(path / "metrics.jsonl"), read_lines(path / "timings.jsonl")
+    finished = (path / "summary.json").exists()
+    summary: Record = read_json(path / "summary.json") if finished else {"status": "not finished"}
+    values, best_round = accuracies(rows), summary.get("best_round")
+    return [
+        summary["status"],
+        f"{len(rows)}/{toml.load(path / 'config.toml')['rounds']}",
+        number(values[-1] if values else None),
+        number(tail_mean(values) if values else None),
+        number(rows[best_round - 1].get("accuracy") if best_round else None),
+        f"{sum(row['bytes_down'] + row['bytes_up'] for row in rows) / 1e6:,.0f}",
+        f"{sum(t['train_seconds'] + t['evaluate_seconds'] for t in timings):,.0f}",
+    ]
 
 
 def accuracies(rows: Sequence[Record]) -> list[float]:
@@ -115,7 +129,15 @@ def method_table() -> Table:
         cost = cls.cost
         down = f"{cost.down} P" + (f" + {cost.down_scalars}" if cost.down_scalars else "")
         options = ", ".join(f.name for f in fields(cls))
-        table.add_row(name, str(cost.backprops), down, f"{cost.up} P", f"{cost.memory} P" if cost.memory else "–", cls.paper, options)
+        table.add_row(
+            name,
+            str(cost.backprops),
+            down,
+            f"{cost.up} P",
+            f"{cost.memory} P" if cost.memory else "–",
+            cls.paper,
+            options,
+        )
     table.caption = "P: the number of trainable parameters; per client and round, with memory held by the server"
     return table
 

@@ -71,7 +71,7 @@ OBJECTIVES: dict[str, Objective] = {
 def make_objective(
     loss: str | Measure, metrics: Mapping[str, Measure] | None = None, monitor: str | None = None
 ) -> Objective:
-    """By name, or from a loss function of (outputs, targets); `monitor` is a metric's name, "-name" if lower is better."""
+    """By name, or from a function of (outputs, targets); `monitor` names a metric, "-name" if lower is better."""
     if isinstance(loss, str):
         if loss not in OBJECTIVES:
             raise InputError(unknown("loss", loss, OBJECTIVES))

@@ -38,7 +38,9 @@ class Task:
             raise InputError("The model has no trainable parameter; set requires_grad on those to train.")
         dtypes = {p.dtype for p in self._parameters}
         if len(dtypes) > 1:
-            raise InputError(f"The trainable parameters mix types ({', '.join(map(str, dtypes))}); convert the model to one.")
+            raise InputError(
+                f"The trainable parameters mix types ({', '.join(map(str, dtypes))}); convert the model to one."
+            )
         self.dtype = self._parameters[0].dtype
         # Parameters become views of one buffer: loading a weight vector is one copy, whatever the number of tensors.
         self._weights = torch.cat([p.detach().reshape(-1) for p in self._parameters])
@@ -72,7 +74,7 @@ class Task:
         self.model.eval()
         results = []
         with torch.no_grad():
-            for index in torch.arange(len(samples)).split(batch_size):
+            for index in torch.split(torch.arange(len(samples)), batch_size):
                 inputs, targets = samples.batch(index)
                 results.append((self.model(inputs), targets))
         outputs, targets_ = zip(*results, strict=True)
@@ -81,7 +83,7 @@ class Task:
     def predict(self, inputs: Tensor, batch_size: int = 1000) -> Tensor:
         self.model.eval()
         with torch.no_grad():
-            return torch.cat([self.model(piece) for piece in inputs.split(batch_size)])
+            return torch.cat([self.model(piece) for piece in torch.split(inputs, batch_size)])
 
     def evaluate(self, w: Tensor, buffers: Vectors, samples: Samples) -> dict[str, float]:
         self.load(w)
@@ -107,9 +109,13 @@ class Task:
     def flatten(self, state: Vectors) -> tuple[Tensor, Vectors]:
         """The weight vector and buffers of a state_dict (warm start, loading a result)."""
         ours = self.model.state_dict()
-        wrong = [k for k in ours if k not in state or state[k].shape != ours[k].shape] + [k for k in state if k not in ours]
+        wrong = [k for k in ours if k not in state or state[k].shape != ours[k].shape] + [
+            k for k in state if k not in ours
+        ]
         if wrong:
-            raise InputError(f"The given weights do not fit the model at {wrong[0]!r}: names and shapes must be its own.")
+            raise InputError(
+                f"The given weights do not fit the model at {wrong[0]!r}: names and shapes must be its own."
+            )
         missing = [slot.name for slot in self.layout if slot.name not in state]
         assert not missing, missing
         w = torch.cat([state[slot.name].detach().to(self._weights).reshape(-1) for slot in self.layout])

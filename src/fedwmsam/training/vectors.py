@@ -9,7 +9,8 @@ Vectors = dict[str, Tensor]
 
 def norm(v: Tensor) -> Tensor:
     """The L2 norm over all parameters at once, kept as an axis of length one."""
-    return torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+    length: Tensor = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+    return length
 
 
 def unit(v: Tensor, tau: float) -> Tensor:
