@@ -59,12 +59,12 @@ def verify_file(path: Path) -> Verdict:
     state = rounds.first_state(federation)
     errors = {"model": largest(state.server["w"], expected[0])}
     for r in range(len(file["selected"])):
-        before = state
-        state, record = rounds.run_round(federation, before)
+        state, record = rounds.run_round(federation, state)
         differences = {"model": largest(state.server["w"], expected[r + 1])}
         if "alpha" in file:
-            differences["alpha"] = largest(before.server["alpha"], torch.tensor(file["alpha"][r], dtype=torch.float64))
-            differences["similarity"] = abs(record["similarity"] - file["similarity"][r])
+            alpha, similarity = torch.tensor([file["alpha"][r + 1], file["similarity"][r]], dtype=torch.float64)
+            differences["alpha"] = largest(state.server["alpha"], alpha)
+            differences["similarity"] = largest(torch.tensor(record["similarity"], dtype=torch.float64), similarity)
         errors = {name: max(errors.get(name, 0.0), value) for name, value in differences.items()}
     return Verdict(errors)
 

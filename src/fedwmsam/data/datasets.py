@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedwmsam.data.download import DownloadError, download
 from fedwmsam.data.idx import read_idx
-from fedwmsam.data.names import unknown
 from fedwmsam.errors import InputError
+from fedwmsam.wording import unknown
 
 FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 FASHION_MD5 = {

@@ -14,9 +14,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from fedwmsam.data.names import unknown
 from fedwmsam.errors import InputError
 from fedwmsam.streams import generator
+from fedwmsam.wording import unknown
 
 Indices = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]

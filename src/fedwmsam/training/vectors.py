@@ -19,8 +19,8 @@ def unit(v: Tensor, tau: float) -> Tensor:
 
 
 def step_towards(w: Tensor, direction: Tensor, radius: float, tau: float) -> Tensor:
-    """w + radius · unit(direction), in two passes over the vector."""
-    return w + direction * (radius / (norm(direction) + tau))
+    """w + radius · unit(direction); the second pass reuses the first one's memory."""
+    return (direction * (radius / (norm(direction) + tau))).add_(w)
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:

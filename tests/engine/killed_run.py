@@ -1,0 +1,33 @@
+"""A run in a process of its own, for tests that kill it: python killed_run.py FOLDER KIND ROUNDS."""
+
+import sys
+
+import torch
+from torch import nn
+
+import fedwmsam
+
+NETWORKS = {
+    "plain": lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)),
+    "dropout": lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 3)),
+    "batchnorm": lambda: nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3)),
+}
+
+
+def clients():
+    generator = torch.Generator().manual_seed(5)
+    for k in range(8):
+        y = torch.randint(3, (30,), generator=generator)
+        yield torch.randn(30, 8, generator=generator) + y[:, None] + 0.2 * k, y
+
+
+def main(folder, kind, rounds):
+    data = list(clients())
+    fedwmsam.fit(
+        NETWORKS[kind], data[:7], test=data[7], validation=0.2, rounds=int(rounds), participation=0.5, batch_size=10,
+        local_epochs=2, seed=3, run_folder=folder, resume=True, checkpoint_every=3,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

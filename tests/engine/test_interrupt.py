@@ -1,0 +1,34 @@
+"""Ctrl-C and SIGTERM on the real command: a clean end that says how to go on."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from fedwmsam.engine.folder import read_lines
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, blow):
+    command = [sys.executable, "-m", "fedwmsam"]
+    arguments = ["run", "--out", tmp_path, "--name", "a", "--rounds", "2000", "--checkpoint-every", "5000"]
+    process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(read_lines(tmp_path / "a" / "metrics.jsonl")) < 3 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(blow)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert f"fedwmsam resume {tmp_path / 'a'}" in errors
+    assert "Traceback" not in errors
+    done = len(read_lines(tmp_path / "a" / "metrics.jsonl"))
+    assert done >= 3
+    rounds = str(done + 2)
+    again = subprocess.run([*command, "resume", tmp_path / "a", "--rounds", rounds], capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    whole = subprocess.run([*command, "run", "--out", tmp_path, "--name", "b", "--rounds", rounds], capture_output=True)
+    assert whole.returncode == 0
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()

@@ -1,0 +1,177 @@
+"""Killed at any moment, a run goes on and ends bit-identical to one never killed."""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedwmsam.engine import checkpoint
+from fedwmsam.engine.folder import RunFolder, read_lines
+
+SCRIPT = Path(__file__).with_name("killed_run.py")
+ROUNDS = 40
+
+
+def start(folder, kind):
+    return subprocess.Popen([sys.executable, SCRIPT, folder, kind, str(ROUNDS)], stderr=subprocess.PIPE)
+
+
+def finish(folder, kind):
+    process = start(folder, kind)
+    errors = process.communicate(timeout=120)[1]
+    assert process.returncode == 0, errors.decode()
+
+
+def contents(folder):
+    return {
+        name: (folder / name).read_bytes()
+        for name in ("metrics.jsonl", "model.safetensors", "best.safetensors", "summary.json")
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "dropout", "batchnorm"])
+def test_kill_9_at_random_moments(tmp_path, kind):
+    finish(tmp_path / "whole", kind)
+    folder, seed = tmp_path / "killed", random.randrange(2**32)
+    chance, kills = random.Random(seed), 0
+    print("seed", seed)
+    while kills < 3:
+        process = start(folder, kind)
+        deadline = time.monotonic() + 60
+        while not (folder / "metrics.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0, 0.4))
+        if process.poll() is not None:
+            break  # it finished before the blow
+        process.kill()
+        process.wait()
+        process.stderr.close()
+        kills += 1
+    assert kills, "the run never lived long enough to be killed"
+    finish(folder, kind)
+    assert contents(folder) == contents(tmp_path / "whole")
+
+
+def small_run(tmp_path, rounds=9):
+    import killed_run
+
+    folder = tmp_path / "run"
+    killed_run.main(folder, "plain", rounds)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def beside(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)
+
+
+def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, caplog):
+    folder = small_run(tmp_path)
+    whole = contents(folder)
+    newest = checkpoint.path_of(folder / "checkpoints", 9)
+    damaged = bytearray(newest.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    newest.write_bytes(damaged)
+    small_run(tmp_path)
+    assert "damaged" in caplog.text
+    assert contents(folder) == whole
+
+
+@pytest.mark.parametrize("length", [0, 5, 40, 500])
+def test_a_truncated_checkpoint_is_noticed(tmp_path, length):
+    path = tmp_path / "round-0000001.checkpoint"
+    checkpoint.write(path, checkpoint.Checkpoint({"server": {"w": __import__("torch").ones(1000)}}, {"round": 1}))
+    path.write_bytes(path.read_bytes()[:length])
+    with pytest.raises(checkpoint.Damaged):
+        checkpoint.read(path)
+
+
+def test_all_checkpoints_damaged_starts_again(tmp_path):
+    folder = small_run(tmp_path)
+    whole = contents(folder)
+    for path in (folder / "checkpoints").iterdir():
+        path.write_bytes(b"nonsense")
+    small_run(tmp_path)
+    assert contents(folder) == whole
+
+
+def test_metrics_written_after_the_checkpoint_are_cut_off(tmp_path):
+    folder = small_run(tmp_path)
+    whole = contents(folder)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 10, "accuracy": 1.0}\n{"round": 11, "acc')
+    small_run(tmp_path)
+    assert contents(folder) == whole
+
+
+def test_lost_metrics_make_an_older_checkpoint_the_right_one(tmp_path):
+    folder = small_run(tmp_path)
+    whole = contents(folder)
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines[:7]))
+    small_run(tmp_path)
+    assert contents(folder) == whole
+
+
+def test_only_two_checkpoints_are_kept(tmp_path):
+    folder = small_run(tmp_path)
+    assert checkpoint.rounds_in(folder / "checkpoints") == [9, 6]
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), checkpoint.replacing(path) as beside:
+        beside.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_process_at_a_time(tmp_path):
+    from fedwmsam import InputError
+
+    folder = RunFolder.create(tmp_path / "run", {"rounds": 1})
+    with pytest.raises(InputError, match="Another process"):
+        RunFolder.open(tmp_path / "run")
+    folder.close()
+    RunFolder.open(tmp_path / "run").close()
+
+
+def test_an_error_in_a_callback_loses_no_round(tmp_path):
+    import killed_run
+    import torch
+
+    import fedwmsam
+
+    def fail(progress):
+        if progress.record["round"] == 5:
+            raise ZeroDivisionError
+
+    data = list(killed_run.clients())
+    settings = {"rounds": 8, "batch_size": 10, "run_folder": tmp_path / "run", "seed": 1}
+    with pytest.raises(ZeroDivisionError):
+        fedwmsam.fit(killed_run.NETWORKS["plain"], data, callbacks=[fail], **settings)
+    assert len(read_lines(tmp_path / "run" / "metrics.jsonl")) == 5
+    assert checkpoint.rounds_in(tmp_path / "run" / "checkpoints") == [5]
+    result = fedwmsam.fit(killed_run.NETWORKS["plain"], data, resume=True, **settings)
+    whole = fedwmsam.fit(killed_run.NETWORKS["plain"], data, **(settings | {"run_folder": None}))
+    assert all(torch.equal(result.model[k], whole.model[k]) for k in whole.model)
+
+
+def test_loading_a_checkpoint_runs_nothing(tmp_path):
+    """A pickle where a checkpoint should be is refused, not executed."""
+    import pickle
+
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "executed",))
+
+    path = tmp_path / "round-0000001.checkpoint"
+    path.write_bytes(checkpoint.MAGIC + pickle.dumps(Evil()))
+    with pytest.raises(checkpoint.Damaged):
+        checkpoint.read(path)
+    assert not (tmp_path / "executed").exists()

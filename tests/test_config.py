@@ -1,0 +1,260 @@
+"""Settings: which layer wins, what a preset holds, what is refused, and that config.toml says all of it."""
+
+import dataclasses
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedwmsam import METHODS, InputError, toml
+from fedwmsam.config import RunConfig, Settings, parse_assignments, resolve
+from fedwmsam.options import kinds_of
+
+PAPER = {
+    "clients": 100, "participation": 0.1, "partition": "dirichlet:0.1", "rounds": 500, "local_epochs": 5,
+    "batch_size": 50, "lr": 0.1, "lr_decay": 0.998, "weight_decay": 1e-3, "weight_decay_mode": "sgd",
+    "clip_norm": 10.0, "global_lr": 1.0,
+}  # fmt: skip
+
+
+def refusal(*layers: dict[str, Any]) -> str:
+    with pytest.raises(InputError) as caught:
+        resolve(*layers)
+    return str(caught.value)
+
+
+# Layers
+
+
+def test_each_layer_wins_over_the_one_below() -> None:
+    defaults = resolve()
+    assert (defaults.rounds, defaults.clients, defaults.batch_size, defaults.lr) == (50, 20, 50, 0.1)
+    preset = resolve({"preset": "paper"})
+    assert (preset.rounds, preset.clients, preset.participation) == (500, 100, 0.1)
+    file = resolve({"preset": "paper", "rounds": 7, "clients": 30})
+    assert (file.rounds, file.clients, file.participation) == (7, 30, 0.1)
+    line = resolve({"preset": "paper", "rounds": 7, "clients": 30}, {"rounds": 9})
+    assert (line.rounds, line.clients, line.participation) == (9, 30, 0.1)
+
+
+def test_a_preset_named_on_the_command_line_stays_below_the_file() -> None:
+    config = resolve({"rounds": 7}, {"preset": "paper"})
+    assert (config.rounds, config.clients) == (7, 100)
+
+
+def test_what_the_command_line_leaves_open_does_not_hide_the_file() -> None:
+    assert resolve({"rounds": 7, "method": "fedcm"}, {"rounds": None, "method": None}).flat()["rounds"] == 7
+
+
+def test_method_options_are_layered_like_settings() -> None:
+    config = resolve({"preset": "paper", "rho": 0.2, "alpha": 0.3}, {"rho": 0.05})
+    assert config.options["rho"] == 0.05 and config.flat()["alpha"] == 0.3
+    assert config.make_method() == METHODS["fedwmsam"](rho=0.05, alpha=0.3)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_paper_preset_holds_the_papers_values(method: str) -> None:
+    values = resolve({"preset": "paper", "method": method}).flat()
+    assert {key: values[key] for key in PAPER} == PAPER
+    if method == "fedcm":
+        assert values["alpha"] == 0.1
+    if method == "fedwmsam":
+        own = {"alpha": 0.1, "adapt_rate": 0.01, "rho": 0.01, "alpha_min": 0.1, "alpha_max": 0.9}
+        assert {key: values[key] for key in own} == own
+        assert (values["perturbation"], values["similarity"], values["correction"]) == (
+            "trajectory", "personalized", "scaffold",
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_resolves_with_and_without_the_preset(method: str) -> None:
+    for preset in (None, "paper"):
+        assert resolve({"method": method, "preset": preset}).make_method().name == method
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"roundz": 3}, ["roundz", "'rounds'"]),
+        ({"learning_rate": 3}, ["learning_rate", "lr"]),
+        ({"rhoo": 0.1}, ["rhoo", "'rho'"]),
+        ({"method": "fedavg", "rho": 0.1}, ["rho", "fedavg"]),
+        ({"method": "fedwsam"}, ["fedwsam", "'fedwmsam'"]),
+        ({"preset": "papers"}, ["papers", "'paper'"]),
+        ({"options": {"rho": 0.1}}, ["options"]),
+        ({"rounds": "many"}, ["rounds", "'many'", "whole number"]),
+        ({"rounds": 2.5}, ["rounds", "2.5"]),
+        ({"rounds": True}, ["rounds", "True"]),
+        ({"rounds": 0}, ["rounds", "0", "1"]),
+        ({"lr": 0}, ["lr", "above 0"]),
+        ({"lr": -0.1}, ["lr", "-0.1"]),
+        ({"lr": float("nan")}, ["lr", "nan"]),
+        ({"lr": float("inf")}, ["lr", "inf"]),
+        ({"lr_decay": 1.1}, ["lr_decay", "1.1"]),
+        ({"participation": 0}, ["participation", "above 0"]),
+        ({"participation": 1.01}, ["participation", "at most 1"]),
+        ({"clients": 5, "clients_per_round": 6}, ["clients_per_round", "6", "5"]),
+        ({"seed": -1}, ["seed", "-1"]),
+        ({"seed": 2**31}, ["seed", str(2**31)]),
+        ({"averaging": "weighted"}, ["averaging", "uniform", "size"]),
+        ({"sampling": 1}, ["sampling", "bernoulli"]),
+        ({"dataset": 3}, ["dataset", "3"]),
+        ({"validation": 1.0}, ["validation", "1.0"]),
+        ({"alpha": 1.5}, ["fedwmsam", "alpha", "1.5"]),
+        ({"rho": -0.1}, ["fedwmsam", "rho", "-0.1"]),
+        ({"similarity": "cosine"}, ["similarity", "personalized"]),
+        ({"rounds": 10**400}, ["rounds"]),
+        ({"preset": 3}, ["preset", "3"]),
+        ({"preset": ["paper"]}, ["preset"]),
+        ({"method": 3}, ["method", "3"]),
+        ({"method": ["fedavg"]}, ["method"]),
+        ({"alpha_min": 0.8, "alpha_max": 0.2}, ["alpha_min", "alpha_max"]),
+    ],
+    ids=str,
+)
+def test_a_bad_value_is_named_with_what_was_expected(layer: dict[str, Any], words: list[str]) -> None:
+    message = refusal(layer)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_the_ends_of_a_range_are_inside_it() -> None:
+    config = resolve({"participation": 1, "lr_decay": 1, "weight_decay": 0, "validation": 0.9, "seed": 2**31 - 1})
+    assert config.participation == 1
+    assert resolve({"method": "fedcm", "alpha": 0.0}).make_method().alpha == 0  # type: ignore[attr-defined]
+
+
+# Clients per round
+
+
+@pytest.mark.parametrize(
+    ("participation", "clients", "expected"), [(0.25, 20, 5), (0.1, 100, 10), (0.1, 5, 1), (0.01, 10, 1), (0.25, 10, 3)]
+)
+def test_participation_rounds_half_up_and_never_to_nobody(participation: float, clients: int, expected: int) -> None:
+    assert Settings(participation=participation).per_round(clients) == expected
+
+
+def test_the_number_of_clients_goes_before_their_share() -> None:
+    assert Settings(participation=0.5, clients_per_round=2).per_round(10) == 2
+    assert Settings(participation=0.01, sampling="bernoulli").per_round(10) == pytest.approx(0.1)
+
+
+# key=value
+
+
+def test_assignments_take_the_type_of_their_field() -> None:
+    values = parse_assignments(
+        ["rounds=7", "lr = 1e-2", "rho=1", "clip-norm=3", "partition=iid", "data_dir=a=b"], "fedwmsam"
+    )
+    assert values == {
+        "rounds": 7, "lr": 0.01, "rho": 1.0, "clip_norm": 3.0, "partition": "iid", "data_dir": "a=b",
+    }  # fmt: skip
+    assert type(values["rounds"]) is int and type(values["rho"]) is float
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rounds", ["key=value", "'rounds'"]),
+        ("rounds=2.5", ["rounds", "whole", "2.5"]),
+        ("lr=fast", ["lr", "number", "fast"]),
+        ("lr=", ["lr", "number"]),
+        ("rhoo=1", ["rhoo", "'rho'"]),
+        ("=1", ["''"]),
+        ("options=1", ["options"]),
+    ],
+)
+def test_a_bad_assignment_is_explained(text: str, words: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_assignments([text], "fedwmsam")
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+@pytest.mark.parametrize("layers_below", [[], [{"clip_norm": 5.0}], [{"preset": "paper"}]], ids=str)
+def test_none_takes_the_limit_away(layers_below: list[dict[str, Any]]) -> None:
+    """`clip_norm` says: none: no limit."""
+    config = resolve(*layers_below, parse_assignments(["clip_norm=none"], "fedwmsam"))
+    assert config.clip_norm is None
+
+
+# config.toml
+
+
+def written_and_read(config: RunConfig, folder: Path) -> RunConfig:
+    path = folder / "config.toml"
+    path.write_text(toml.dump(config.flat()))
+    return resolve(toml.load(path))
+
+
+def test_no_limit_survives_the_file(tmp_path: Path) -> None:
+    assert written_and_read(RunConfig(clip_norm=None), tmp_path).clip_norm is None
+
+
+def test_the_file_holds_every_key_that_has_a_value() -> None:
+    config = RunConfig(method="fedwmsam", patience=3, validation=0.1, data_dir="x", preset="paper")
+    lines = toml.dump(config.flat()).splitlines()
+    keys = [line.partition(" = ")[0] for line in lines]
+    fields = {f.name for f in dataclasses.fields(RunConfig)} - {"options"}
+    options = {f.name for f in dataclasses.fields(METHODS["fedwmsam"])}
+    empty = {"clients_per_round", "target_accuracy", "time_budget"}
+    assert set(keys) >= fields - empty | options
+    assert len(keys) == len(set(keys))
+
+
+def numbers(low: float, high: float, *, open_low: bool = False) -> st.SearchStrategy[float]:
+    return st.floats(low, high, exclude_min=open_low, allow_nan=False, allow_infinity=False)
+
+
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+words = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\r\t\x00\x1b\x7f\u2028é😀[]#="))
+names = st.text(string.ascii_letters + string.digits + "-:.", min_size=1)
+SETTINGS = {
+    "rounds": st.integers(1, 10**18), "participation": numbers(0, 1, open_low=True),
+    "clients_per_round": maybe(st.integers(1, 5)), "sampling": st.sampled_from(["fixed", "bernoulli"]),
+    "local_epochs": st.integers(1, 10**6), "batch_size": st.integers(1, 10**6),
+    "lr": numbers(0, 1e300, open_low=True), "lr_decay": numbers(0, 1, open_low=True),
+    "weight_decay": numbers(0, 1e300), "weight_decay_mode": st.sampled_from(["objective", "sgd"]),
+    "clip_norm": numbers(0, 1e300, open_low=True), "averaging": st.sampled_from(["uniform", "size"]),
+    "seed": st.integers(0, 2**31 - 1), "evaluate_every": st.integers(1, 100), "checkpoint_every": st.integers(1, 100),
+    "target_accuracy": maybe(numbers(0, 1, open_low=True)), "patience": maybe(st.integers(1, 100)),
+    "time_budget": maybe(numbers(0, 1e300, open_low=True)), "device": words, "dataset": words, "model": words,
+    "partition": names, "clients": st.integers(5, 10**6), "validation": numbers(0, 0.9), "data_dir": maybe(words),
+    "preset": st.sampled_from([None, "paper"]),
+}  # fmt: skip
+OPTIONS = {
+    "global_lr": numbers(0, 1e300), "rho": numbers(0, 1e300), "alpha": numbers(0.001, 0.999),
+    "alpha_min": numbers(0.001, 0.1), "alpha_max": numbers(0.2, 0.999), "adapt_rate": numbers(0, 1),
+    "perturbation": st.sampled_from(["trajectory", "literal", "momentum", "none"]),
+    "similarity": st.sampled_from(["personalized", "update", "disagreement", "fixed"]),
+}  # fmt: skip
+
+
+def test_the_strategies_below_cover_every_setting() -> None:
+    assert set(kinds_of(RunConfig)) - {"options", "method"} == set(SETTINGS)
+
+
+@given(st.fixed_dictionaries({}, optional=SETTINGS), st.fixed_dictionaries({}, optional=OPTIONS))
+def test_what_is_written_resolves_to_the_same_run(
+    tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any], options: dict[str, Any]
+) -> None:
+    config = RunConfig(**settings, options=options)
+    again = written_and_read(config, tmp_path_factory.getbasetemp())
+    assert again.flat() == config.flat()
+    assert again.make_method() == config.make_method()
+
+
+@given(words)
+def test_any_text_survives_the_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_text(toml.dump({"before": 1, "text": text, "list": [text, 2.5, True], "after": False, "left_out": None}))
+    assert toml.load(path) == {"before": 1, "text": text, "list": [text, 2.5, True], "after": False}
