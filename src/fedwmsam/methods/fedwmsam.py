@@ -1,4 +1,4 @@
-"""FedWMSAM: Fast and Flat Federated Learning via Weighted Momentum and Sharpness-Aware Minimization (NeurIPS 2025).
+"""FedWMSAM: Li et al., A Fast and Flat Federated Learning Method via Weighted Momentum and SAM (NeurIPS 2025).
 
 One round, with every vector in gradient units except positions (w, t) and updates (u):
     Eq. 1   m_k = Δ_r + α_r/(1 − α_r) · (c − c_k)                      personalized momentum, sent to client k
@@ -42,7 +42,7 @@ class FedWMSAM(Method):
     correction: str = option("scaffold", "how c_k is refreshed", choices=("scaffold", "mean_gradient", "none"))
 
     name: ClassVar[str] = "fedwmsam"
-    paper: ClassVar[str] = "Fast and Flat Federated Learning, NeurIPS 2025"
+    paper: ClassVar[str] = "Li et al. 2025"
     cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=1, memory=1, down_scalars=1)
 
     def server_init(self, w: Tensor) -> Vectors:
