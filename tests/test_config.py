@@ -1,7 +1,6 @@
 """Settings: which layer wins, what a preset holds, what is refused, and that config.toml says all of it."""
 
 import dataclasses
-import string
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ def test_every_method_resolves_with_and_without_the_preset(method: str) -> None:
         ({"alpha": 1.5}, ["fedwmsam", "alpha", "1.5"]),
         ({"rho": -0.1}, ["fedwmsam", "rho", "-0.1"]),
         ({"similarity": "cosine"}, ["similarity", "personalized"]),
-        ({"rounds": 10**400}, ["rounds"]),
+        pytest.param({"rounds": 10**400}, ["rounds"], id="rounds of 401 digits"),
         ({"preset": 3}, ["preset", "3"]),
         ({"preset": ["paper"]}, ["preset"]),
         ({"method": 3}, ["method", "3"]),
@@ -217,7 +216,6 @@ def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 words = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\r\t\x00\x1b\x7f\u2028é😀[]#="))
-names = st.text(string.ascii_letters + string.digits + "-:.", min_size=1)
 SETTINGS = {
     "rounds": st.integers(1, 10**18), "participation": numbers(0, 1, open_low=True),
     "clients_per_round": maybe(st.integers(1, 5)), "sampling": st.sampled_from(["fixed", "bernoulli"]),
@@ -227,8 +225,10 @@ SETTINGS = {
     "clip_norm": numbers(0, 1e300, open_low=True), "averaging": st.sampled_from(["uniform", "size"]),
     "seed": st.integers(0, 2**31 - 1), "evaluate_every": st.integers(1, 100), "checkpoint_every": st.integers(1, 100),
     "target_accuracy": maybe(numbers(0, 1, open_low=True)), "patience": maybe(st.integers(1, 100)),
-    "time_budget": maybe(numbers(0, 1e300, open_low=True)), "device": words, "dataset": words, "model": words,
-    "partition": names, "clients": st.integers(5, 10**6), "validation": numbers(0, 0.9), "data_dir": maybe(words),
+    "time_budget": maybe(numbers(0, 1e300, open_low=True)), "device": st.sampled_from(["cpu", "cuda", "cuda:1", "mps"]),
+    "dataset": st.sampled_from(["digits", "fashion-mnist"]), "model": st.sampled_from(["mlp", "linear"]),
+    "partition": st.sampled_from(["iid", "dirichlet:0.1", "pathological:3"]),
+    "clients": st.integers(5, 10**6), "validation": numbers(0, 0.9), "data_dir": maybe(words),
     "preset": st.sampled_from([None, "paper"]),
 }  # fmt: skip
 OPTIONS = {

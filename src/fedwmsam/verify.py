@@ -17,7 +17,7 @@ from fedwmsam.training.local import LocalRules, Step
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
-SHARED_OPTIONS = ("global_lr", "rho", "alpha", "adapt_rate", "similarity", "perturbation")
+SHARED_OPTIONS = ("global_lr", "rho", "alpha", "adapt_rate", "similarity", "perturbation", "lam", "correction_weight")
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,8 @@ def method_of(config: dict[str, Any]) -> Method:
     """The file's method with those of the file's hyper-parameters that it has."""
     name = str(config["method"]).lower().replace("_", "-")
     known = {*method_class(name).__dataclass_fields__}
-    options = {key: config[key] for key in SHARED_OPTIONS if key in config and key in known}
+    named = config | {"lam": config.get("lamb"), "correction_weight": config.get("lamb")}
+    options = {key: named[key] for key in SHARED_OPTIONS if key in known and named.get(key) is not None}
     return make_method(name, **options)
 
 

@@ -3,18 +3,49 @@
 from dataclasses import fields
 
 from fedwmsam.errors import InputError
-from fedwmsam.methods.base import Cost, Gradient, Info, Method, Slot
+from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, Method, Slot
+from fedwmsam.methods.fedacg import FedACG
+from fedwmsam.methods.fedadam import FedAdam, FedAvgM
 from fedwmsam.methods.fedavg import FedAvg
 from fedwmsam.methods.fedcm import FedCM
+from fedwmsam.methods.feddyn import FedDyn
+from fedwmsam.methods.fedgamma import FedGAMMA
+from fedwmsam.methods.fedgloss import FedGloSS
+from fedwmsam.methods.fedlesam import FedLESAM
+from fedwmsam.methods.fedlesam_d import FedLESAMD
+from fedwmsam.methods.fedlesam_s import FedLESAMS
+from fedwmsam.methods.fedprox import FedProx
+from fedwmsam.methods.fedsam import FedSAM
+from fedwmsam.methods.fedsmoo import FedSMOO
+from fedwmsam.methods.fedspeed import FedSpeed
 from fedwmsam.methods.fedwmsam import FedWMSAM
+from fedwmsam.methods.mimelite import MimeLite
+from fedwmsam.methods.mofedsam import MoFedSAM
 from fedwmsam.methods.scaffold import SCAFFOLD
+from fedwmsam.methods.scaffold_m import SCAFFOLDM
 from fedwmsam.wording import unknown
 
 METHODS: dict[str, type[Method]] = {
     "fedwmsam": FedWMSAM,
     "fedavg": FedAvg,
+    "fedprox": FedProx,
+    "fedavgm": FedAvgM,
+    "fedadam": FedAdam,
+    "fedacg": FedACG,
     "fedcm": FedCM,
+    "mimelite": MimeLite,
     "scaffold": SCAFFOLD,
+    "scaffold-m": SCAFFOLDM,
+    "feddyn": FedDyn,
+    "fedsam": FedSAM,
+    "mofedsam": MoFedSAM,
+    "fedgamma": FedGAMMA,
+    "fedspeed": FedSpeed,
+    "fedsmoo": FedSMOO,
+    "fedlesam": FedLESAM,
+    "fedlesam-s": FedLESAMS,
+    "fedlesam-d": FedLESAMD,
+    "fedgloss": FedGloSS,
 }
 
 
@@ -31,10 +62,11 @@ def make_method(name: str, **options: object) -> Method:
     for option in options:
         if option not in known:
             raise InputError(unknown(f"option of {name}", option, known))
-    return cls(**options)  # type: ignore[arg-type]
+    return cls(**options)
 
 
 __all__ = [
-    "METHODS", "SCAFFOLD", "Cost", "FedAvg", "FedCM", "FedWMSAM", "Gradient", "Info", "Method", "Slot",
-    "make_method", "method_class",
+    "METHODS", "SCAFFOLD", "SCAFFOLDM", "Averaging", "Cost", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedCM",
+    "FedDyn", "FedGAMMA", "FedGloSS", "FedLESAM", "FedLESAMD", "FedLESAMS", "FedProx", "FedSAM", "FedSMOO", "FedSpeed",
+    "FedWMSAM", "Gradient", "Info", "Method", "MimeLite", "MoFedSAM", "Slot", "make_method", "method_class",
 ]  # fmt: skip

@@ -59,13 +59,13 @@ class Cost(NamedTuple):
     up: int
     memory: int
     down_scalars: int = 0
+    full_gradients: int = 0
+    """Passes over all local data per round, beside the steps."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """Plain federated averaging around whatever `direction` a method takes; override what differs."""
-
-    global_lr: float = option(1.0, "server step size: the part of the mean update that is applied", low=0.0)
+    """The contract; its defaults are a method that keeps nothing and sends the model down and the update up."""
 
     name: ClassVar[str]
     paper: ClassVar[str]
@@ -108,6 +108,16 @@ class Method:
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         """The next server state from the mean contribution; like `settle` it reads round-r state only."""
+        raise AssertionError(f"{type(self).__name__} defines no aggregate")
+
+
+@dataclass(frozen=True)
+class Averaging(Method):
+    """Methods whose server moves by the mean update: w ← w + η_g ū."""
+
+    global_lr: float = option(1.0, "η_g, the part of the mean update that is applied", low=0.0)
+
+    def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         return {"w": server["w"] + self.global_lr * mean["delta"]}
 
 

@@ -5,12 +5,12 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from fedwmsam.methods.base import Gradient, Method
+from fedwmsam.methods.base import Averaging, Gradient
 from fedwmsam.training.vectors import Vectors
 
 
 @dataclass(frozen=True)
-class FedAvg(Method):
+class FedAvg(Averaging):
     """Local SGD; the server averages the updates."""
 
     name: ClassVar[str] = "fedavg"

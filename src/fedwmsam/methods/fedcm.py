@@ -11,13 +11,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedwmsam.methods.base import Cost, Gradient, Info, Method, mean_direction
+from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
 from fedwmsam.options import option
 from fedwmsam.training.vectors import Vectors
 
 
 @dataclass(frozen=True)
-class FedCM(Method):
+class FedCM(Averaging):
     """Client-level momentum: every local step leans on the last global direction."""
 
     alpha: float = option(0.1, "weight of the fresh gradient against the momentum", low=0.0, high=1.0)
@@ -39,4 +39,4 @@ class FedCM(Method):
         return memory, {"delta": up["delta"], "Delta": mean_direction(up["delta"], info)}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        return {"w": server["w"] + self.global_lr * mean["delta"], "Delta": mean["Delta"]}
+        return super().aggregate(server, mean, info) | {"Delta": mean["Delta"]}

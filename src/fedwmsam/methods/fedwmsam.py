@@ -19,13 +19,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedwmsam.methods.base import Cost, Gradient, Info, Method, mean_direction
+from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
 from fedwmsam.options import option
 from fedwmsam.training.vectors import Vectors, cosine, step_towards
 
 
 @dataclass(frozen=True)
-class FedWMSAM(Method):
+class FedWMSAM(Averaging):
     """Personalized momentum, SAM along it at one backprop a step, and an adaptive weight between the two."""
 
     rho: float = option(0.01, "ρ, radius of the SAM perturbation", low=0.0)
@@ -105,5 +105,4 @@ class FedWMSAM(Method):
             alpha = (1 - self.adapt_rate) * alpha + self.adapt_rate * target
         if self.correction != "none":  # Eq. 5
             c = c + info.share * mean["c_k"]
-        w = server["w"] + self.global_lr * mean["delta"]
-        return {"w": w, "Delta": mean["Delta"], "c": c, "alpha": alpha}
+        return super().aggregate(server, mean, info) | {"Delta": mean["Delta"], "c": c, "alpha": alpha}

@@ -10,12 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedwmsam.methods.base import Cost, Gradient, Info, Method, mean_direction
+from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
 from fedwmsam.training.vectors import Vectors
 
 
 @dataclass(frozen=True)
-class SCAFFOLD(Method):
+class SCAFFOLD(Averaging):
     """Control variates: each step is corrected by what this client's gradients usually differ by."""
 
     name: ClassVar[str] = "scaffold"
@@ -39,4 +39,4 @@ class SCAFFOLD(Method):
         return {"c_k": c_k}, {"delta": up["delta"], "c_k": c_k - memory["c_k"]}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        return {"w": server["w"] + self.global_lr * mean["delta"], "c": server["c"] + info.share * mean["c_k"]}
+        return super().aggregate(server, mean, info) | {"c": server["c"] + info.share * mean["c_k"]}

@@ -9,14 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedwmsam import toml
 from fedwmsam.engine.folder import Record, existing, read_json, read_lines
 from fedwmsam.engine.run import Progress as RoundProgress
-from fedwmsam.methods import METHODS, Method, method_class
+from fedwmsam.methods import METHODS, method_class
+from fedwmsam.options import limits
+from fedwmsam.presets import BY_METHOD, COMMON, preset_values
 from fedwmsam.result import Result
 
 
@@ -124,33 +126,37 @@ def size(count: float) -> str:
 
 
 def method_table() -> Table:
-    table = Table("method", "backprops\na step", "down", "up", "memory\na client", "paper", "options")
+    table = Table(
+        "method", "backprops\na step", "down", "up", "memory\na client", "paper", "options", padding=(0, 0, 0, 1)
+    )
     for name, cls in METHODS.items():
         cost = cls.cost
-        down = f"{cost.down} P" + (f" + {cost.down_scalars}" if cost.down_scalars else "")
-        options = ", ".join(f.name for f in fields(cls))
         table.add_row(
             name,
-            str(cost.backprops),
-            down,
+            f"{cost.backprops}" + (" + a full pass a round" if cost.full_gradients else ""),
+            f"{cost.down} P" + (f" + {cost.down_scalars}" if cost.down_scalars else ""),
             f"{cost.up} P",
             f"{cost.memory} P" if cost.memory else "–",
             cls.paper,
-            options,
+            ", ".join(f.name for f in fields(cls)),
         )
-    table.caption = "P: the number of trainable parameters; per client and round, with memory held by the server"
+    table.caption = "P: the number of trainable parameters; per client and round, memory held by the server"
     return table
 
 
-def method_details(name: str) -> Table:
-    cls: type[Method] = method_class(name)
-    table = Table("option", "default", "meaning", "values", title=f"{name}: {cls.__doc__}")
+def method_details(name: str) -> Group:
+    """One method: what it is, its options, and its values in the presets."""
+    cls = method_class(name)
+    table = Table("option", "default", "meaning", "values", *COMMON)
     for f in fields(cls):
-        rule = f.metadata
-        values = ", ".join(rule["choices"]) or interval(rule["low"], rule["high"])
-        table.add_row(f.name, str(f.default), rule["help"], values)
-    return table
+        values = ", ".join(f.metadata["choices"]) or limits(f.metadata)
+        preset = [str(BY_METHOD[p].get(name, {}).get(f.name, "")) for p in COMMON]
+        table.add_row(f.name, str(f.default), f.metadata["help"], values, *preset)
+    shared = [f"preset {p}: " + ", ".join(f"{k} = {v}" for k, v in shared_values(p, name).items()) for p in COMMON]
+    return Group(f"{name}: {cls.__doc__} ({cls.paper})", table, *shared)
 
 
-def interval(low: float, high: float) -> str:
-    return f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
+def shared_values(preset: str, name: str) -> Record:
+    """The preset's settings that are not options of the method."""
+    own = {f.name for f in fields(method_class(name))}
+    return {k: v for k, v in preset_values(preset, name).items() if k not in own}

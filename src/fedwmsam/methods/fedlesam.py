@@ -1,0 +1,55 @@
+"""FedLESAM: Fan et al., Locally Estimated Global Perturbations are Better than Local Perturbations (ICML 2024).
+
+The perturbation is the way the global model came since the client last saw it, fixed during the round:
+    ε = ρ (z_k − w_r)/‖z_k − w_r‖,      v = g(w + ε),      then z_k ← w_r      (zero at a client's first participation)
+Deviations from the released code, which differs from its paper: z_k is the client's own last round (its code: the last
+round of all; `reference="last_round"`), one L2 norm over all parameters (its code: a sum of norms per tensor), and
+every coordinate has its own value (its code indexes the flat vector by tensor number).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from fedwmsam.methods.base import Cost, Gradient, Info, Method
+from fedwmsam.methods.fedavg import FedAvg
+from fedwmsam.options import option
+from fedwmsam.training.vectors import Vectors, unit
+
+
+@dataclass(frozen=True)
+class LookingBack(Method):
+    """The perturbation itself, in front of any method X: gradients are taken at w + ε."""
+
+    rho: float = option(0.01, "ρ, radius of the SAM perturbation", low=0.0)
+    reference: str = option("last_active", "the older model ε points to", choices=("last_active", "last_round"))
+
+    def server_init(self, w: Tensor) -> Vectors:
+        return super().server_init(w) | ({"z": w} if self.reference == "last_round" else {})
+
+    def memory_init(self, w: Tensor) -> Vectors:
+        return super().memory_init(w) | ({"z_k": w} if self.reference == "last_active" else {})
+
+    def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
+        z = memory["z_k"] if self.reference == "last_active" else server["z"]
+        return super().downlink(server, memory, info) | {"eps": self.rho * unit(z - server["w"], tau=1e-12)}
+
+    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+        return super().direction(w, lambda at: grad(at + down["eps"]), down, scratch)
+
+    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+        memory, contribution = super().settle(server, memory, up, info)
+        return memory | ({"z_k": server["w"]} if self.reference == "last_active" else {}), contribution
+
+    def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
+        return super().aggregate(server, mean, info) | ({"z": server["w"]} if self.reference == "last_round" else {})
+
+
+@dataclass(frozen=True)
+class FedLESAM(LookingBack, FedAvg):
+    """FedAvg, perturbed along the way the global model came."""
+
+    name: ClassVar[str] = "fedlesam"
+    paper: ClassVar[str] = "Fan et al. 2024"
+    cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=1, memory=1)
