@@ -4,51 +4,28 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
+from support import FULL, PLAIN, final, make, run
 
-from fedwmsam.data.clients import TensorSamples
-from fedwmsam.engine.rounds import Federation, first_state, run_round
+from fedwmsam.engine.rounds import run_round
 from fedwmsam.engine.schedule import KeyedSchedule
-from fedwmsam.methods import SCAFFOLD, FedAvg, FedCM, FedWMSAM
+from fedwmsam.methods import (
+    SCAFFOLD,
+    SCAFFOLDM,
+    FedAvg,
+    FedCM,
+    FedDyn,
+    FedGAMMA,
+    FedGloSS,
+    FedLESAM,
+    FedLESAMD,
+    FedLESAMS,
+    FedProx,
+    FedSAM,
+    FedSpeed,
+    FedWMSAM,
+    MoFedSAM,
+)  # fmt: skip
 from fedwmsam.training.local import LocalRules
-from fedwmsam.training.objectives import OBJECTIVES
-from fedwmsam.training.task import Task
-
-PLAIN = LocalRules(weight_decay=0.0, weight_decay_mode="objective", clip_norm=None)
-FULL = LocalRules(weight_decay=1e-3, weight_decay_mode="objective", clip_norm=1.0)
-
-
-def network():
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
-
-
-def make(method, rules=FULL, *, sizes=(9, 14, 5, 11, 7), per_round=3, batch_size=4, epochs=2):
-    generator = torch.Generator().manual_seed(0)
-    clients = [
-        TensorSamples(
-            torch.randn(n, 4, generator=generator, dtype=torch.float64) + k, torch.randint(3, (n,), generator=generator)
-        )
-        for k, n in enumerate(sizes)
-    ]
-    schedule = KeyedSchedule(
-        seed=1, clients=len(sizes), per_round=per_round, sampling="fixed", local_epochs=epochs, batch_size=batch_size,
-        learning_rate=0.1, lr_decay=0.99,
-    )  # fmt: skip
-    return Federation(method, Task(network, OBJECTIVES["classification"], seed=3), clients, schedule, rules)
-
-
-def run(federation, rounds=6):
-    states = [first_state(federation)]
-    records = []
-    for _ in range(rounds):
-        state, record = run_round(federation, states[-1])
-        states.append(state)
-        records.append(record)
-    return states, records
-
-
-def final(method, rules=FULL, **kwargs):
-    return run(make(method, rules, **kwargs))[0][-1].server["w"]
 
 
 @pytest.mark.parametrize("rules", [FULL, PLAIN, LocalRules(1e-3, "sgd", 1.0)], ids=["full", "plain", "sgd"])
@@ -59,12 +36,35 @@ def final(method, rules=FULL, **kwargs):
         (FedWMSAM(rho=0.0, correction="none", similarity="fixed", alpha=0.3), FedCM(alpha=0.3)),
         (FedWMSAM(perturbation="none", correction="none", similarity="fixed", alpha=0.1), FedCM(alpha=0.1)),
         (FedWMSAM(rho=0.0), FedWMSAM(perturbation="none")),
+        (FedSAM(rho=0.0), FedAvg()),
+        (MoFedSAM(rho=0.0), FedCM()),
+        (FedGAMMA(rho=0.0), SCAFFOLD()),
+        (FedLESAM(rho=0.0), FedAvg()),
+        (FedLESAM(rho=0.0, reference="last_round"), FedAvg()),
+        (FedLESAMS(rho=0.0), SCAFFOLD()),
+        (FedLESAMD(rho=0.0), FedDyn()),
+        (FedSpeed(rho=0.0), FedDyn()),
+        (FedProx(lam=0.0), FedAvg()),
     ],
-    ids=["fedcm-fedavg", "fedwmsam-fedcm", "fedwmsam-switches-fedcm", "rho0-none"],
+    ids=lambda m: type(m).__name__,
 )
 def test_reductions_are_exact(reduced, plain, rules):
     assert torch.equal(final(reduced, rules), final(plain, rules))
     assert not torch.equal(final(plain, rules), make(plain).task.initial_weights)
+
+
+@pytest.mark.parametrize(
+    ("reduced", "plain"),
+    [
+        (SCAFFOLDM(beta=1.0), SCAFFOLD()),
+        (FedWMSAM(rho=0.0, similarity="fixed", alpha=0.3, correction="mean_gradient"), SCAFFOLDM(beta=0.3)),
+        (FedGloSS(rho=0.0, beta=10.0), FedDyn(lam=0.1)),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_reductions_of_other_form(reduced, plain):
+    """The same method written with other intermediate vectors: equal up to rounding, while no clip is active."""
+    assert torch.allclose(final(reduced, PLAIN), final(plain, PLAIN), atol=1e-12)
 
 
 def test_the_methods_differ():

@@ -1,0 +1,251 @@
+"""Methods without reference vectors, and cases the vectors leave out, against independent few-line numpy versions.
+
+The problem is linear regression, whose gradient numpy can write down; clients differ in size and so in step count.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedwmsam.data.clients import TensorSamples
+from fedwmsam.engine.rounds import Federation, first_state, run_round
+from fedwmsam.methods import SCAFFOLDM, FedACG, FedAvgM, FedDyn, FedGloSS, FedLESAM, FedProx, FedSpeed, MimeLite
+from fedwmsam.training.local import LocalRules, Step
+from fedwmsam.training.objectives import OBJECTIVES
+from fedwmsam.training.task import Task
+
+COHORTS = [[0, 2], [1, 2], [0, 1, 3], [2, 3], [0, 3], [1, 2]]
+SIZES, BATCH, EPOCHS, LR, DECAY = (6, 9, 4, 7), 4, 2, 0.05, 0.9
+DATA = np.random.default_rng(4)
+XS = [DATA.normal(size=(n, 3)) + k for k, n in enumerate(SIZES)]
+YS = [x @ [[1.0], [-2.0], [0.5]] + DATA.normal(size=(len(x), 1)) for x in XS]
+START = np.array([0.3, -0.1, 0.2])
+N = len(SIZES)
+
+
+class Fixed:
+    """The cohorts above, batches in order."""
+
+    def cohort(self, round):
+        return COHORTS[round]
+
+    def lr(self, round):
+        return LR * DECAY**round
+
+    def steps(self, round, client, samples):
+        return [Step(b, 0) for _ in range(EPOCHS) for b in torch.arange(samples).split(BATCH)]
+
+    def epoch(self, samples):
+        return -(-samples // BATCH)
+
+
+def ours(method, clip=None):
+    task = Task(lambda: nn.Linear(3, 1, bias=False).double(), OBJECTIVES["regression"])
+    task.initial_weights = torch.tensor(START)
+    clients = [TensorSamples(torch.tensor(x), torch.tensor(y)) for x, y in zip(XS, YS, strict=True)]
+    federation = Federation(method, task, clients, Fixed(), LocalRules(0.0, "objective", clip))
+    state, models = first_state(federation), []
+    for _ in COHORTS:
+        state, _ = run_round(federation, state)
+        models.append(state.server["w"].numpy())
+    return models
+
+
+def gradient(w, k, rows=slice(None)):
+    x, y = XS[k][rows], YS[k][rows][:, 0]
+    return 2 * x.T @ (x @ w - y) / len(x)
+
+
+def batches(k):
+    return [slice(i, i + BATCH) for _ in range(EPOCHS) for i in range(0, SIZES[k], BATCH)]
+
+
+def clipped(v, limit):
+    return v if limit is None else v * min(1, limit / (np.linalg.norm(v) + 1e-6))
+
+
+def descend(w, k, r, direction, pull=lambda w: 0.0, clip=None):
+    for rows in batches(k):
+        w = w - LR * DECAY**r * (clipped(direction(w, rows), clip) + pull(w))
+    return w
+
+
+def agree(method, theirs, **kwargs):
+    for a, b in zip(ours(method, **kwargs), theirs, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-12)
+    assert np.abs(theirs[-1] - START).max() > 1e-2
+
+
+def test_mimelite():
+    w, m, models = START, np.zeros(3), []
+    for r, cohort in enumerate(COHORTS):
+        ends = [descend(w, k, r, lambda x, b, k=k, m=m: 0.1 * gradient(x, k, b) + 0.9 * m) for k in cohort]
+        m, w = 0.1 * np.mean([gradient(w, k) for k in cohort], axis=0) + 0.9 * m, w + 0.8 * (np.mean(ends, axis=0) - w)
+        models.append(w)
+    agree(MimeLite(beta=0.9, global_lr=0.8), models)
+
+
+def test_scaffold_m():
+    beta, w, c_k, Delta, models = 0.3, START, np.zeros((N, 3)), np.zeros(3), []
+    for r, cohort in enumerate(COHORTS):
+        c, seen, ends, d = c_k.mean(axis=0), {}, [], []
+        for k in cohort:
+            seen[k] = []
+
+            def direction(x, rows, k=k, c=c, Delta=Delta, seen=seen):
+                seen[k].append(gradient(x, k, rows))
+                return beta * (seen[k][-1] - c_k[k] + c) + (1 - beta) * Delta
+
+            ends.append(descend(w, k, r, direction))
+            d.append((w - ends[-1]) / (LR * DECAY**r * len(batches(k))))
+        for k in cohort:
+            c_k[k] = np.mean(seen[k], axis=0)
+        w, Delta = np.mean(ends, axis=0), np.mean(d, axis=0)
+        models.append(w)
+    agree(SCAFFOLDM(beta=beta), models)
+
+
+@pytest.mark.parametrize("clip", [None, 0.7])
+def test_fedacg(clip):
+    lam, beta, w, m, models = 0.6, 0.05, START, np.zeros(3), []
+    for r, cohort in enumerate(COHORTS):
+        y = w + lam * m
+        ends = [
+            descend(y, k, r, lambda x, b, k=k: gradient(x, k, b), lambda x, y=y: 2 * beta * (x - y), clip)
+            for k in cohort
+        ]
+        m = lam * m + np.mean(ends, axis=0) - y
+        w = w + m
+        np.testing.assert_allclose(w, np.mean(ends, axis=0), atol=1e-13)
+        models.append(w)
+    agree(FedACG(lam=lam, beta=beta), models, clip=clip)
+
+
+@pytest.mark.parametrize("rho_local", [0.0, 0.05])
+def test_fedgloss(rho_local):
+    rho, beta, warmup, w, models = 0.1, 5.0, 4, START, []
+    sigma_k, sigma, q = np.zeros((N, 3)), np.zeros(3), np.zeros(3)
+    for r, cohort in enumerate(COHORTS):
+        radius = 0.001 + (rho - 0.001) * min(r / warmup, 1)
+        start = w + radius * q / np.linalg.norm(q) if q.any() else w
+
+        def direction(x, b, k):
+            g = gradient(x, k, b)
+            if rho_local:
+                g = gradient(x + rho_local * g / (np.linalg.norm(g) + 1e-7), k, b)
+            return g - sigma_k[k]
+
+        ends = {
+            k: descend(start, k, r, lambda x, b, k=k: direction(x, b, k), lambda x, s=start: (x - s) / beta)
+            for k in cohort
+        }
+        for k, end in ends.items():
+            sigma_k[k] -= (end - start) / beta
+            sigma = sigma - (end - start) / (beta * N)
+        q = np.mean([start - end for end in ends.values()], axis=0)
+        w = w - 0.9 * q - beta * sigma
+        models.append(w)
+    np.testing.assert_allclose(sigma, sigma_k.mean(axis=0), atol=1e-13)
+    agree(FedGloSS(rho=rho, rho_local=rho_local, beta=beta, warmup=warmup, global_lr=0.9), models)
+
+
+def test_fedavgm():
+    w, m, models = START, np.zeros(3), []
+    for r, cohort in enumerate(COHORTS):
+        ends = [descend(w, k, r, lambda x, b, k=k: gradient(x, k, b)) for k in cohort]
+        m = 0.4 * m + np.mean(ends, axis=0) - w
+        w = w + 0.9 * m
+        models.append(w)
+    agree(FedAvgM(beta=0.4, global_lr=0.9), models)
+
+
+@pytest.mark.parametrize("reference", ["last_active", "last_round"])
+def test_fedlesam_under_partial_participation(reference):
+    w, z, previous, models = START, {}, START, []
+    for r, cohort in enumerate(COHORTS):
+        ends = []
+        for k in cohort:
+            back = (z.get(k, w) if reference == "last_active" else previous) - w
+            eps = 0.2 * back / np.linalg.norm(back) if back.any() else 0.0
+            ends.append(descend(w, k, r, lambda x, b, k=k, eps=eps: gradient(x + eps, k, b)))
+            z[k] = w
+        previous, w = w, np.mean(ends, axis=0)
+        models.append(w)
+    agree(FedLESAM(rho=0.2, reference=reference), models)
+
+
+def test_the_two_references_differ():
+    assert np.abs(ours(FedLESAM(rho=0.2))[-1] - ours(FedLESAM(rho=0.2, reference="last_round"))[-1]).max() > 1e-4
+
+
+def test_fedprox_with_an_active_clip():
+    w, models = START, []
+    for r, cohort in enumerate(COHORTS):
+        ends = [
+            descend(w, k, r, lambda x, b, k=k: gradient(x, k, b), lambda x, w=w: 0.4 * (x - w), 0.7) for k in cohort
+        ]
+        w = np.mean(ends, axis=0)
+        models.append(w)
+    agree(FedProx(lam=0.4), models, clip=0.7)
+    assert np.abs(ours(FedProx(lam=0.4))[-1] - models[-1]).max() > 1e-3  # the clip was active
+
+
+def test_feddyn_with_an_active_clip():
+    w, h, models = START, np.zeros((N, 3)), []
+    for r, cohort in enumerate(COHORTS):
+        ends = {
+            k: descend(w, k, r, lambda x, b, k=k: gradient(x, k, b) + 0.4 * h[k], lambda x, w=w: 0.4 * (x - w), 0.7)
+            for k in cohort
+        }
+        for k, end in ends.items():
+            h[k] += end - w
+        w = np.mean(list(ends.values()), axis=0) + h.mean(axis=0)
+        models.append(w)
+    agree(FedDyn(lam=0.4), models, clip=0.7)
+
+
+def test_fedspeed_with_the_duals_of_the_participants():
+    w, h, models = START, np.zeros((N, 3)), []
+    for r, cohort in enumerate(COHORTS):
+
+        def direction(x, b, k):
+            g = gradient(x, k, b)
+            return gradient(x + 0.05 * g / (np.linalg.norm(g) + 1e-7), k, b) + 0.4 * h[k]
+
+        ends = {k: descend(w, k, r, lambda x, b, k=k: direction(x, b, k), lambda x, w=w: 0.4 * (x - w)) for k in cohort}
+        for k, end in ends.items():
+            h[k] += end - w
+        w = np.mean([end + h[k] for k, end in ends.items()], axis=0)
+        models.append(w)
+    agree(FedSpeed(rho=0.05, lam=0.4, server_dual="participants"), models)
+
+
+def test_one_step_by_hand():
+    """One client, one step of one sample, in numbers a person can check: w = 1, x = 1, y = 0, so g(w) = 2w."""
+    task = Task(lambda: nn.Linear(1, 1, bias=False).double(), OBJECTIVES["regression"])
+    task.initial_weights = torch.tensor([1.0], dtype=torch.float64)
+    samples = TensorSamples(torch.ones(1, 1).double(), torch.zeros(1, 1).double())
+
+    class One:
+        cohort = staticmethod(lambda round: [0])
+        lr = staticmethod(lambda round: 0.1)
+        steps = staticmethod(lambda round, client, samples: [Step(torch.tensor([0]), 0)])
+        epoch = staticmethod(lambda samples: 1)
+
+    def after(method, rounds):
+        federation = Federation(method, task, [samples], One(), LocalRules(0.0, "objective", None))
+        state = first_state(federation)
+        for _ in range(rounds):
+            state, _ = run_round(federation, state)
+        return float(state.server["w"])
+
+    assert after(FedAvgM(beta=0.5), 1) == pytest.approx(0.8)  # 1 − 0.1·2
+    assert after(FedAvgM(beta=0.5), 2) == pytest.approx(0.54)  # 0.8 − (0.16 + 0.5·0.2)
+    assert after(FedACG(lam=0.5, beta=1.0), 2) == pytest.approx(0.56)  # starts at 0.7, ends at 0.7 − 0.14
+    assert after(MimeLite(beta=0.5), 1) == pytest.approx(0.9)  # 1 − 0.1·(0.5·2)
+    assert after(MimeLite(beta=0.5), 2) == pytest.approx(0.76)  # m = 1; 0.9 − 0.1·(0.5·1.8 + 0.5·1)
+    assert after(SCAFFOLDM(beta=0.5), 2) == pytest.approx(0.76)  # c = c_k, Δ = 1: 0.9 − 0.1·(0.5·1.8 + 0.5·1)
+    assert after(FedGloSS(rho=0.0, beta=1.0), 1) == pytest.approx(0.6)  # u = −0.2, σ = 0.2: 1 − 0.2 − 0.2
+    # Round 1 leaves 0.6 and βσ = 0.2; round 2 starts at 0.6 + 0.1 and moves by −0.14: 0.6 − 0.14 − (0.2 + 0.14)
+    assert after(FedGloSS(rho=0.1, beta=1e9), 2) == pytest.approx(0.12)
