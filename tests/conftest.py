@@ -10,10 +10,12 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import torch
 
 # No deadline: these machines also run long experiments, and a slow example is not a wrong one.
 hypothesis.settings.register_profile("here", deadline=None, database=None)
 hypothesis.settings.load_profile("here")
+torch.set_num_threads(1)  # on a busy machine threads that wait for each other take many times longer than one
 
 
 @dataclass(frozen=True)

@@ -220,10 +220,10 @@ def test_an_unknown_key_names_the_nearest(cli: Cli) -> None:
 
 
 def test_brackets_are_printed_as_they_are(cli: Cli) -> None:
-    outcome = cli("run", *SMALL, "--out", "a[b]c", "--name", "[red]x[/red]")
+    outcome = cli("run", *SMALL, "--out", "a[b]c", "--name", "[red]x")
     assert outcome.code == 0, outcome.err
-    assert "a[b]c/[red]x[/red]" in outcome.out
-    assert "[red]x[/red]" in cli("report", "a[b]c/[red]x[/red]").out
+    assert "a[b]c/[red]x" in outcome.out
+    assert "[red]x" in cli("report", "a[b]c/[red]x").out
     assert "[b]" in cli("report", "no[b]thing").err
 
 
