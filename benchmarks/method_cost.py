@@ -14,11 +14,12 @@ import time
 
 import torch
 
-from fedwmsam.api import calm_torch, make_federation
+from fedwmsam.api import make_federation
 from fedwmsam.config import resolve
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.experiment import prepare
 from fedwmsam.methods import METHODS
+from fedwmsam.training.task import calm_torch
 
 
 def main() -> None:

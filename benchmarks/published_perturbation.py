@@ -18,12 +18,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedwmsam.api import calm_torch, make_federation
+from fedwmsam.api import make_federation
 from fedwmsam.config import resolve
 from fedwmsam.engine.rounds import Federation, first_state, run_round
 from fedwmsam.experiment import prepare
 from fedwmsam.methods import FedWMSAM
-from fedwmsam.methods.base import Gradient, Slot
+from fedwmsam.methods.base import Gradient, Info, Slot
 from fedwmsam.training.vectors import Vectors, cosine, unit
 
 Layout = tuple[Slot, ...]
@@ -35,7 +35,7 @@ SEEN: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
 class Watched(FedWMSAM):
     """FedWMSAM that notes what each step saw; it trains exactly as FedWMSAM does."""
 
-    def begin(self, down: Vectors, full_gradient: Gradient, info: object) -> Vectors:
+    def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
         return super().begin(down, full_gradient, info) | {"released": down["w"]}
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
@@ -78,21 +78,25 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
 
+    torch.set_num_threads(1)
     config = resolve({"dataset": "digits", "seed": arguments.seed})
     experiment = prepare(config)
-    with calm_torch():
-        federation = make_federation(config, FedWMSAM(), experiment.task, experiment.clients)
-        state = first_state(federation)
-        for _ in range(arguments.rounds):
-            state, _ = run_round(federation, state)
-        federation = replace(federation, method=Watched())
-        run_round(federation, state)
-        local = local_gradients(federation, state.round)
+    federation = make_federation(config, FedWMSAM(), experiment.task, experiment.clients)
+    state = first_state(federation)
+    for _ in range(arguments.rounds):
+        state, _ = run_round(federation, state)
+    federation = replace(federation, method=Watched())
+    run_round(federation, state)
+    local = local_gradients(federation, state.round)
 
-    rho, layout = federation.method.rho, federation.task.layout
-    print(f"digits, seed {arguments.seed}, round {arguments.rounds + 1}: {len(SEEN)} local steps of 5 clients, ρ = {rho}")
-    print(f"{federation.task.size:,} parameters in {len(layout)} tensors\n")
-    print("D           perturbation   norm/ρ  (range)        cos batch g  cos local ∇f  (range)         values a tensor")
+    rho, layout, cohort = FedWMSAM().rho, federation.task.layout, federation.schedule.cohort(state.round)
+    print(
+        f"digits, seed {arguments.seed}, round {state.round + 1}: {len(SEEN)} steps of {len(cohort)} clients, ρ = {rho}"
+    )
+    print(f"{federation.task.size:,} parameters in {len(layout)} tensors; means over the steps, ranges in brackets\n")
+    print(
+        "D         perturbation  norm/ρ                  cos batch g  cos local gradient       distinct values a tensor"
+    )
     for source, position, sign in (("library", 1, 1), ("released", 2, -1)):
         for name, rule in (("vector", vector), ("flat index", flat_index)):
             eps = [rule(step[position], sign, rho, layout) for step in SEEN]
@@ -100,9 +104,9 @@ def main() -> None:
             batch = [float(cosine(e, step[3])) for e, step in zip(eps, SEEN, strict=True)]
             full = [float(cosine(e, g)) for e, g in zip(eps, local, strict=True)]
             distinct = [len(torch.unique(e[slot.slice])) for e in eps for slot in layout]
+            shown = f"{mean(norms):5.2f} ({span(norms, '.2f')})", f"{mean(full):+.2f} ({span(full, '+.2f')})"
             print(
-                f"{source:11} {name:12}  {mean(norms):7.2f}  {span(norms):13}  {mean(batch):+11.2f}  {mean(full):+12.2f}"
-                f"  {span(full, '+'):14}  {span(distinct, '', 0)}"
+                f"{source:9} {name:12}  {shown[0]:22}  {mean(batch):+.2f}        {shown[1]:23}  {span(distinct, 'd')}"
             )
 
 
@@ -110,9 +114,9 @@ def mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def span(values: list[float] | list[int], sign: str = "", digits: int = 2) -> str:
-    low, high = min(values), max(values)
-    return f"{low:{sign}.{digits}f}" if low == high else f"{low:{sign}.{digits}f} to {high:{sign}.{digits}f}"
+def span(values: list[float] | list[int], form: str) -> str:
+    low, high = format(min(values), form), format(max(values), form)
+    return low if low == high else f"{low} to {high}"
 
 
 if __name__ == "__main__":

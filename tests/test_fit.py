@@ -1151,7 +1151,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "no lazy clients": ({"clients": lambda k: CLIENTS[k], "client_count": 0}, ["client"]),
     "lazy without count": ({"clients": lambda k: CLIENTS[k]}, ["client_count"]),
     "wrong count": ({"client_count": 3}, ["client_count", "3", "4"]),
-    "one pair for a list": ({"clients": CLIENTS[0]}, ["Client 0", "(x, y)"]),
+    "one pair for a list": ({"clients": CLIENTS[0]}, ["(x, y)", "each client"]),
     "a mapping": ({"clients": dict(enumerate(CLIENTS))}, ["clients", "dict"]),
     "an empty client": (with_client(x=np.zeros((0, 4)), y=np.zeros(0, int)), ["Client 2", "no data"]),
     "an empty dataset": ({"clients": [Plain(*CLIENTS[0]), Plain(*blobs(0, 0))]}, ["Client 1", "no data"]),

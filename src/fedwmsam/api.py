@@ -1,7 +1,7 @@
 """`fit`: federated training of your model on your clients' data, in one call."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam import streams, toml
-from fedwmsam.config import RunConfig, Settings
+from fedwmsam.config import Settings
 from fedwmsam.data.clients import Clients, Collate, LazyClients, Reader, split_validation
 from fedwmsam.engine.folder import RunFolder, is_run
 from fedwmsam.engine.rounds import Federation
@@ -20,8 +20,8 @@ from fedwmsam.errors import InputError
 from fedwmsam.methods import Method, make_method
 from fedwmsam.result import Result
 from fedwmsam.training.local import LocalRules
-from fedwmsam.training.objectives import Measure, Objective, make_objective
-from fedwmsam.training.task import ModelSource, Samples, Task
+from fedwmsam.training.objectives import OBJECTIVES, Measure, Objective, make_objective
+from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
 from fedwmsam.training.vectors import Vectors
 
 FREE_TO_CHANGE = ("rounds", "target_accuracy", "patience", "time_budget", "checkpoint_every", "device")
@@ -93,50 +93,70 @@ def fit(
     )  # fmt: skip
     if isinstance(method, str):
         method = make_method(method)
+    if not isinstance(method, Method):
+        raise InputError(f"method must be a name or a method with its options, such as FedWMSAM(), not {method!r}.")
     objective = make_objective(loss, metrics, monitor)
     with calm_torch():
         task = Task(model, objective, seed=streams.key(seed, "init"), device=device)
         reader = make_reader(task, collate)
         members = reader.clients(clients, client_count)
-        held: Samples | None
-        if isinstance(validation, float):
-            if not 0 < validation < 1:
-                raise InputError(f"A validation share must lie between 0 and 1, not {validation!r}.")
-            members, held = split_validation(members, validation, seed)
-        else:
-            held = None if validation is None else reader.samples(validation, "The validation data")
+        members, held = cut_validation(reader, members, validation, seed)
         tested = None if test is None else reader.samples(test, "The test data")
+        run = make_run(settings, method, task, members, tested, held, callbacks, client_sizes)
+        if initial_weights is not None:
+            run.warm_start(initial_weights)
         config = {"method": method.name, "clients": len(members)} | asdict(settings) | asdict(method)
-        federation = make_federation(settings, method, task, members, client_sizes)
-        folder = None if run_folder is None else open_folder(Path(run_folder), config, resume)
-        return execute(settings, federation, tested, held, folder, callbacks, initial_weights, config, reader)
+        config |= {"loss": name_of(loss), "monitor": objective.monitor, "validation": described(validation)}
+        if run_folder is not None:
+            run.folder = open_folder(Path(run_folder), config, resume)
+        return execute(run, config, reader)
 
 
-def execute(
-    settings: Settings, federation: Federation, test: Samples | None, validation: Samples | None,
-    folder: RunFolder | None, callbacks: Sequence[Callback], initial_weights: Vectors | None, config: dict[str, Any],
-    reader: Reader,
-) -> Result:  # fmt: skip
-    """Run what `fit` or the command line has put together."""
+def cut_validation(reader: Reader, clients: Clients, validation: Any, seed: int) -> tuple[Clients, Samples | None]:
+    """The clients to train on and the validation data: given, or a share cut from each client."""
+    if validation is None:
+        return clients, None
+    if not isinstance(validation, float):
+        return clients, reader.samples(validation, "The validation data")
+    if not 0 < validation < 1:
+        raise InputError(f"A validation share must lie between 0 and 1, not {validation!r}.")
+    return split_validation(clients, validation, seed)
+
+
+def name_of(loss: str | Measure) -> str:
+    return loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
+
+
+def described(validation: Any) -> Any:
+    return validation if isinstance(validation, float) else 0.0 if validation is None else "given"
+
+
+def make_run(
+    settings: Settings, method: Method, task: Task, clients: Clients, test: Samples | None, validation: Samples | None,
+    callbacks: Sequence[Callback] = (), sizes: Sequence[int] | None = None,
+) -> Run:  # fmt: skip
+    """What `fit` and the command line both run."""
+    check_stopping(settings, task.objective, test, validation)
     plan = Plan(
         settings.rounds, settings.evaluate_every, settings.checkpoint_every, settings.target_accuracy,
         settings.patience, settings.time_budget,
     )  # fmt: skip
+    return Run(make_federation(settings, method, task, clients, sizes), plan, test, validation, callbacks=callbacks)
+
+
+def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
+    """Go on from the run's folder if it holds something, train, and hand over the outcome."""
     try:
-        check_stopping(settings, federation.task.objective, test, validation)
-        run = Run(federation, plan, test, validation, folder, callbacks)
-        if initial_weights is not None:
-            run.warm_start(initial_weights)
-        if folder:
+        if run.folder:
             run.restore()
         run.execute()
     finally:
-        if folder:
-            folder.close()
+        if run.folder:
+            run.folder.close()
     return Result(
         status=run.status, rows=run.history, timings=run.timings, model=run.model(), best_model=run.best_model(),
-        best_round=run.best.round if run.best else None, config=config, folder=folder.path if folder else None,
-        task=federation.task, reader=reader,
+        best_round=run.best.round if run.best else None, config=config, folder=run.folder.path if run.folder else None,
+        task=run.federation.task, reader=reader,
     )  # fmt: skip
 
 
@@ -154,14 +174,14 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
     if not resume or not is_run(path):
         return RunFolder.create(path, config)
     folder = RunFolder.open(path)
-    before = toml.load(path / "config.toml")
-    for key in (before.keys() | config.keys()) - set(FREE_TO_CHANGE):
-        if before.get(key) != config.get(key):
+    before, now = toml.load(path / "config.toml"), tomllib.loads(toml.dump(config))
+    for key in [key for key in (now | before) if key not in FREE_TO_CHANGE]:
+        if before.get(key) != now.get(key):
             folder.close()
             raise InputError(
-                f"{path} was run with {key} = {before.get(key)!r}, not {config.get(key)!r}; "
-                "use the same, or a new folder."
+                f"{path} was run with {key} = {before.get(key)!r}, not {now.get(key)!r}; use the same, or a new folder."
             )
+    folder.write_config(config)
     return folder
 
 
@@ -174,6 +194,8 @@ def make_federation(
             raise InputError(
                 "Averaging by size over lazily loaded clients needs client_sizes, their numbers of samples."
             )
+        if sizes is not None and len(sizes) != len(clients):
+            raise InputError(f"client_sizes names {len(sizes)} clients, but there are {len(clients)}.")
         total = sum(sizes) if sizes is not None else sum(len(clients[k]) for k in range(len(clients)))
     schedule = KeyedSchedule(
         seed=settings.seed, clients=len(clients), per_round=settings.per_round(len(clients)),
@@ -185,38 +207,52 @@ def make_federation(
 
 
 def make_reader(task: Task, collate: Collate | None = None) -> Reader:
-    """Reads data for this task; checks them once against what the model and the loss can take."""
-    classes: dict[str, int] = {}
+    """Reads data for this task; checks them against what the model and the loss can take."""
+    accepted: dict[Any, torch.Size] = {}
 
-    def check(whose: str, inputs: Any, targets: Tensor) -> None:
+    def check(whose: str, inputs: Any, targets: Tensor | None) -> None:
         if isinstance(inputs, Tensor) and inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
             raise InputError(f"{whose}: the inputs hold NaN or infinity; clean them first.")
-        if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
-            raise InputError(f"{whose}: the targets hold NaN or infinity; clean them first.")
-        if "outputs" not in classes:
-            classes["outputs"] = probe(task, whose, inputs)
-        if task.objective.class_labels:
-            check_labels(whose, targets, classes["outputs"])
+        kind = (inputs.shape[1:], inputs.dtype) if isinstance(inputs, Tensor) else type(inputs)
+        if kind not in accepted:
+            accepted[kind] = probe(task, whose, inputs)
+        if targets is not None:
+            check_targets(whose, targets, accepted[kind], task.objective)
 
     return Reader(task.dtype, task.device, check, collate, task.objective.class_labels)
 
 
-def probe(task: Task, whose: str, inputs: Any) -> int:
-    """The model's number of outputs, found with one sample; says so if the model cannot take the inputs."""
+def probe(task: Task, whose: str, inputs: Any) -> torch.Size:
+    """The shape of the model's output for one sample; says so if the model cannot take the inputs."""
     task.model.eval()
     first = inputs[:1] if isinstance(inputs, Tensor) else inputs
     try:
         with torch.no_grad():
-            return int(task.model(first).shape[-1])
+            outputs = task.model(first)
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         shape = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
         reason = " ".join(str(error).split())
         raise InputError(f"{whose}: the model cannot take inputs of shape {shape}: {reason}.") from error
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            f"The model must return a tensor, not {type(outputs).__name__}; wrap it in a module that does."
+        )
+    return outputs.shape
 
 
-def check_labels(whose: str, targets: Tensor, classes: int) -> None:
+def check_targets(whose: str, targets: Tensor, outputs: torch.Size, objective: Objective) -> None:
+    if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
+        raise InputError(f"{whose}: the targets hold NaN or infinity; clean them first.")
+    if not objective.class_labels:
+        return
     if targets.is_floating_point() or targets.dtype == torch.bool:
         raise InputError(f"{whose}: class labels must be whole numbers, not {targets.dtype}; use y.long().")
+    if targets.ndim != len(outputs) - 1:
+        raise InputError(
+            f"{whose}: labels of shape {tuple(targets.shape)} do not fit the model's outputs (n, {outputs[1:]}); "
+            "give one class number a sample, for example y.squeeze()."
+        )
+    classes = outputs[1]
     if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
         wrong = int(targets.min()) if int(targets.min()) < 0 else int(targets.max())
         raise InputError(
@@ -224,7 +260,9 @@ def check_labels(whose: str, targets: Tensor, classes: int) -> None:
         )
 
 
-def rebuild(folder: Path, model: ModelSource | None) -> tuple[Task | None, Reader | None]:
+def rebuild(
+    folder: Path, config: dict[str, Any], model: ModelSource | None, loss: str | Measure | None
+) -> tuple[Task | None, Reader | None]:
     """The task and reader of a saved run: from the given model, or from the data set and model the folder names."""
     if model is None and (folder / "data.json").exists():
         from fedwmsam.experiment import model_of
@@ -232,21 +270,11 @@ def rebuild(folder: Path, model: ModelSource | None) -> tuple[Task | None, Reade
         model = model_of(folder)
     if model is None:
         return None, None
+    wanted = loss or config.get("loss", "classification")
+    if isinstance(wanted, str) and wanted not in OBJECTIVES:
+        raise InputError(
+            f"The run was made with its own loss {wanted!r}; pass it: Result.load(folder, model, loss=...)."
+        )
     with calm_torch():
-        task = Task(model, make_objective("classification"))
+        task = Task(model, make_objective(wanted))
         return task, make_reader(task)
-
-
-@contextmanager
-def calm_torch() -> Iterator[None]:
-    """One thread, so that sums always add in one order; the caller's thread count and random state come back after."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-__all__ = ["RunConfig", "fit"]

@@ -20,7 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Federated learning on clients whose data differ.\n\nStart with `fedwmsam run`: no data needed, no network.",
 )
-console, errors = Console(), Console(stderr=True)
+# What people type must be printed as it is, so no markup. A pipe or a file has no width of its own.
+console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
+errors = Console(stderr=True, markup=False, highlight=False)
 
 SetOption = Annotated[
     list[str] | None,
@@ -35,7 +37,7 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        errors.print(f"Error: {error}", style="red", highlight=False, soft_wrap=True)
+        errors.print(f"Error: {error}", style="red", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -48,7 +50,7 @@ def version(show: bool) -> None:
     if show:
         from fedwmsam.version import __version__
 
-        console.print(__version__, highlight=False)
+        console.print(__version__)
         raise typer.Exit
 
 
@@ -83,7 +85,7 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Key of everything random.", show_default="0")] = None,
     validation: Annotated[float | None, typer.Option(help="Share of training data held out.", show_default="0")] = None,
     target_accuracy: Annotated[float | None, typer.Option(help="Stop when it is reached.")] = None,
-    preset: Annotated[str | None, typer.Option(help="paper: the paper's setting, below explicit values.")] = None,
+    preset: Annotated[str | None, typer.Option(help="paper or tuned: named settings, below explicit values.")] = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Rounds between checkpoints.", show_default="10")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
     set_: SetOption = None,
@@ -104,11 +106,13 @@ def run(
     - `fedwmsam run --dataset fashion-mnist --preset paper --set rho=0.05`
     - `fedwmsam run settings.toml --seed 1`
     """
-    given = {key: value for key, value in locals().items() if key not in ("config", "set_", "out", "name", "quiet")}
+    arguments = dict(locals())
+    apart = ("config", "set_", "out", "name", "quiet")
+    given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
     from fedwmsam import config as configs
 
     file = toml.load(config) if config else {}
-    chosen = method or file.get("method", configs.RunConfig.method)
+    chosen = configs.method_name(file, given)
     resolved = configs.resolve(file, given, configs.parse_assignments(set_ or [], chosen))
     start(resolved, out, name, quiet)
 
@@ -118,6 +122,8 @@ def start(config: Any, out: Path, name: str | None, quiet: bool) -> None:
     from fedwmsam.experiment import prepare
 
     experiment = prepare(config)
+    if name == "":
+        raise InputError("--name must not be empty; leave it out for a name from the settings.")
     if name is not None:
         folder = experiment.create(out / name)
     else:
@@ -216,7 +222,7 @@ def verify(
         ok = verdict.worst <= tolerance
         failed += not ok
         parts = "  ".join(f"{name} {value:.1e}" for name, value in verdict.errors.items())
-        console.print(f"{'ok  ' if ok else 'FAIL'}  {path.name}  {parts}", highlight=False, soft_wrap=True)
-    console.print(f"{len(files) - failed} of {len(files)} files within {tolerance:g}", highlight=False)
+        console.print(f"{'ok  ' if ok else 'FAIL'}  {path.name}  {parts}", soft_wrap=True)
+    console.print(f"{len(files) - failed} of {len(files)} files within {tolerance:g}")
     if failed:
         sys.exit(1)

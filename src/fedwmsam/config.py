@@ -5,13 +5,14 @@ partition). Command line over file over preset over default; an unknown key is a
 """
 
 from dataclasses import asdict, dataclass, field, fields
+from types import NoneType
 from typing import Any
 
 from fedwmsam.engine.rounds import AVERAGING
 from fedwmsam.engine.schedule import SAMPLING, round_half_up
 from fedwmsam.errors import InputError
-from fedwmsam.methods import Method, make_method, method_class
-from fedwmsam.options import check, kinds_of, option, parse
+from fedwmsam.methods import METHODS, Method, make_method, method_class
+from fedwmsam.options import check, kinds_of, option, parse, shortened
 from fedwmsam.presets import preset_values
 from fedwmsam.training.local import WEIGHT_DECAY_MODES
 from fedwmsam.wording import unknown
@@ -19,7 +20,7 @@ from fedwmsam.wording import unknown
 
 @dataclass(frozen=True)
 class Settings:
-    rounds: int = option(50, "rounds to train", low=1)
+    rounds: int = option(50, "rounds to train", low=1, high=10**9)
     participation: float = option(0.25, "share of the clients that train in a round", above=0, high=1)
     clients_per_round: int | None = option(None, "their number, instead of the share", low=1)
     sampling: str = option("fixed", "fixed: always as many clients; bernoulli: each by its own coin", choices=SAMPLING)
@@ -55,6 +56,10 @@ class Settings:
                 )
             return self.clients_per_round
         if self.sampling == "bernoulli":
+            if self.participation * clients < 0.1:
+                raise InputError(
+                    f"participation {self.participation:g} of {clients} clients leaves almost every round empty."
+                )
             return self.participation * clients
         return max(1, round_half_up(self.participation * clients))
 
@@ -68,7 +73,7 @@ class RunConfig(Settings):
     clients: int = option(20, "number of clients", low=1)
     validation: float = option(0.0, "share of the training data held out to choose the best model", low=0, high=0.9)
     data_dir: str | None = option(None, "folder with the data set's files")
-    preset: str | None = option(None, "paper: the paper's setting, below any explicit value")
+    preset: str | None = option(None, "paper or tuned: named settings below any explicit value")
     options: dict[str, Any] = field(default_factory=dict)
     """The method's own hyper-parameters."""
 
@@ -84,38 +89,59 @@ class RunConfig(Settings):
         """All keys at one level, as config.toml holds them, the method's resolved hyper-parameters last."""
         values = asdict(self)
         del values["options"]
+        if values["clip_norm"] is None:
+            values["clip_norm"] = "none"  # left out, it would read as the default
         first = ("method", "dataset", "model", "partition", "clients")
         return {k: values.pop(k) for k in first} | values | asdict(self.make_method())
-
-
-def settings_of(config: RunConfig) -> dict[str, Any]:
-    return {f.name: getattr(config, f.name) for f in fields(Settings)}
 
 
 def resolve(*layers: dict[str, Any]) -> RunConfig:
     """One configuration from flat layers, the strongest last; each key is a setting or an option of the method."""
     given: dict[str, Any] = {}
     for layer in layers:
-        given |= {k: v for k, v in layer.items() if v is not None}
-    method = given.get("method", RunConfig.method)
-    own = option_names(method)
-    known = [f.name for f in fields(RunConfig) if f.name != "options"]
+        if "method" in layer and layer["method"] != given.get("method"):
+            drop_options(given)  # a file's options belong to the file's method
+        given |= layer
+    method = method_name(given)
+    if not isinstance(given.get("preset", ""), str | None):
+        raise InputError(f"preset must be a word, not {shortened(given['preset'])}.")
+    own, known, kinds = option_names(method), setting_names(), kinds_of(RunConfig)
     given = preset_values(given.get("preset"), method) | given
     for key in given:
         if key not in known and key not in own:
             raise InputError(unknown(f"setting or option of {method}", key, [*known, *own]))
-    options = {k: v for k, v in given.items() if k in own}
-    return RunConfig(**{k: v for k, v in given.items() if k in known}, options=options)
+    settings: dict[str, Any] = {
+        k: None if v == "none" and NoneType in kinds[k] else v for k, v in given.items() if k in known
+    }
+    return RunConfig(**settings, options={k: v for k, v in given.items() if k in own})
+
+
+def method_name(*layers: dict[str, Any]) -> str:
+    name = [RunConfig.method, *(layer["method"] for layer in layers if "method" in layer)][-1]
+    if not isinstance(name, str):
+        raise InputError(f"method must be a word, not {shortened(name)}.")
+    return name
+
+
+def drop_options(given: dict[str, Any]) -> None:
+    before = given.get("method")
+    if isinstance(before, str) and before in METHODS:
+        for name in option_names(before):
+            given.pop(name, None)
+
+
+def setting_names() -> list[str]:
+    return [f.name for f in fields(RunConfig) if f.name != "options"]
 
 
 def option_names(method: str) -> list[str]:
-    return [f.name for f in fields(method_class(str(method)))]
+    return [f.name for f in fields(method_class(method))]
 
 
 def parse_assignments(assignments: list[str], method: str) -> dict[str, Any]:
     """`key=value` texts as typed values."""
     kinds = kinds_of(RunConfig) | kinds_of(method_class(method))
-    names = [f.name for f in fields(RunConfig) if f.name != "options"] + option_names(method)
+    names = setting_names() + option_names(method)
     values = {}
     for text in assignments:
         key, equals, value = text.partition("=")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fedwmsam import streams, toml
-from fedwmsam.api import calm_torch, execute, make_federation, make_reader
+from fedwmsam.api import check_stopping, execute, make_reader, make_run
 from fedwmsam.config import RunConfig, resolve
 from fedwmsam.data import Dataset, Partition, load_dataset, make_partition
 from fedwmsam.data.clients import TensorSamples
@@ -18,7 +18,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.models import model_factory
 from fedwmsam.result import Result
 from fedwmsam.training.objectives import OBJECTIVES
-from fedwmsam.training.task import ModelSource, Samples, Task
+from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class Experiment:
             raise InputError(
                 f"The data have changed since {path} was begun: partition {self.partition.hash}, then {before}."
             )
+        folder.write_config(self.config.flat())
         return folder
 
     def description(self) -> dict[str, Any]:
@@ -58,11 +59,11 @@ class Experiment:
 
     def run(self, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> Result:
         with calm_torch():
-            federation = make_federation(self.config, self.config.make_method(), self.task, self.clients)
-            return execute(
-                self.config, federation, self.test, self.validation, folder, callbacks, None, self.config.flat(),
-                make_reader(self.task),
-            )  # fmt: skip
+            run = make_run(
+                self.config, self.config.make_method(), self.task, self.clients, self.test, self.validation, callbacks
+            )
+            run.folder = folder
+            return execute(run, self.config.flat(), make_reader(self.task))
 
 
 def prepare(config: RunConfig) -> Experiment:
@@ -77,6 +78,7 @@ def prepare(config: RunConfig) -> Experiment:
     clients: list[Samples] = [TensorSamples(inputs, labels, pool[torch.from_numpy(rows)]) for rows in split.clients]
     test = TensorSamples(data.test_inputs.to(task.device), data.test_labels.to(task.device))
     validation = TensorSamples(inputs, labels, held) if len(held) else None
+    check_stopping(config, task.objective, test, validation)  # before a folder is made for a run that cannot be
     return Experiment(config, data, split, clients, validation, test, task)
 
 

@@ -1,6 +1,7 @@
 """Typed fields with a meaning and a range: a method's hyper-parameters and a run's settings are declared alike."""
 
 import math
+import numbers
 import types
 import typing
 from dataclasses import field, fields
@@ -8,9 +9,12 @@ from typing import Any
 
 from fedwmsam.errors import InputError
 
+LARGEST = 1e30
+"""No setting needs more, and a 32-bit float still holds it."""
+
 
 def option(
-    default: Any, help: str, *, low: float = -math.inf, high: float = math.inf, above: float = -math.inf,
+    default: Any, help: str, *, low: float = -LARGEST, high: float = LARGEST, above: float = -math.inf,
     choices: tuple[str, ...] = (),
 ) -> Any:  # fmt: skip
     """A dataclass field; `low` and `high` are included in the range, `above` is not."""
@@ -18,11 +22,15 @@ def option(
 
 
 def check(owner: str, values: Any) -> None:
-    """Raise InputError at the first field of the dataclass that is of the wrong type or out of its range."""
+    """Raise InputError at the first field of the dataclass that is of the wrong type or out of its range.
+
+    Numbers of other kinds (numpy's) become Python's own, so that they can be written and compared.
+    """
     kinds = kinds_of(type(values))
     for f in fields(values):
         if f.metadata:
-            check_value(f"{owner}{f.name}", getattr(values, f.name), kinds[f.name], f.metadata)
+            value = checked(f"{owner}{f.name}", getattr(values, f.name), kinds[f.name], f.metadata)
+            object.__setattr__(values, f.name, value)  # the dataclass is frozen for everybody else
 
 
 def kinds_of(cls: type) -> dict[str, tuple[type, ...]]:
@@ -31,28 +39,41 @@ def kinds_of(cls: type) -> dict[str, tuple[type, ...]]:
     return {name: typing.get_args(hint) or (hint,) for name, hint in hints.items()}
 
 
-def check_value(name: str, value: object, kinds: tuple[type, ...], rule: typing.Mapping[str, Any]) -> None:
+def checked(name: str, value: Any, kinds: tuple[type, ...], rule: typing.Mapping[str, Any]) -> Any:
     if value is None and types.NoneType in kinds:
-        return
-    kind = kinds[0]
-    if kind is str:
+        return None
+    if kinds[0] is str:
         if not isinstance(value, str) or (rule["choices"] and value not in rule["choices"]):
             expected = "one of " + ", ".join(rule["choices"]) if rule["choices"] else "a word"
-            raise InputError(f"{name} must be {expected}, not {value!r}.")
-        return
-    accepted = int if kind is int else (int, float)
-    inside = isinstance(value, accepted) and not isinstance(value, bool) and math.isfinite(value)
-    if not inside or not (rule["low"] <= value <= rule["high"] and value > rule["above"]):
-        raise InputError(f"{name} must be {'a whole' if kind is int else 'a'} number {limits(rule)}, not {value!r}.")
+            raise InputError(f"{name} must be {expected}, not {shortened(value)}.")
+        return value
+    accepted = numbers.Integral if kinds[0] is int else numbers.Real
+    fits = isinstance(value, accepted) and not isinstance(value, bool)
+    if not fits or not (rule["low"] <= value <= rule["high"] and value > rule["above"]):
+        whole = "a whole" if kinds[0] is int else "a"
+        raise InputError(f"{name} must be {whole} number {limits(rule)}, not {shortened(value)}.")
+    return kinds[0](value)
+
+
+def shortened(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python refuses to print integers of thousands of digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:50]}…"
 
 
 def limits(rule: typing.Mapping[str, Any]) -> str:
     low, high, above = rule["low"], rule["high"], rule["above"]
     if above > -math.inf:
-        return f"above {above:g}" + (f" and at most {high:g}" if high < math.inf else "")
-    if high < math.inf:
-        return f"between {low:g} and {high:g}"
-    return f"of at least {low:g}" if low > -math.inf else "that is finite"
+        return f"above {digits(above)}" + (f" and at most {digits(high)}" if high < LARGEST else "")
+    if high < LARGEST:
+        return f"between {digits(low)} and {digits(high)}"
+    return f"of at least {digits(low)}" if low > -LARGEST else "that is finite"
+
+
+def digits(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def parse(name: str, text: str, kinds: tuple[type, ...]) -> Any:
@@ -63,5 +84,6 @@ def parse(name: str, text: str, kinds: tuple[type, ...]) -> Any:
         try:
             return kinds[0](text)
         except ValueError as error:
-            raise InputError(f"{name} must be a {'whole ' if kinds[0] is int else ''}number, not {text!r}.") from error
+            whole = "whole " if kinds[0] is int else ""
+            raise InputError(f"{name} must be a {whole}number, not {shortened(text)}.") from error
     return text

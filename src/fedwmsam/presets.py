@@ -42,7 +42,7 @@ BY_METHOD: dict[str, dict[str, dict[str, Any]]] = {
         "fedsmoo": {"rho": 0.1, "lam": 0.1},
         "fedgloss": {
             "rho": 0.15, "rho_local": 0.15, "beta": 10.0, "warmup": 2000, "lr": 0.01, "weight_decay": 4e-4,
-            "batch_size": 64, "local_epochs": 1, "participation": 0.05,
+            "batch_size": 64, "local_epochs": 1, "participation": 0.05, "rounds": 10000,
         },
     },
 }  # fmt: skip

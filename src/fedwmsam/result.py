@@ -10,7 +10,7 @@ from fedwmsam import toml
 from fedwmsam.data.clients import Reader
 from fedwmsam.engine.folder import Record, existing, read_json, read_lines
 from fedwmsam.errors import InputError
-from fedwmsam.training.task import Task
+from fedwmsam.training.task import Task, calm_torch
 from fedwmsam.training.vectors import Vectors
 
 
@@ -48,15 +48,17 @@ class Result:
     def evaluate(self, data: Any, *, best: bool = False) -> dict[str, float]:
         """Loss and metrics on new data, an (x, y) pair or a dataset; `best` takes the best-by-validation model."""
         task, reader = self._parts()
-        return task.evaluate(*task.flatten(self._weights(best)), reader.samples(data, "The data"))
+        with calm_torch():
+            return task.evaluate(*task.adopt(self._weights(best)), reader.samples(data, "The data"))
 
     def predict(self, inputs: Any, *, best: bool = False, batch_size: int = 1000) -> Tensor:
         """The model's outputs for a tensor or array of inputs."""
         task, reader = self._parts()
-        w, buffers = task.flatten(self._weights(best))
-        task.load(w)
-        task.load_buffers(buffers)
-        return task.predict(reader.inputs(inputs), batch_size)
+        with calm_torch():
+            w, buffers = task.adopt(self._weights(best))
+            task.load(w)
+            task.load_buffers(buffers)
+            return task.predict(reader.inputs(inputs), batch_size)
 
     def _weights(self, best: bool) -> Vectors:
         if not best:
@@ -71,8 +73,8 @@ class Result:
         return self._task, self._reader
 
     @classmethod
-    def load(cls, folder: str | Path, model: Any = None) -> "Result":
-        """A run folder's result. A model the configuration names is rebuilt; pass your own."""
+    def load(cls, folder: str | Path, model: Any = None, loss: Any = None) -> "Result":
+        """A run folder's result. A model and a loss the configuration names are rebuilt; pass your own."""
         from fedwmsam.api import rebuild
 
         path = existing(Path(folder))
@@ -81,7 +83,7 @@ class Result:
             raise InputError(f"{path} has no finished model yet; go on with it: fedwmsam resume {path}")
         best = path / "best.safetensors"
         summary = read_json(path / "summary.json")
-        task, reader = rebuild(path, model)
+        task, reader = rebuild(path, config, model, loss)
         return cls(
             status=summary["status"],
             rows=read_lines(path / "metrics.jsonl"), timings=read_lines(path / "timings.jsonl"),

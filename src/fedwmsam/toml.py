@@ -13,9 +13,9 @@ def load(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text())
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"Cannot read {path}: {error}.") from error
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror}.") from error
+    except ValueError as error:  # also a number of thousands of digits
         raise InputError(f"{path} is not valid TOML: {error}.") from error
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from fedwmsam.engine import rounds
 from fedwmsam.engine.schedule import Schedule
 from fedwmsam.errors import InputError
 from fedwmsam.methods import Method, make_method, method_class
-from fedwmsam.training.local import LocalRules, Step
+from fedwmsam.training.local import LocalResult, LocalRules, Step
 from fedwmsam.training.objectives import OBJECTIVES
-from fedwmsam.training.task import Task
+from fedwmsam.training.task import Task, calm_torch
 
 SHARED_OPTIONS = ("global_lr", "rho", "alpha", "adapt_rate", "similarity", "perturbation", "lam", "correction_weight")
 
@@ -53,20 +54,44 @@ class Verdict:
 
 
 def verify_file(path: Path) -> Verdict:
+    """Replay the file in float64 on one thread; every number it records is compared."""
     file = read_file(path)
-    federation = federation_of(file)
-    expected = torch.tensor(file["global"], dtype=torch.float64)
+    try:
+        with calm_torch():
+            return replay(file)
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split())
+        raise InputError(f"{path} is not a whole reference-vector file: {type(error).__name__} {reason}.") from error
+
+
+def replay(file: dict[str, Any]) -> Verdict:
+    federation, errors = federation_of(file), {"model": 0.0}
+
+    def compare(name: str, ours: Tensor | float, theirs: Any) -> None:
+        expected = torch.tensor(theirs, dtype=torch.float64)
+        errors[name] = max(errors.get(name, 0.0), largest(torch.as_tensor(ours, dtype=torch.float64), expected))
+
     state = rounds.first_state(federation)
-    errors = {"model": largest(state.server["w"], expected[0])}
+    compare("model", state.server["w"], file["global"][0])
+    if "alpha" in file:
+        compare("alpha", state.server["alpha"], file["alpha"][0])
     for r in range(len(file["selected"])):
-        state, record = rounds.run_round(federation, state)
-        differences = {"model": largest(state.server["w"], expected[r + 1])}
+        answers: dict[str, Tensor] = {}
+        state, record = rounds.run_round(federation, state, partial(note, answers))
+        compare("model", state.server["w"], file["global"][r + 1])
         if "alpha" in file:
-            alpha, similarity = torch.tensor([file["alpha"][r + 1], file["similarity"][r]], dtype=torch.float64)
-            differences["alpha"] = largest(state.server["alpha"], alpha)
-            differences["similarity"] = largest(torch.tensor(record["similarity"], dtype=torch.float64), similarity)
-        errors = {name: max(errors.get(name, 0.0), value) for name, value in differences.items()}
+            compare("alpha", state.server["alpha"], file["alpha"][r + 1])
+            compare("similarity", record["similarity"], file["similarity"][r])
+        if "local_update" in file:
+            for client, update in file["local_update"][r].items():
+                compare("updates", answers[client], update)
     return Verdict(errors)
+
+
+def note(answers: dict[str, Tensor], job: rounds.Job, result: LocalResult) -> None:
+    answers[str(job.client)] = result.up["delta"]
 
 
 def largest(ours: Tensor, theirs: Tensor) -> float:

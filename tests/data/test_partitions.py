@@ -1,10 +1,25 @@
 """Partitions: sizes, class proportions, reuse and refusals."""
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedwmsam.data import Partition, make_partition
-from fedwmsam.data.partitions import _turns
+from fedwmsam.data.partitions import (
+    SYNTAX,
+    _apportion,
+    _draw_columns,
+    _Drawn,
+    _longtail_counts,
+    _renormalise,
+    _taken_from_the_top,
+    _turns,
+    heterogeneity,
+    parse_rule,
+)
 from fedwmsam.errors import InputError
 
 LABELS = np.repeat(np.arange(10), 600)
@@ -160,6 +175,25 @@ def test_describe_is_one_line_with_the_numbers() -> None:
         ("pathological:2.5", ["GAMMA", "whole"]),
         ("pathological:" + "9" * 400, ["GAMMA"]),
         ("pathological:11", ["GAMMA", "11", "10 classes"]),
+        ("dirichlet:0,1", ["BETA"]),
+        ("dirichlet:1,1", ["'1'", "exhausted="]),
+        ("dirichlet:0.1,exhausted", ["'exhausted'", "exhausted="]),
+        ("dirichlet:0.1,exhausted=twice", ["exhausted", "renormalise", "reuse"]),
+        ("dirichlet:0.1,exhausted=reuse,exhausted=reuse", ["at most once"]),
+        ("dirichlet:0.1,min=3", ["'min=3'", "exhausted="]),
+        ("dirichlet:0.1,exhausted=error", ["class ", "client ", "600 samples", "renormalise"]),
+        ("iid,min=3", ["'min=3'", "no options"]),
+        ("natural:3", ["no value"]),
+        ("dirichlet-class:0", ["BETA", "'dirichlet-class:0.1'"]),
+        ("dirichlet-class:0.1,min=0", ["min", "from 1"]),
+        ("dirichlet-class:0.1,min=601", ["601", "6000", "smaller min"]),
+        ("shards:0", ["PER_CLIENT"]),
+        ("shards:601", ["6010 shards", "6000 samples"]),
+        ("quantity:-0.1", ["SIGMA", "from 0"]),
+        ("quantity:inf", ["SIGMA"]),
+        ("longtail:0.01", ["FACTOR", "from 1"]),
+        ("longtail:10,beta=0", ["beta", "iid"]),
+        ("natural", ["person, device or domain"]),
     ],
 )
 def test_bad_rules_are_refused_in_one_sentence(rule: str, words: list[str]) -> None:
@@ -189,3 +223,284 @@ def test_labels_outside_the_classes_are_refused() -> None:
         make_partition("iid", np.array([-1, 0, 1]), 2, seed=0)
     with pytest.raises(InputError, match="0 samples"):
         make_partition("iid", np.array([], dtype=np.int64), 1, seed=0)
+
+
+UNEVEN = np.random.default_rng(7).permutation(np.repeat(np.arange(10), [30, 5, 20, 40, 0, 12, 33, 18, 7, 15]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "clients", "seed", "expected"),
+    [
+        ("iid", 7, 0, "954c7bef7553"),
+        ("iid", 50, 3, "0a4a7e0f01b5"),
+        ("dirichlet:0.1", 7, 0, "72381c46e237"),
+        ("dirichlet:0.1", 50, 3, "2e9fa189d1a4"),
+        ("dirichlet:1", 7, 0, "7f279b4d02d1"),
+        ("dirichlet:1", 50, 3, "6f3bd9a8d092"),
+        ("dirichlet:1e-12", 7, 0, "7b11a331cb17"),
+        ("dirichlet:1e-12", 50, 3, "cd0232ce29d4"),
+        ("dirichlet:1e300", 7, 0, "100fe0a98fc6"),
+        ("dirichlet:1e300", 50, 3, "a87d89ff5fd4"),
+        ("pathological:1", 7, 0, "2a1f27268aa8"),
+        ("pathological:1", 50, 3, "6530d8f546ff"),
+        ("pathological:3", 7, 0, "4371648dfaab"),
+        ("pathological:3", 50, 3, "02dcda90036b"),
+    ],
+)
+def test_published_partitions_never_change(rule: str, clients: int, seed: int, expected: str) -> None:
+    """Published numbers depend on these: never replace a hash here, keep the old draws instead."""
+    assert make_partition(rule, UNEVEN, clients, seed, classes=10).hash == expected
+
+
+@pytest.mark.parametrize(
+    ("rule", "clients", "seed", "expected"),
+    [
+        ("iid", 7, 0, "7546a7e04739"),
+        ("iid", 50, 3, "81519112a965"),
+        ("dirichlet:0.1", 7, 0, "568358389df6"),
+        ("dirichlet:0.1", 50, 3, "c1a8019c481c"),
+        ("dirichlet:1", 7, 0, "27b1226fa694"),
+        ("dirichlet:1", 50, 3, "80249e6b2bde"),
+        ("dirichlet:1e-12", 7, 0, "0698497d3fc8"),
+        ("dirichlet:1e-12", 50, 3, "571e5218d200"),
+        ("dirichlet:1e300", 7, 0, "ac3606c9db8a"),
+        ("dirichlet:1e300", 50, 3, "9e1f61386e92"),
+        ("pathological:1", 7, 0, "7c28aac46279"),
+        ("pathological:1", 50, 3, "64b8c457990c"),
+        ("pathological:3", 7, 0, "cf34dcea7eff"),
+        ("pathological:3", 50, 3, "299a28d828b5"),
+    ],
+)
+def test_published_partitions_of_balanced_classes_never_change(
+    rule: str, clients: int, seed: int, expected: str
+) -> None:
+    assert make_partition(rule, np.repeat(np.arange(10), 60), clients, seed, classes=10).hash == expected
+
+
+EVERY_RULE = [
+    "iid", "dirichlet:0.1", "dirichlet:1e-12", "dirichlet:0.1,exhausted=renormalise",
+    "dirichlet:1e-12,exhausted=renormalise", "dirichlet:100,exhausted=renormalise", "dirichlet:3,exhausted=error",
+    "dirichlet-class:0.1", "dirichlet-class:1e-12", "dirichlet-class:1e300", "dirichlet-class:0.5,min=2",
+    "pathological:1", "pathological:2", "shards:1", "shards:2", "quantity:0", "quantity:1.5", "quantity:1e308",
+    "longtail:1", "longtail:10", "longtail:1e308", "longtail:10,beta=iid", "longtail:10,beta=1e-12", "natural",
+]  # fmt: skip
+
+
+def with_replacement(rule: str) -> bool:
+    return rule.startswith(("dirichlet:", "pathological:")) and "renormalise" not in rule
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rule=st.sampled_from(EVERY_RULE),
+    labels=st.lists(st.sampled_from([0, 1, 3, 4, 9]), min_size=1, max_size=60),
+    clients=st.integers(1, 70),
+    seed=st.integers(0, 2**40),
+)
+def test_every_rule_ends_with_a_valid_partition_or_a_sentence(
+    rule: str, labels: list[int], clients: int, seed: int
+) -> None:
+    given_labels, groups = np.array(labels), np.arange(len(labels)) % clients
+    try:
+        partition = make_partition(rule, given_labels, clients, seed, classes=12, groups=groups)
+    except InputError as refusal:
+        assert "\n" not in str(refusal)
+        may_refuse_one_client = rule.startswith("pathological") or "min=" in rule or "shards" in rule or "error" in rule
+        assert clients > 1 or may_refuse_one_client, refusal
+        return
+    everything = np.concatenate(partition.clients)
+    different = len(set(everything.tolist()))
+    assert len(partition.clients) == clients and min(len(own) for own in partition.clients) >= 1
+    assert everything.dtype == np.int64 and everything.min() >= 0 and everything.max() < len(labels)
+    assert partition.reused == len(everything) - different and partition.unused == len(labels) - different
+    assert partition.reused == 0 or with_replacement(rule)
+    assert len(everything) == len(labels) or rule.startswith("longtail")
+    for own, counts in zip(partition.clients, partition.counts, strict=True):
+        assert np.bincount(given_labels[own], minlength=12).tolist() == counts.tolist()
+    assert "\n" not in partition.describe()
+    assert partition.hash == make_partition(rule, given_labels, clients, seed, classes=12, groups=groups).hash
+
+
+@pytest.mark.parametrize("rule", [rule for rule in EVERY_RULE if rule not in ("natural", "quantity:0")])
+def test_seeds_differ_under_every_rule(rule: str) -> None:
+    if "error" not in rule:
+        assert make_partition(rule, LABELS, 20, seed=0).hash != make_partition(rule, LABELS, 20, seed=1).hash
+
+
+def test_the_syntax_lists_every_rule() -> None:
+    assert {rule.partition(":")[0].partition(",")[0] for rule in EVERY_RULE} == set(SYNTAX)
+    assert SYNTAX["dirichlet"] == "dirichlet:BETA[,exhausted=reuse|renormalise|error]"
+
+
+def test_a_parsed_rule_has_all_its_options() -> None:
+    rule = parse_rule("longtail:100, beta=iid")
+    assert (rule.name, rule.value, rule.options) == ("longtail", 100.0, {"beta": "iid"})
+    assert parse_rule("dirichlet:0.3").options == {"exhausted": "reuse"}
+
+
+def test_exhausted_options_differ_only_where_a_class_runs_out() -> None:
+    few, options = np.repeat(np.arange(4), 50), ("reuse", "renormalise", "error")
+    hashes = {make_partition(f"dirichlet:1e9,exhausted={option}", few[::25], 1, 4).hash for option in options[:2]}
+    assert len(hashes) == 2, "eight samples of four classes do not come out even by chance with this seed"
+    one_class = [make_partition(f"dirichlet:1,exhausted={o}", np.zeros(50, int), 5, 0).hash for o in options]
+    assert len(set(one_class)) == 1
+    assert (
+        make_partition("dirichlet:0.1,exhausted=reuse", LABELS, 9, 0).hash
+        == make_partition("dirichlet:0.1", LABELS, 9, 0).hash
+    )
+
+
+def test_renormalise_uses_every_sample_once_and_says_what_it_redrew() -> None:
+    partition = make_partition("dirichlet:0.1,exhausted=renormalise", LABELS, 20, seed=0)
+    assert sorted(np.concatenate(partition.clients)) == list(range(6000))
+    assert any("redrawn" in note for note in partition.notes)
+    reused = make_partition("dirichlet:0.1", LABELS, 20, seed=0)
+    kept = sum(len(np.intersect1d(*pair)) for pair in zip(partition.clients, reused.clients, strict=True))
+    assert kept > 3000, "both begin with the same draws"
+
+
+def test_renormalise_draws_as_a_loop_over_the_turns_would() -> None:
+    priors = np.array([[0.7, 0.2, 0.1], [0.1, 0.0, 0.9]])
+    supply, owners = np.array([2, 3, 3]), np.array([0, 1, 0, 0, 1, 1, 0, 1])
+    random, repeats = np.random.default_rng(0), 6000
+    found, expected = np.zeros((8, 3)), np.zeros((8, 3))
+    for _ in range(repeats):
+        drawn = _Drawn(_draw_columns(priors, owners, random), owners, priors)
+        _renormalise("", drawn, np.arange(3), supply, random)
+        found[np.arange(8), drawn.classes] += 1
+        left = supply.copy()
+        for turn, owner in enumerate(owners):
+            weights = priors[owner] * (left > 0)
+            weights = weights if weights.sum() else (left > 0) * 1.0
+            label = random.choice(3, p=weights / weights.sum())
+            left[label] -= 1
+            expected[turn, label] += 1
+    assert np.abs(found - expected).max() / repeats < 0.03
+
+
+def test_columns_are_drawn_by_weight_and_never_without() -> None:
+    weights = np.array([[0.0, 3.0, 1.0, 0.0], [5e-324, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0]])
+    rows = np.repeat([0, 1, 2], 4000)
+    found = _draw_columns(weights, rows, np.random.default_rng(0)).reshape(3, 4000)
+    assert set(found[0]) == {1, 2} and (found[0] == 1).mean() == pytest.approx(0.75, abs=0.03)
+    assert set(found[1]) == {0} and set(found[2]) == {3}
+
+
+def test_dirichlet_class_gives_every_client_its_share_of_a_class() -> None:
+    """E[sum of squares] of a symmetric Dirichlet over N clients is (beta + 1) / (N beta + 1), here per class."""
+    labels = np.repeat(np.arange(300), 400)
+    partition = make_partition("dirichlet-class:0.5", labels, 10, seed=0)
+    shares = partition.counts / partition.counts.sum(axis=0)
+    assert (shares**2).sum(axis=0).mean() == pytest.approx(1.5 / 6, rel=0.05)
+    assert np.abs(shares.mean(axis=1) - 0.1).max() < 0.03
+
+
+def test_dirichlet_class_favours_no_client_by_rounding() -> None:
+    sizes = make_partition("dirichlet-class:1e9", np.arange(5000), 10, seed=0).counts.sum(axis=1)
+    assert np.abs(sizes - 500).max() < 100, "with one sample per class a plain cut gives all to one client"
+
+
+@pytest.mark.parametrize("least", [1, 5, 20])
+def test_dirichlet_class_raises_the_smallest_from_the_largest(least: int) -> None:
+    before = make_partition("dirichlet-class:10", LABELS, 10, seed=1)
+    partition = make_partition(f"dirichlet-class:0.01,min={least}", LABELS, 300, seed=1)
+    sizes = partition.counts.sum(axis=1)
+    assert sizes.min() == least and sizes.sum() == 6000 and partition.unused == 0
+    assert any(f"below {least}" in note and "moved" in note for note in partition.notes)
+    assert before.notes == ()
+
+
+def test_the_largest_give_first() -> None:
+    assert _taken_from_the_top(np.array([9, 1, 7, 0]), 2).tolist() == [2, 0, 0, 0]
+    assert _taken_from_the_top(np.array([9, 1, 7, 0]), 5).tolist() == [3, 0, 2, 0]
+    for sizes in itertools.product(range(5), repeat=4):
+        for total in range(1, sum(sizes) + 1):
+            left = np.array(sizes)
+            for _ in range(total):
+                left[left.argmax()] -= 1
+            given_away = _taken_from_the_top(np.array(sizes), total)
+            assert sorted(np.array(sizes) - given_away) == sorted(left) and given_away.min() >= 0
+
+
+def test_shards_are_pieces_of_the_sorted_labels() -> None:
+    partition = make_partition("shards:2", LABELS, 100, seed=0)
+    assert (partition.counts.sum(axis=1) == 60).all() and partition.unused == 0
+    assert set(partition.counts.ravel()) == {0, 30, 60}
+    sizes = make_partition("shards:3", LABELS[:5999], 100, seed=0).counts.sum(axis=1)
+    assert np.ptp(sizes) <= 3
+
+
+def test_quantity_varies_sizes_only() -> None:
+    partition = make_partition("quantity:0.7", np.tile(np.arange(10), 20_000), 400, seed=0)
+    sizes = partition.counts.sum(axis=1)
+    assert sizes.sum() == 200_000
+    assert np.log(sizes).std() == pytest.approx(0.7, rel=0.1)
+    assert heterogeneity(partition).mean_distance < 0.07
+    assert np.ptp(make_partition("quantity:0", LABELS, 7, seed=0).counts.sum(axis=1)) <= 1
+
+
+def test_apportioning_keeps_the_sum() -> None:
+    assert _apportion(10, np.array([0.25, 0.25, 0.5])).tolist() == [3, 2, 5]
+    assert _apportion(0, np.array([0.5, 0.5])).tolist() == [0, 0]
+
+
+def test_longtail_counts_fall_by_the_factor() -> None:
+    assert _longtail_counts(np.full(3, 5000), 100).tolist() == [5000, 500, 50]
+    assert _longtail_counts(np.array([10, 1000]), 10).tolist() == [10, 100]
+    assert _longtail_counts(np.array([10, 1000]), 1000).tolist() == [1, 1000]
+    assert _longtail_counts(np.array([7]), 1000).tolist() == [7]
+    assert _longtail_counts(np.full(3, 4), 1e308).tolist() == [4, 1, 1]
+
+
+@pytest.mark.parametrize("rule", ["longtail:100", "longtail:100,beta=iid", "longtail:100,beta=5"])
+def test_longtail_deals_the_kept_samples_once(rule: str) -> None:
+    partition = make_partition(rule, LABELS, 20, seed=0)
+    totals = partition.counts.sum(axis=0)
+    assert totals[0] == 600 and totals[9] == 6 and (np.diff(totals) < 0).all()
+    assert partition.reused == 0 and partition.unused == 6000 - totals.sum()
+    assert np.ptp(partition.counts.sum(axis=1)) <= 1
+    assert "600 down to 6" in partition.describe()
+
+
+def test_longtail_refuses_more_clients_than_it_keeps() -> None:
+    with pytest.raises(InputError, match="keeps 19 of 100"):
+        make_partition("longtail:1e9", np.repeat(np.arange(10), 10), 50, seed=0)
+
+
+@pytest.mark.parametrize("clients", [3, 0, None])
+def test_natural_makes_a_client_of_each_group(clients: int | None) -> None:
+    groups = np.array(["b", "a", "c", "a", "b"])
+    partition = make_partition("natural", np.array([0, 1, 0, 1, 1]), clients, seed=0, groups=groups)
+    assert [own.tolist() for own in partition.clients] == [[1, 3], [0, 4], [2]]
+    assert partition.hash == make_partition("natural", np.array([0, 1, 0, 1, 1]), clients, seed=9, groups=groups).hash
+
+
+def test_natural_refuses_other_numbers_of_clients() -> None:
+    for clients in (2, 4):
+        with pytest.raises(InputError, match=f"{clients} clients .* 3 groups .* ask for 3 clients"):
+            make_partition("natural", np.zeros(6, int), clients, seed=0, groups=np.arange(6) % 3)
+    with pytest.raises(InputError, match="5 groups for 6 samples"):
+        make_partition("natural", np.zeros(6, int), 3, seed=0, groups=np.arange(5))
+
+
+def test_other_rules_need_a_number_of_clients() -> None:
+    with pytest.raises(InputError, match="at least 1"):
+        make_partition("iid", LABELS, None, seed=0)
+
+
+def counted(*counts: list[int]) -> Partition:
+    return Partition("iid", tuple(np.arange(sum(row)) for row in counts), np.array(counts), 0)
+
+
+def test_heterogeneity_by_hand() -> None:
+    same = heterogeneity(counted([2, 2, 0], [5, 5, 0]))
+    assert same.mean_distance == same.largest_distance == 0
+    assert same.effective_classes == pytest.approx(2)
+    assert same.size_variation == pytest.approx(3 / 7)
+    apart = heterogeneity(counted([4, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4]))
+    assert apart.mean_distance == apart.largest_distance == pytest.approx(1 - 1 / 4)
+    assert (apart.effective_classes, apart.size_variation) == (pytest.approx(1), 0)
+    mixed = heterogeneity(counted([4, 0], [4, 8]))  # overall 1/2 and 1/2
+    assert mixed.mean_distance == pytest.approx((1 / 2 + 1 / 6) / 2)
+    assert mixed.largest_distance == pytest.approx(1 / 2)
+    assert mixed.effective_classes == pytest.approx((1 + 3 / 2 ** (2 / 3)) / 2)

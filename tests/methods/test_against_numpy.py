@@ -127,13 +127,14 @@ def test_fedgloss(rho_local):
     rho, beta, warmup, w, models = 0.1, 5.0, 4, START, []
     sigma_k, sigma, q = np.zeros((N, 3)), np.zeros(3), np.zeros(3)
     for r, cohort in enumerate(COHORTS):
-        radius = 0.001 + (rho - 0.001) * min(r / warmup, 1)
+        warm = min(r / warmup, 1)
+        radius, local = 0.001 + (rho - 0.001) * warm, 0.001 + (rho_local - 0.001) * warm
         start = w + radius * q / np.linalg.norm(q) if q.any() else w
 
-        def direction(x, b, k):
+        def direction(x, b, k, local=local):
             g = gradient(x, k, b)
             if rho_local:
-                g = gradient(x + rho_local * g / (np.linalg.norm(g) + 1e-7), k, b)
+                g = gradient(x + local * g / (np.linalg.norm(g) + 1e-7), k, b)
             return g - sigma_k[k]
 
         ends = {

@@ -1,6 +1,8 @@
 """What every registered method must keep; a new method is tested by being registered."""
 
+import importlib.util
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -59,13 +61,26 @@ class Watched:
         return call
 
 
-@pytest.fixture(params=list(METHODS))
+def example_method() -> type[Method]:
+    """The method of the guide "Add your own method", which must keep the contract like any other."""
+    path = Path(__file__).parents[2] / "examples" / "fading_prox.py"
+    spec = importlib.util.spec_from_file_location("fading_prox", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["fading_prox"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module.FadingProx
+
+
+TESTED = {**METHODS, "fading-prox": example_method()}
+
+
+@pytest.fixture(params=list(TESTED))
 def method(request) -> Method:
-    return METHODS[request.param]()
+    return TESTED[request.param]()
 
 
 def test_is_registered_under_its_own_name(method):
-    assert METHODS[method.name] is type(method)
+    assert TESTED[method.name] is type(method)
     assert type(method).__doc__ and method.paper
 
 

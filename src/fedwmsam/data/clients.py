@@ -17,7 +17,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.training.task import Batch, Samples
 
 Collate = Callable[[list[Any]], Any]
-Check = Callable[[str, Any, Tensor], None]
+Check = Callable[[str, Any, Tensor | None], None]
 """(whose data, inputs, targets) → raises InputError where a model could not train on them."""
 
 
@@ -138,7 +138,7 @@ class Reader:
         """`data` as samples: an (x, y) pair, a map-style dataset, or samples already."""
         if isinstance(data, TensorSamples | DatasetSamples | Rows | Joined):
             return data
-        if isinstance(data, tuple | list) and len(data) == 2 and not isinstance(data[0], tuple | list | dict):
+        if is_pair(data):
             inputs, targets = self.convert(*data)
             if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
                 raise InputError(
@@ -149,6 +149,8 @@ class Reader:
                 raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
             self.check(name, inputs, targets)
             return TensorSamples(inputs, targets)
+        if isinstance(data, tuple):
+            raise InputError(f"{name}: expected an (x, y) pair, not a tuple of {len(data)}.")
         if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
             if len(data) == 0:
                 raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
@@ -159,6 +161,7 @@ class Reader:
 
     def inputs(self, inputs: Any) -> Tensor:
         tensor: Tensor = self._tensors(inputs)
+        self.check("The data", tensor, None)
         return tensor
 
     def convert(self, inputs: Any, targets: Any) -> Batch:
@@ -180,11 +183,13 @@ class Reader:
 
     def clients(self, clients: Any, count: int | None) -> Clients:
         if callable(clients) and not hasattr(clients, "__len__"):
-            if count is None:
+            if count is None or count < 1:
                 raise InputError("clients is a function: also give their number, for example client_count=1000.")
             return LazyClients(lambda k: self.samples(clients(k), f"Client {k}"), count)
         if isinstance(clients, tuple | list) and len(clients) == 0:
             raise InputError("There are no clients; give at least one.")
+        if is_pair(clients) and isinstance(clients[0], Tensor | np.ndarray):
+            raise InputError("clients is one (x, y) pair; give a list with a pair for each client.")
         if not isinstance(clients, Sequence):
             raise InputError(f"clients must be a list of data sets or a function, not {type(clients).__name__}.")
         if count is not None and count != len(clients):
@@ -194,11 +199,18 @@ class Reader:
         return [self.samples(data, f"Client {k}") for k, data in enumerate(clients)]
 
 
+def is_pair(data: Any) -> bool:
+    """(x, y): any tuple of two, or a list of two arrays (a list of two tuples is a small dataset)."""
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        return False
+    return isinstance(data, tuple) or all(isinstance(part, Tensor | np.ndarray) for part in data)
+
+
 def _as_tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     try:
-        return torch.as_tensor(np.asarray(value))
+        return torch.as_tensor(np.ascontiguousarray(value))
     except (TypeError, ValueError) as error:
         raise InputError(f"Data must be numbers in arrays or tensors: {error}.") from error
 

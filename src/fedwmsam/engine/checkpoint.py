@@ -65,7 +65,7 @@ def write_tensors(path: Path, tensors: Vectors) -> None:
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
     flat = {
-        f"{bundle}/{name}": value for bundle, vectors in checkpoint.bundles.items() for name, value in vectors.items()
+        f"{bundle}|{name}": value for bundle, vectors in checkpoint.bundles.items() for name, value in vectors.items()
     }
     notes = json.dumps(checkpoint.notes | {"bundles": list(checkpoint.bundles)})
     payload = safetensors.torch.save(own_memory(flat), metadata={"notes": notes})
@@ -99,7 +99,7 @@ def read(path: Path) -> Checkpoint:
     notes = json.loads(_metadata(payload)["notes"])
     bundles: dict[str, Vectors] = {bundle: {} for bundle in notes.pop("bundles")}
     for key, value in flat.items():
-        bundle, name = key.rsplit("/", 1)
+        bundle, name = key.split("|", 1)
         bundles[bundle][name] = aligned(value)
     return Checkpoint(bundles, notes)
 

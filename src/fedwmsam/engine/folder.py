@@ -35,7 +35,8 @@ class RunFolder:
         """A new folder; an existing run is never overwritten."""
         if is_run(path):
             raise InputError(
-                f"{path} already holds a run; choose another folder, or go on with it: fedwmsam resume {path}"
+                f"{path} already holds a run; choose another folder, or go on with it: "
+                f"fedwmsam resume {path}, or resume=True in fit()."
             )
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file; choose a folder for the run.")
@@ -43,8 +44,7 @@ class RunFolder:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             folder = cls(path)
             folder._take()
-            with checkpoint.replacing(path / "config.toml") as beside:
-                beside.write_text(toml.dump(config))
+            folder.write_config(config)
         except OSError as error:
             raise InputError(f"Cannot write the run to {path}: {error.strerror}; choose a writable place.") from error
         return folder
@@ -63,6 +63,10 @@ class RunFolder:
             raise InputError(f"Another process is working in {self.path}; wait for it or stop it first.") from None
         except OSError as error:
             raise InputError(f"Cannot write in {self.path}: {error.strerror}; make it writable.") from error
+
+    def write_config(self, config: Record) -> None:
+        with checkpoint.replacing(self.path / "config.toml") as beside:
+            beside.write_text(toml.dump(config))
 
     def close(self) -> None:
         for file in self._files.values():
@@ -132,7 +136,10 @@ def read_lines(path: Path) -> list[Record]:
     """Whole lines of a .jsonl file; a last line cut short by a crash is left out."""
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is damaged: {error}.") from error
 
 
 def read_json(path: Path) -> Record:

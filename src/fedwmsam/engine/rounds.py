@@ -1,7 +1,7 @@
 """One round of federated training, top to bottom."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from fedwmsam.data.clients import Clients
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.schedule import Schedule
+from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Info, Method
 from fedwmsam.training.local import LocalResult, LocalRules, train
 from fedwmsam.training.task import Task
@@ -63,8 +64,10 @@ def first_state(federation: Federation) -> State:
     return State(0, federation.method.server_init(task.initial_weights), task.initial_buffers, Memory())
 
 
-def run_round(federation: Federation, state: State) -> tuple[State, Record]:
-    """cohort → downlink → local training → settle → mean → aggregate."""
+def run_round(
+    federation: Federation, state: State, observe: Callable[[Job, LocalResult], None] | None = None
+) -> tuple[State, Record]:
+    """cohort → downlink → local training → settle → mean → aggregate; `observe` sees every client's answer."""
     method, server = federation.method, state.server
     cohort = federation.schedule.cohort(state.round)
     info = Info(
@@ -75,8 +78,10 @@ def run_round(federation: Federation, state: State) -> tuple[State, Record]:
     mean, ledger, changes = WeightedMean(), Ledger(), {}
 
     for job, result in train_cohort(federation, jobs(federation, state, cohort, memories, info)):
-        if not all_finite(result.up):
-            ledger.reject(job)
+        if observe:
+            observe(job, result)
+        if not all_finite(result.up) or not all_finite(result.buffers):
+            ledger.reject(job, result)
             continue
         changes[job.client], contribution = method.settle(server, memories[job.client], result.up, job.info)
         movement = {f"buffer {name}": difference(value, state.buffers[name]) for name, value in result.buffers.items()}
@@ -91,12 +96,11 @@ def run_round(federation: Federation, state: State) -> tuple[State, Record]:
     info = replace(info, cohort=ledger.accepted, share=share, steps=ledger.steps, samples=ledger.samples)
     average = mean.value()
     next_server = method.aggregate(server, average, info)
-    if not all_finite(next_server):
-        raise Diverged("the global model is no longer finite")
     buffers = {name: moved(value, average[f"buffer {name}"]) for name, value in state.buffers.items()}
-    state.memory.commit(changes)
+    if not all_finite(next_server) or not all_finite(buffers):
+        raise Diverged("the global model is no longer finite")
     record = {"round": state.round + 1, "lr": info.lr} | scalars(server) | ledger.record()
-    return State(state.round + 1, next_server, buffers, state.memory), record
+    return State(state.round + 1, next_server, buffers, state.memory.after(changes)), record
 
 
 def jobs(
@@ -118,10 +122,18 @@ def train_cohort(federation: Federation, jobs: Iterable[Job]) -> Iterator[tuple[
 def train_client(federation: Federation, job: Job) -> LocalResult:
     samples, schedule, info = federation.clients[job.client], federation.schedule, job.info
     steps = schedule.steps(info.round, job.client, len(samples))
-    return train(
-        federation.task, federation.method, job.down, job.buffers, samples, steps, info, federation.rules,
-        epoch=schedule.epoch(len(samples)),
-    )  # fmt: skip
+    try:
+        return train(
+            federation.task, federation.method, job.down, job.buffers, samples, steps, info, federation.rules,
+            epoch=schedule.epoch(len(samples)),
+        )  # fmt: skip
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise InputError(
+            f"Client {job.client} has a batch of one sample (it has {len(samples)}), on which BatchNorm cannot train; "
+            "choose another batch_size, or a model with GroupNorm."
+        ) from error
 
 
 class WeightedMean:
@@ -158,18 +170,21 @@ class Ledger:
         self.accepted += 1
         self.samples += job.info.samples
         self.steps += job.info.steps
-        self.backprops += result.backprops
-        self.bytes_down += size_in_bytes(job.down) + size_in_bytes(job.buffers)
-        self.bytes_up += size_in_bytes(result.up) + size_in_bytes(result.buffers)
+        self.count(job, result)
         self.losses.append(result.loss)
         for name, value in scalars(contribution).items():
             self.values.setdefault(name, []).append(value)
         self.values.setdefault("update_norm", []).append(float(torch.linalg.vector_norm(result.up["delta"])))
 
-    def reject(self, job: Job) -> None:
-        """The update is not finite: the client is left out, but what travelled to it is counted."""
-        self.rejected.append(job.client)
+    def count(self, job: Job, result: LocalResult) -> None:
+        self.backprops += result.backprops
         self.bytes_down += size_in_bytes(job.down) + size_in_bytes(job.buffers)
+        self.bytes_up += size_in_bytes(result.up) + size_in_bytes(result.buffers)
+
+    def reject(self, job: Job, result: LocalResult) -> None:
+        """The update is not finite: the client is left out, but what it cost is counted."""
+        self.rejected.append(job.client)
+        self.count(job, result)
 
     def record(self) -> Record:
         spread = {f"{name}_spread": deviation(values) for name, values in self.values.items()}

@@ -10,7 +10,7 @@ import torch
 
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint
-from fedwmsam.engine.folder import RunFolder, read_lines
+from fedwmsam.engine.folder import RunFolder, finite_only, read_lines
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.rounds import Diverged, Federation, Record, State, first_state, run_round
 from fedwmsam.errors import InputError
@@ -84,13 +84,14 @@ class Run:
 
     def warm_start(self, weights: Vectors) -> None:
         """Begin from these weights instead of the model's own."""
-        w, buffers = self.federation.task.flatten(weights)
+        w, buffers = self.federation.task.adopt(weights)
         self.state = State(0, self.federation.method.server_init(w), buffers, Memory())
 
     def execute(self) -> None:
         """Train until the plan is done; whatever ends it, the last completed round is on disk."""
-        self.status = "running"
         self.started = time.perf_counter()
+        if self.history:
+            self.decide(self.history[-1])  # a resumed run may have reached its goal already
         try:
             while self.status == "running" and self.state.round < self.plan.rounds:
                 self.one_round()
@@ -111,30 +112,33 @@ class Run:
             log.warning("The run %s; the model of round %d is kept.", self.status, self.state.round)
             return
         trained = time.perf_counter()
-        record |= self.evaluate(state)
-        self.keep_best(state, record)
         if record.get("rejected"):
             log.warning("Round %d: left out client(s) %s, update not finite.", state.round, record["rejected"])
-        timing = {
-            "round": state.round, "train_seconds": trained - start,
-            "evaluate_seconds": time.perf_counter() - trained, "cpu_seconds": time.process_time() - cpu,
-        }  # fmt: skip
+        due = state.round % self.plan.evaluate_every == 0 or state.round == self.plan.rounds
+        record |= self.evaluate(state) if due else {}
+        self.keep_best(state, record)
         self.state = state
         self.history.append(record)
+        try:
+            self.decide(record)
+            for callback in self.callbacks:
+                callback(Progress(self, record))
+        finally:  # also when a callback fails: the round is done
+            if self.status != "running" and not due:
+                record |= self.evaluate(state)
+            seconds = {"train_seconds": trained - start, "evaluate_seconds": time.perf_counter() - trained}
+            self.record(record, {"round": state.round, **seconds, "cpu_seconds": time.process_time() - cpu})
+        if self.folder and state.round % self.plan.checkpoint_every == 0:
+            self.save()
+
+    def record(self, record: Record, timing: Record) -> None:
         self.timings.append(timing)
         if self.folder:
             self.folder.append("metrics.jsonl", record)
             self.folder.append("timings.jsonl", timing)
-        self.decide(record)
-        for callback in self.callbacks:
-            callback(Progress(self, record))
-        if self.folder and state.round % self.plan.checkpoint_every == 0:
-            self.save()
 
     def evaluate(self, state: State) -> Record:
-        """Test metrics under their own names, validation metrics as validation_…; every k rounds and after the last."""
-        if state.round % self.plan.evaluate_every and state.round != self.plan.rounds:
-            return {}
+        """Test metrics under their own names, validation metrics as validation_…; what is not finite is None."""
         task, w = self.federation.task, state.server["w"]
         record: Record = {}
         if self.validation is not None:
@@ -142,7 +146,7 @@ class Run:
             record |= {f"validation_{name}": value for name, value in values.items()}
         if self.test is not None:
             record |= task.evaluate(w, state.buffers, self.test)
-        return record
+        return finite_only(record)
 
     def keep_best(self, state: State, record: Record) -> None:
         objective = self.federation.task.objective
@@ -156,10 +160,16 @@ class Run:
         accuracy = record.get("accuracy" if self.validation is None else "validation_accuracy")
         if plan.target_accuracy is not None and accuracy is not None and accuracy >= plan.target_accuracy:
             self.status = f"reached accuracy {plan.target_accuracy:g}"
-        elif plan.patience is not None and self.best and self.state.round - self.best.round >= plan.patience:
+        elif self.patience_is_over(record):
             self.status = f"no better validation score for {plan.patience} rounds"
         elif plan.time_budget is not None and time.perf_counter() - self.started >= plan.time_budget:
             self.status = f"time budget of {plan.time_budget:g} s used up"
+
+    def patience_is_over(self, record: Record) -> bool:
+        monitored = f"validation_{self.federation.task.objective.monitor}"
+        if self.plan.patience is None or self.best is None or monitored not in record:
+            return False
+        return self.state.round - self.best.round >= self.plan.patience
 
     def model(self) -> Vectors:
         return self.federation.task.state_dict(self.state.server["w"], self.state.buffers)

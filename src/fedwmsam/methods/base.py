@@ -99,7 +99,7 @@ class Method:
         return 0.0
 
     def uplink(self, delta: Tensor, down: Vectors, scratch: Vectors, info: Info) -> Vectors:
-        """Exactly what travels back; delta = w_B − down["w"]."""
+        """Exactly what travels back; delta = w_B − down["w"], always under that name."""
         return {"delta": delta}
 
     def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:

@@ -20,7 +20,7 @@ from fedwmsam.training.vectors import Vectors
 class FedCM(Averaging):
     """Client-level momentum: every local step leans on the last global direction."""
 
-    alpha: float = option(0.1, "weight of the fresh gradient against the momentum", low=0.0, high=1.0)
+    alpha: float = option(0.1, "weight of the fresh gradient against the momentum", above=0.0, high=1.0)
 
     name: ClassVar[str] = "fedcm"
     paper: ClassVar[str] = "Xu et al. 2021"

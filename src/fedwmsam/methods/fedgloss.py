@@ -5,7 +5,7 @@ SAM at the server: clients start from a model perturbed along the last pseudo-gr
 keeps them consistent:
     w̃_r = w_r + ρ_r q/‖q‖,      w ← w − η (clip(g(w) − σ_k) + (w − w̃_r)/β),      σ_k ← σ_k − u_k/β
     q = −ū,      σ ← σ − (1/βN) Σ u_k,      w_{r+1} = w_r − η_g q − β σ      from the unperturbed w_r
-ρ_r grows linearly over the first T_s rounds. With `rho_local` > 0 the local gradient is a SAM gradient as well.
+With `rho_local` > 0 the local gradient is a SAM gradient as well. Both radii grow linearly over the first T_s rounds.
 Deviations: the pull is added after the clip; σ has no further 1/S (its code has one, its algorithm has not).
 """
 
@@ -40,17 +40,20 @@ class FedGloSS(Averaging):
     def memory_init(self, w: Tensor) -> Vectors:
         return {"sigma_k": torch.zeros_like(w)}
 
-    def radius(self, round: int) -> float:
-        if round >= self.warmup or self.rho <= 0.001:
-            return self.rho
-        return 0.001 + (self.rho - 0.001) * round / self.warmup
+    def radius(self, rho: float, round: int) -> float:
+        if round >= self.warmup or rho <= 0.001:
+            return rho
+        return 0.001 + (rho - 0.001) * round / self.warmup
 
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
-        w = step_towards(server["w"], server["q"], self.radius(info.round), tau=1e-12)
+        w = step_towards(server["w"], server["q"], self.radius(self.rho, info.round), tau=1e-12)
         return {"w": w, "sigma_k": memory["sigma_k"]}
 
+    def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
+        return {"rho_local": down["w"].new_tensor(self.radius(self.rho_local, info.round))}
+
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
-        local = sharpness_aware(grad, self.rho_local) if self.rho_local else grad
+        local = sharpness_aware(grad, float(scratch["rho_local"])) if self.rho_local else grad
         return local(w) - down["sigma_k"], scratch
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor:

@@ -19,6 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
 from fedwmsam.options import option
 from fedwmsam.training.vectors import Vectors, cosine, step_towards
@@ -44,6 +45,11 @@ class FedWMSAM(Averaging):
     name: ClassVar[str] = "fedwmsam"
     paper: ClassVar[str] = "Li et al. 2025"
     cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=1, memory=1, down_scalars=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha_min > self.alpha_max:
+            raise InputError(f"fedwmsam: alpha_min {self.alpha_min:g} must not be above alpha_max {self.alpha_max:g}.")
 
     def server_init(self, w: Tensor) -> Vectors:
         zero = torch.zeros_like(w)

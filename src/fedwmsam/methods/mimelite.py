@@ -20,7 +20,7 @@ from fedwmsam.training.vectors import Vectors
 class MimeLite(Averaging):
     """Every client applies the server's momentum as if it were centralised."""
 
-    beta: float = option(0.9, "β, weight of the momentum against the fresh gradient", low=0.0, high=1.0)
+    beta: float = option(0.9, "β, weight of the momentum against the fresh gradient", low=0.0, high=0.999)
 
     name: ClassVar[str] = "mimelite"
     paper: ClassVar[str] = "Karimireddy et al. 2021"

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedwmsam import toml
 from fedwmsam.engine.folder import Record, existing, read_json, read_lines
@@ -30,7 +30,7 @@ class Display:
         self.bar: Progress | None = None
         self.last_line = -math.inf
         if not quiet:
-            say = partial(console.print, highlight=False, soft_wrap=True)
+            say = partial(console.print, soft_wrap=True)
             config, data = experiment.config, experiment.dataset
             say(f"{config.method} on {config.dataset} ({data.source}), {experiment.task.size:,} parameters")
             say(experiment.partition.describe())
@@ -59,13 +59,13 @@ class Display:
         if self.bar:
             self.bar.update(self.task, completed=record["round"], description="  ".join(shown))
         elif not self.quiet and (time.monotonic() - self.last_line > 5 or record["round"] == self.rounds):
-            self.console.print(f"round {record['round']}/{self.rounds}  {'  '.join(shown)}", highlight=False)
+            self.console.print(f"round {record['round']}/{self.rounds}  {'  '.join(shown)}")
             self.last_line = time.monotonic()
 
 
 def summarise(console: Console, result: Result) -> None:
     """What was reached and where it is."""
-    say = partial(console.print, highlight=False, soft_wrap=True)
+    say = partial(console.print, soft_wrap=True)
     values = accuracies(result.rows)
     say(f"\n{result.status.capitalize()} after {result.rounds} rounds, {result.seconds:.0f} s.")
     if values:
@@ -81,7 +81,7 @@ def summarise(console: Console, result: Result) -> None:
 
 
 def report_runs(console: Console, runs: Sequence[Path]) -> None:
-    table = Table("run", "status", "rounds", "last", "last 10", "best (validation)", "MB up + down", "seconds")
+    table = folding("run", "status", "rounds", "last", "last 10", "best (validation)", "MB up + down", "seconds")
     for path in runs:
         table.add_row(path.name, *outcome(existing(path)))
     console.print(table)
@@ -125,10 +125,14 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
+def folding(*names: str) -> Table:
+    """A table whose first column stays whole and whose others break long words instead of cutting them off."""
+    first, *others = names
+    return Table(Column(first, no_wrap=True), *(Column(name, overflow="fold") for name in others))
+
+
 def method_table() -> Table:
-    table = Table(
-        "method", "backprops\na step", "down", "up", "memory\na client", "paper", "options", padding=(0, 0, 0, 1)
-    )
+    table = folding("method", "backprops\na step", "down", "up", "memory\na client", "paper", "options")
     for name, cls in METHODS.items():
         cost = cls.cost
         table.add_row(
@@ -147,7 +151,7 @@ def method_table() -> Table:
 def method_details(name: str) -> Group:
     """One method: what it is, its options, and its values in the presets."""
     cls = method_class(name)
-    table = Table("option", "default", "meaning", "values", *COMMON)
+    table = folding("option", "default", "meaning", "values", *COMMON)
     for f in fields(cls):
         values = ", ".join(f.metadata["choices"]) or limits(f.metadata)
         preset = [str(BY_METHOD[p].get(name, {}).get(f.name, "")) for p in COMMON]

@@ -48,18 +48,37 @@ def classification(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets)
 
 
-def regression(outputs: Tensor, targets: Tensor) -> Tensor:
-    if outputs.shape != targets.shape:  # (n, 1) against (n,) would broadcast to (n, n) and train on nonsense
+def same_shape(kind: str, outputs: Tensor, targets: Tensor) -> None:
+    """(n, 1) against (n,) would broadcast to (n, n) and train on nonsense."""
+    if outputs.shape != targets.shape:
         raise InputError(
-            f"Regression targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}; "
+            f"{kind} targets of shape {tuple(targets.shape)} do not fit outputs of shape {tuple(outputs.shape)}; "
             "give the targets the outputs' shape, for example y[:, None]."
         )
+
+
+def regression(outputs: Tensor, targets: Tensor) -> Tensor:
+    same_shape("Regression", outputs, targets)
     return functional.mse_loss(outputs, targets)
 
 
 def multilabel(outputs: Tensor, targets: Tensor) -> Tensor:
+    same_shape("Multi-label", outputs, targets)
     return functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype))
 
+
+RESERVED = (
+    "round",
+    "lr",
+    "cohort",
+    "loss",
+    "train_loss",
+    "update_norm",
+    "bytes_down",
+    "bytes_up",
+    "backprops",
+    "rejected",
+)
 
 OBJECTIVES: dict[str, Objective] = {
     "classification": Objective(classification, {"accuracy": accuracy}, "accuracy", False, class_labels=True),
@@ -79,6 +98,9 @@ def make_objective(
     else:
         objective = Objective(loss)
     measures = dict(objective.metrics if metrics is None else metrics)
+    taken = [name for name in measures if name in RESERVED]
+    if taken:
+        raise InputError(f"A metric cannot be called {taken[0]!r}: every run has a column of that name.")
     wanted, lower = objective.monitor, objective.lower_is_better
     if monitor is not None:
         wanted, lower = monitor.removeprefix("-"), monitor.startswith("-") or monitor == "loss"

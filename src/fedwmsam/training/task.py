@@ -5,7 +5,8 @@ trainable but changes in training, such as BatchNorm's running statistics, trave
 """
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -30,7 +31,7 @@ class Samples(Protocol):
 class Task:
     def __init__(self, model: ModelSource, objective: Objective, *, seed: int = 0, device: str = "cpu") -> None:
         self.objective = objective
-        self.device = torch.device(device)
+        self.device = usable_device(device)
         self.model = _own_model(model, seed).to(self.device)
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.layout = _layout(self.model)
@@ -46,8 +47,13 @@ class Task:
         self._weights = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         for parameter, slot in zip(self._parameters, self.layout, strict=True):
             parameter.data = self._weights[slot.slice].view(slot.shape)
-        trained = {name for name, _ in self.model.named_parameters(remove_duplicate=False)}
-        self._buffers = {k: v for k, v in self.model.state_dict(keep_vars=True).items() if k not in trained}
+        # Each buffer's module, not its tensor: a module may replace the tensor while it trains.
+        self._buffers = {
+            f"{prefix}.{name}".lstrip("."): (module, name)
+            for prefix, module in self.model.named_modules()
+            for name, value in module.named_buffers(recurse=False)
+            if name not in module._non_persistent_buffers_set
+        }
         self.initial_weights = self._weights.clone()
         self.initial_buffers = self.buffers()
 
@@ -95,10 +101,13 @@ class Task:
 
     def load_buffers(self, buffers: Vectors) -> None:
         for name, value in buffers.items():
-            self._buffers[name].data.copy_(value)
+            module, attribute = self._buffers[name]
+            getattr(module, attribute).copy_(value)
 
     def buffers(self) -> Vectors:
-        return {name: value.detach().clone() for name, value in self._buffers.items()}
+        return {
+            name: getattr(module, attribute).detach().clone() for name, (module, attribute) in self._buffers.items()
+        }
 
     def state_dict(self, w: Tensor, buffers: Vectors) -> Vectors:
         """A copy that `load_state_dict` of the user's own model takes."""
@@ -106,20 +115,25 @@ class Task:
         self.load_buffers(buffers)
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
-    def flatten(self, state: Vectors) -> tuple[Tensor, Vectors]:
-        """The weight vector and buffers of a state_dict (warm start, loading a result)."""
+    def adopt(self, state: Mapping[str, Any]) -> tuple[Tensor, Vectors]:
+        """The weight vector and buffers of a state_dict; its frozen weights go into the model."""
+        values = {name: torch.as_tensor(value).detach().to(self.device) for name, value in state.items()}
         ours = self.model.state_dict()
-        wrong = [k for k in ours if k not in state or state[k].shape != ours[k].shape] + [
-            k for k in state if k not in ours
-        ]
+        wrong = [name for name in ours if name not in values or values[name].shape != ours[name].shape]
+        wrong += [name for name in values if name not in ours]
         if wrong:
             raise InputError(
                 f"The given weights do not fit the model at {wrong[0]!r}: names and shapes must be its own."
             )
-        missing = [slot.name for slot in self.layout if slot.name not in state]
-        assert not missing, missing
-        w = torch.cat([state[slot.name].detach().to(self._weights).reshape(-1) for slot in self.layout])
-        return w, {name: state[name].detach().to(self.device).clone() for name in self._buffers}
+        unclean = [name for name, value in values.items() if value.is_floating_point() and not value.isfinite().all()]
+        if unclean:
+            raise InputError(f"The given weights hold NaN or infinity at {unclean[0]!r}.")
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if not parameter.requires_grad:
+                    parameter.copy_(values[name])
+        w = torch.cat([values[slot.name].to(self.dtype).reshape(-1) for slot in self.layout])
+        return w, {name: values[name].clone() for name in self._buffers}
 
     def _seed(self, seed: int) -> None:
         if self.device.type == "cpu":
@@ -128,10 +142,21 @@ class Task:
             torch.manual_seed(seed)
 
 
+def usable_device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, ValueError) as error:
+        raise InputError(f"The device {name!r} cannot be used here; try 'cpu'.") from error
+    return device
+
+
 def _own_model(model: ModelSource, seed: int) -> nn.Module:
     """A copy of a module, or a factory's new one whose random initial weights depend on the seed alone."""
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
+    if not callable(model):
+        raise InputError(f"The model must be an nn.Module or a function that returns one, not {type(model).__name__}.")
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         made = model()
@@ -147,3 +172,15 @@ def _layout(model: nn.Module) -> tuple[Slot, ...]:
             slots.append(Slot(name, slice(start, start + parameter.numel()), parameter.shape))
             start += parameter.numel()
     return tuple(slots)
+
+
+@contextmanager
+def calm_torch() -> Iterator[None]:
+    """One thread, so that sums always add in one order; the caller's thread count and random state come back after."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -32,5 +32,11 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
 
 def clip(v: Tensor, max_norm: float) -> Tensor:
     """v scaled down to norm max_norm where it is longer (one norm over all parameters)."""
-    scale = max_norm / (norm(v) + 1e-6)
+    length = norm(v)
+    if bool(
+        torch.isinf(length).any()
+    ):  # the squares overflowed, not the vector: measure it in units of its largest entry
+        largest = v.abs().amax(dim=-1, keepdim=True)
+        return v / largest * (max_norm / norm(v / largest))
+    scale = max_norm / (length + 1e-6)
     return v if bool((scale >= 1).all()) else v * scale.clamp(max=1.0)
