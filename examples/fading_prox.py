@@ -53,10 +53,10 @@ def network() -> nn.Module:
 
 def main() -> None:
     data = load_dataset("digits")
-    split = make_partition("dirichlet:0.1", data.labels.numpy(), clients=20, seed=0, classes=data.classes)
-    clients = [(data.inputs[rows], data.labels[rows]) for rows in map(torch.from_numpy, split.clients)]
-    test = (data.test_inputs, data.test_labels)
-    result = fedwmsam.fit(network, clients, FadingProx(lam=0.5), test=test, rounds=30)
+    x, y = data.prepared(data.train)
+    split = make_partition("dirichlet:0.1", y.numpy(), clients=20, seed=0, classes=data.classes)
+    clients = [(x[rows], y[rows]) for rows in map(torch.from_numpy, split.clients)]
+    result = fedwmsam.fit(network, clients, FadingProx(lam=0.5), test=data.prepared(data.test), rounds=30)
     first, last = result.rows[0]["lam"], result.rows[-1]["lam"]
     print(f"last accuracy {result.last('accuracy'):.4f}, pull from {first:.3f} down to {last:.3f}")
 

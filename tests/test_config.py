@@ -215,7 +215,7 @@ def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 words = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\r\t\x00\x1b\x7f\u2028é😀[]#="))
 SETTINGS = {
-    "rounds": st.integers(1, 10**9), "participation": numbers(0, 1, open_low=True),
+    "rounds": st.integers(1, 10**9), "participation": numbers(0.1, 1),
     "clients_per_round": maybe(st.integers(1, 5)), "sampling": st.sampled_from(["fixed", "bernoulli"]),
     "local_epochs": st.integers(1, 10**6), "batch_size": st.integers(1, 10**6),
     "lr": numbers(0, 1e30, open_low=True), "lr_decay": numbers(0, 1, open_low=True),

@@ -1,6 +1,7 @@
 """The command line: run, resume, report, methods, verify."""
 
 import logging
+import re
 import signal
 import sys
 from pathlib import Path
@@ -27,6 +28,13 @@ errors = Console(stderr=True, markup=False, highlight=False)
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting or option of the method; repeatable."),
+]
+DatasetOption = Annotated[
+    str | None, typer.Option(help="digits, fashion-mnist, cifar-10 …, or a path to your own.", show_default="digits")
+]
+PartitionOption = Annotated[
+    str | None,
+    typer.Option(help="iid, dirichlet:0.1, shards:2, natural …; docs/partitions.md.", show_default="dirichlet:0.1"),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
@@ -66,12 +74,12 @@ def options(
 def run(
     config: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
     method: Annotated[str | None, typer.Option(help="Method; see `fedwmsam methods`.", show_default="fedwmsam")] = None,
-    dataset: Annotated[str | None, typer.Option(help="digits, fashion-mnist.", show_default="digits")] = None,
-    model: Annotated[str | None, typer.Option(help="mlp, linear.", show_default="mlp")] = None,
-    partition: Annotated[
-        str | None,
-        typer.Option(help="iid, dirichlet:BETA or pathological:CLASSES.", show_default="dirichlet:0.1"),
+    dataset: DatasetOption = None,
+    model: Annotated[
+        str | None, typer.Option(help="mlp, cnn, resnet18, char …, or package.module:function.", show_default="mlp")
     ] = None,
+    partition: PartitionOption = None,
+    augmentation: Annotated[str | None, typer.Option(help="paper: flip and crop images.", show_default="none")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients a round.", show_default="0.25")] = None,
     clients_per_round: Annotated[int | None, typer.Option(help="Their number, instead of the share.")] = None,
@@ -124,15 +132,16 @@ def start(config: Any, out: Path, name: str | None, quiet: bool) -> None:
     experiment = prepare(config)
     if name == "":
         raise InputError("--name must not be empty; leave it out for a name from the settings.")
-    if name is not None:
-        folder = experiment.create(out / name)
+    if name is None:
+        carry_out(experiment, unused(out, folder_name(config), experiment.create), quiet)
     else:
-        folder = unused(
-            out,
-            f"{config.method}-{config.dataset}-{config.partition.replace(':', '')}-seed{config.seed}",
-            experiment.create,
-        )
-    carry_out(experiment, folder, quiet)
+        carry_out(experiment, experiment.create(out / name), quiet)
+
+
+def folder_name(config: Any) -> str:
+    """What a run is, in characters every shell and file system takes."""
+    parts = (config.method, Path(config.dataset).name, config.partition.replace(":", ""), f"seed{config.seed}")
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
 
 
 def carry_out(experiment: Any, folder: Any, quiet: bool) -> None:
@@ -177,6 +186,58 @@ def resume(
         config = replace(config, rounds=rounds)
     experiment = prepare(config)
     carry_out(experiment, experiment.reopen(run), quiet)
+
+
+@app.command()
+def partition(
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
+    seed: Annotated[int | None, typer.Option(help="Key of everything random.", show_default="0")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Also draw it to a .png, .svg or .pdf file.")] = None,
+) -> None:
+    """Show how a data set would be dealt out: who has which classes, and how different the clients are.
+
+    Examples:
+
+    - `fedwmsam partition --dataset fashion-mnist --partition dirichlet:0.1 --clients 100`
+    - `fedwmsam partition --partition shards:2 --save shards.png`
+    """
+    from fedwmsam.config import resolve
+    from fedwmsam.experiment import deal, load_data, split_pool
+    from fedwmsam.report.partition import draw_partition, partition_chart
+
+    given = {"dataset": dataset, "partition": partition, "clients": clients, "seed": seed, "data_dir": data_dir}
+    config = resolve({key: value for key, value in given.items() if value is not None})
+    data = load_data(config.dataset, config.data_dir)
+    split = deal(config, data, split_pool(len(data.train), 0.0, config.seed)[0])
+    console.print(partition_chart(split, data.class_names))
+    if save is not None:
+        draw_partition(split, save, data.class_names)
+        console.print(f"Drawn to {save}", soft_wrap=True)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    best: Annotated[bool, typer.Option("--best", help="The best-by-validation model instead of the last.")] = False,
+    fine_tune: Annotated[int, typer.Option(min=0, help="Epochs each client first trains its copy.")] = 0,
+    lr: Annotated[float, typer.Option(help="Step size of the fine-tuning.")] = 0.01,
+) -> None:
+    """Say whom a run's model serves: accuracy by class, by client or domain, and for the worst-off.
+
+    Examples:
+
+    - `fedwmsam evaluate runs/fedwmsam-digits-dirichlet0.1-seed0`
+    - `fedwmsam evaluate runs/fedwmsam-digits-dirichlet0.1-seed0 --fine-tune 1`
+    """
+    from fedwmsam.experiment import load_config, prepare
+    from fedwmsam.report.terminal import show_evaluation
+    from fedwmsam.result import Result
+
+    result = Result.load(run)
+    show_evaluation(console, prepare(load_config(run)).examine(result.weights(best), fine_tune, lr))
 
 
 @app.command()

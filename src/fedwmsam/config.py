@@ -69,7 +69,8 @@ class RunConfig(Settings):
     method: str = option("fedwmsam", "which method; `fedwmsam methods` lists them")
     dataset: str = option("digits", "which data set")
     model: str = option("mlp", "which model")
-    partition: str = option("dirichlet:0.1", "how the data are split: iid, dirichlet:BETA, pathological:CLASSES")
+    partition: str = option("dirichlet:0.1", "how the data are dealt out, such as iid or dirichlet:BETA")
+    augmentation: str = option("none", "paper: flip and crop training images", choices=("none", "paper"))
     clients: int = option(20, "number of clients", low=1)
     validation: float = option(0.0, "share of the training data held out to choose the best model", low=0, high=0.9)
     data_dir: str | None = option(None, "folder with the data set's files")
@@ -91,7 +92,7 @@ class RunConfig(Settings):
         del values["options"]
         if values["clip_norm"] is None:
             values["clip_norm"] = "none"  # left out, it would read as the default
-        first = ("method", "dataset", "model", "partition", "clients")
+        first = ("method", "dataset", "model", "partition", "augmentation", "clients")
         return {k: values.pop(k) for k in first} | values | asdict(self.make_method())
 
 

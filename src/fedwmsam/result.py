@@ -49,18 +49,19 @@ class Result:
         """Loss and metrics on new data, an (x, y) pair or a dataset; `best` takes the best-by-validation model."""
         task, reader = self._parts()
         with calm_torch():
-            return task.evaluate(*task.adopt(self._weights(best)), reader.samples(data, "The data"))
+            return task.evaluate(*task.adopt(self.weights(best)), reader.samples(data, "The data"))
 
     def predict(self, inputs: Any, *, best: bool = False, batch_size: int = 1000) -> Tensor:
         """The model's outputs for a tensor or array of inputs."""
         task, reader = self._parts()
         with calm_torch():
-            w, buffers = task.adopt(self._weights(best))
+            w, buffers = task.adopt(self.weights(best))
             task.load(w)
             task.load_buffers(buffers)
             return task.predict(reader.inputs(inputs), batch_size)
 
-    def _weights(self, best: bool) -> Vectors:
+    def weights(self, best: bool = False) -> Vectors:
+        """The last model's state_dict, or the best-by-validation one's."""
         if not best:
             return self.model
         if self.best_model is None:

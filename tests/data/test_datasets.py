@@ -6,23 +6,20 @@ import http.server
 import struct
 import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from data_support import idx_bytes, refusal
 
-from fedwmsam.data import DATASETS, datasets, download, load_dataset
+from fedwmsam.data import DATASETS, dataset_options, download, load_dataset, mnist, places
 from fedwmsam.data.idx import read_idx
-from fedwmsam.errors import InputError
 
 SYSTEM_FASHION = Path("/usr/share/datasets/fashion-mnist")
-FASHION_NAMES = list(datasets.FASHION_MD5)
-
-
-def idx_bytes(array: np.ndarray, code: int = 0x08) -> bytes:
-    return struct.pack(f">2xBB{array.ndim}I", code, array.ndim, *array.shape) + array.tobytes()
+FASHION_NAMES = list(mnist.FILES)
 
 
 def small_fashion(images: int = 6, fill: int = 0) -> dict[str, bytes]:
@@ -44,22 +41,17 @@ def write_fashion(folder: Path, fill: int = 0, packed: bool = True, **changed: b
     return folder
 
 
-def refusal(call: Callable[[], object]) -> str:
-    with pytest.raises(InputError) as caught:
-        call()
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+def change_fashion(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
+    monkeypatch.setitem(mnist.FAMILIES, "fashion-mnist", replace(mnist.FAMILIES["fashion-mnist"], **changes))
 
 
 @pytest.fixture
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing installed, an empty cache and no network; returns the cache's folder."""
-    monkeypatch.setattr(datasets, "SYSTEM_DATA", tmp_path / "system")
-    monkeypatch.setattr(datasets, "FASHION_URL", "http://127.0.0.1:9/")
+    monkeypatch.setattr(places, "SYSTEM_DATA", tmp_path / "system")
+    change_fashion(monkeypatch, url="http://127.0.0.1:9/")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.delenv("FEDWMSAM_DATA", raising=False)
     return tmp_path / "cache" / "fedwmsam" / "fashion-mnist"
 
 
@@ -210,9 +202,69 @@ def test_digits_keep_every_sample_once_and_are_standardised_by_the_training_part
     assert found == sorted(zip(map(tuple, images.astype(int).tolist()), labels.tolist(), strict=True))
 
 
+def test_prepared_digits_are_the_floats_they_always_were() -> None:
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    test = np.zeros(len(labels), dtype=bool)
+    for label in range(10):
+        test[np.flatnonzero(labels == label)[4::5]] = True
+    scaled = images.reshape(-1, 1, 8, 8) / 16.0
+    scaled = (scaled - scaled[~test].mean()) / scaled[~test].std()
+    digits = load_dataset("digits")
+    assert torch.equal(digits.prepare(digits.train.inputs), torch.from_numpy(scaled[~test].astype(np.float32)))
+    assert torch.equal(digits.prepare(digits.test.inputs), torch.from_numpy(scaled[test].astype(np.float32)))
+
+
+@pytest.mark.parametrize(
+    ("name", "mean", "std"), [("mnist", 0.1307, 0.3081), ("fashion-mnist", 0.2860, 0.3530), ("kmnist", 0.1918, 0.3483)]
+)
+def test_prepared_pixels_are_the_floats_they_always_were(
+    bare_machine: Path, tmp_path: Path, name: str, mean: float, std: float
+) -> None:
+    """Whole arrays were normalised in place before; a batch must give the same bits, whichever samples are in it."""
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 28, 28), dtype=np.uint8)
+    pixels[0].flat[:256] = np.arange(256)
+    data = load_dataset(name, write_fashion(tmp_path / "mine", train_images=idx_bytes(pixels)))
+    assert data.train.inputs.dtype == torch.uint8, "pixels are kept as bytes"
+    before = torch.from_numpy(pixels).to(torch.float32).unsqueeze(1)
+    before.div_(255).sub_(mean).div_(std)
+    assert torch.equal(data.prepare(data.train.inputs), before)
+    rows = torch.tensor([4, 0, 2])
+    assert torch.equal(data.prepare(data.train.inputs[rows]), before[rows])
+    assert torch.equal(data.train.inputs[:, 0], torch.from_numpy(pixels)), "preparing must not change what is stored"
+    assert data.input_shape == (1, 28, 28) and len(data.class_names) == data.classes == 10
+
+
+def test_one_mnist_is_not_taken_for_another(
+    bare_machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_fashion(tmp_path / "mine")
+    labels = hashlib.md5((folder / FASHION_NAMES[1]).read_bytes()).hexdigest()
+    change_fashion(monkeypatch, md5=dict.fromkeys(FASHION_NAMES, labels))
+    message = refusal(lambda: load_dataset("kmnist", folder))
+    assert "Fashion-MNIST" in message and str(folder / "kmnist") in message
+    assert load_dataset("fashion-mnist", folder).source == str(folder)
+
+
+def test_options_are_checked_by_name() -> None:
+    assert "no options" in refusal(lambda: load_dataset("digits", image_size=3))
+    assert "Did you mean 'stride'" in refusal(lambda: load_dataset("shakespeare", strid=3))
+    assert dataset_options("digits") == {} and dataset_options("pacs") == {"image_size": 64, "leave_out": None}
+    assert dataset_options("some/file.jsonl") == {"context": 40, "stride": 5}
+
+
+def test_paths_that_lead_nowhere_or_to_another_kind_of_file(tmp_path: Path) -> None:
+    (tmp_path / "data.txt").write_text("hello")
+    assert "neither" in refusal(lambda: load_dataset(str(tmp_path / "absent.csv")))
+    assert "neither" in refusal(lambda: load_dataset("absent.npz", tmp_path))
+    assert ".jsonl" in refusal(lambda: load_dataset(str(tmp_path / "data.txt")))
+    assert "no pictures" in refusal(lambda: load_dataset(str(tmp_path)))
+
+
 @pytest.mark.skipif(not SYSTEM_FASHION.is_dir(), reason="needs the Debian package dataset-fashion-mnist")
 def test_the_real_fashion_mnist(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "SYSTEM_DATA", SYSTEM_FASHION.parent)
+    monkeypatch.setattr(places, "SYSTEM_DATA", SYSTEM_FASHION.parent)
     fashion = load_dataset("fashion-mnist")
     assert fashion.inputs.shape == (60000, 1, 28, 28) and fashion.test_inputs.shape == (10000, 1, 28, 28)
     assert torch.bincount(fashion.labels).tolist() == [6000] * 10
@@ -236,10 +288,10 @@ def test_fashion_is_looked_up_in_the_promised_order(
     given, variable = tmp_path / "given", tmp_path / "variable"
     monkeypatch.setenv("FEDWMSAM_DATA", str(variable))
     places = [
-        given,
         given / "fashion-mnist",
-        variable,
+        given,
         variable / "fashion-mnist",
+        variable,
         tmp_path / "system" / "fashion-mnist",
         bare_machine,
     ]
@@ -247,7 +299,7 @@ def test_fashion_is_looked_up_in_the_promised_order(
     for place in reversed(places):
         write_fashion(place)
         assert load_dataset("fashion-mnist", given).source == str(place)
-    assert load_dataset("fashion-mnist").source == str(variable)
+    assert load_dataset("fashion-mnist").source == str(variable / "fashion-mnist")
 
 
 def test_an_incomplete_folder_is_passed_over(bare_machine: Path, tmp_path: Path) -> None:
@@ -347,9 +399,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def server(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     files = {f"{name}.gz": gzip.compress(content) for name, content in small_fashion().items()}
-    monkeypatch.setattr(datasets, "FASHION_MD5", {name: hashlib.md5(files[name]).hexdigest() for name in FASHION_NAMES})
+    checksums = {name: hashlib.md5(files[name]).hexdigest() for name in FASHION_NAMES}
     with Server(dict(files)) as running:
-        monkeypatch.setattr(datasets, "FASHION_URL", f"http://127.0.0.1:{running.server_address[1]}/")
+        change_fashion(monkeypatch, md5=checksums, url=f"http://127.0.0.1:{running.server_address[1]}/")
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield running
@@ -419,7 +471,11 @@ def test_a_wrong_leftover_is_replaced(server: Server, bare_machine: Path, leftov
 def test_a_wrong_checksum_is_refused_and_leaves_nothing(server: Server, bare_machine: Path) -> None:
     server.files[FASHION_NAMES[1]] = gzip.compress(b"something else")
     message = refusal(lambda: load_dataset("fashion-mnist"))
-    assert "MD5" in message and FASHION_NAMES[1] in message and datasets.FASHION_MD5[FASHION_NAMES[1]] in message
+    assert (
+        "MD5" in message
+        and FASHION_NAMES[1] in message
+        and mnist.FAMILIES["fashion-mnist"].md5[FASHION_NAMES[1]] in message
+    )
     assert names_in(bare_machine) == {FASHION_NAMES[0]}
 
 

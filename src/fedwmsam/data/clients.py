@@ -16,6 +16,8 @@ from fedwmsam import streams
 from fedwmsam.errors import InputError
 from fedwmsam.training.task import Batch, Samples
 
+Prepare = Callable[[Tensor], Tensor]
+Augmentation = Callable[[Tensor, int], Tensor]
 Collate = Callable[[list[Any]], Any]
 Check = Callable[[str, Any, Tensor | None], None]
 """(whose data, inputs, targets) → raises InputError where a model could not train on them."""
@@ -27,17 +29,29 @@ class Clients(Protocol):
 
 
 class TensorSamples:
-    """Rows of resident tensors; `rows` selects some of them without copying the data."""
+    """Rows of resident or memory-mapped tensors; `rows` selects some of them without copying the data.
 
-    def __init__(self, inputs: Tensor, targets: Tensor, rows: Tensor | None = None) -> None:
+    `prepare` turns a batch as stored (bytes, say) into what the model sees; `augment` changes it while training.
+    """
+
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, rows: Tensor | None = None, prepare: Prepare | None = None,
+        augment: Augmentation | None = None,
+    ) -> None:  # fmt: skip
         self.inputs, self.targets, self.rows = inputs, targets, rows
+        self.prepare, self.augment = prepare, augment
 
     def __len__(self) -> int:
         return len(self.targets) if self.rows is None else len(self.rows)
 
-    def batch(self, index: Tensor) -> Batch:
+    def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         rows = index if self.rows is None else self.rows[index]
-        return self.inputs[rows], self.targets[rows]
+        inputs = self.inputs[rows]
+        if self.prepare is not None:
+            inputs = self.prepare(inputs)
+        if self.augment is not None and seed is not None:
+            inputs = self.augment(inputs, seed)
+        return inputs, self.targets[rows]
 
 
 class DatasetSamples:
@@ -52,7 +66,9 @@ class DatasetSamples:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def batch(self, index: Tensor) -> Batch:
+    def batch(self, index: Tensor, seed: int | None = None) -> Batch:
+        if seed is not None:  # transforms that draw from PyTorch's generator are then keyed like everything else
+            torch.default_generator.manual_seed(seed)
         inputs, targets = self.convert(*self.collate([self.dataset[i] for i in index.tolist()]))
         self.check(self.name, inputs, targets)
         return inputs, targets
@@ -67,8 +83,8 @@ class Rows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def batch(self, index: Tensor) -> Batch:
-        return self.samples.batch(self.rows[index])
+    def batch(self, index: Tensor, seed: int | None = None) -> Batch:
+        return self.samples.batch(self.rows[index], seed)
 
 
 class Joined:
@@ -81,14 +97,14 @@ class Joined:
     def __len__(self) -> int:
         return int(self.ends[-1])
 
-    def batch(self, index: Tensor) -> Batch:
+    def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         rows = index.numpy()
         owners = np.searchsorted(self.ends, rows, side="right")
         batches = []
         for owner in np.unique(owners):
             part = self.parts[int(owner)]
             local = rows[owners == owner] - (self.ends[owner] - len(part))
-            batches.append(part.batch(torch.from_numpy(local)))
+            batches.append(part.batch(torch.from_numpy(local), seed))
         order = torch.from_numpy(np.argsort(np.argsort(owners, kind="stable"), kind="stable"))
         inputs, targets = default_join([b[0] for b in batches]), torch.cat([b[1] for b in batches])
         return take(inputs, order), targets[order]

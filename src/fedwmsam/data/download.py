@@ -1,14 +1,21 @@
-"""Downloads that are checked, resumed after an interruption, and appear under their name only when complete."""
+"""Downloads that are checked, resumed after an interruption, and appear under their name only when complete.
 
+Archives are unpacked by taking the expected files out of them, never by letting them name where to write.
+"""
+
+import gzip
 import hashlib
 import http.client
 import os
 import sys
+import tarfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
@@ -19,7 +26,7 @@ LARGEST = 1 << 28  # bytes; a server that never stops sending must not fill the 
 
 
 class DownloadError(Exception):
-    """Why a file could not be downloaded, in a few words."""
+    """Why a file could not be downloaded or unpacked, in a few words."""
 
 
 def download(base_url: str, checksums: Mapping[str, str], folder: Path) -> None:
@@ -36,14 +43,14 @@ def download(base_url: str, checksums: Mapping[str, str], folder: Path) -> None:
 
 
 def _fetch(url: str, target: Path, checksum: str, progress: Progress) -> None:
-    part = target.with_name(target.name + ".part")
+    part = _part(target)
     resumed = part.exists()
     _receive(url, part, progress)
-    if resumed and _md5(part) != checksum:
+    if resumed and file_md5(part) != checksum:
         # The leftover may be what is wrong (another version, a crash in the middle of a write): begin afresh, once.
         part.unlink()
         _receive(url, part, progress)
-    found = _md5(part)
+    found = file_md5(part)
     if found != checksum:
         part.unlink()
         raise DownloadError(f"{url} has the MD5 {found}, expected {checksum}")
@@ -92,7 +99,7 @@ def _write(response: http.client.HTTPResponse, part: Path, have: int, total: int
         raise DownloadError(f"the connection ended after {have} of {total} bytes of {part.stem}, run again to resume")
 
 
-def _md5(path: Path) -> str:
+def file_md5(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
@@ -112,3 +119,45 @@ def _progress() -> Progress:
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def unpack(archive: Path, members: Collection[str], folder: Path, largest: int) -> None:
+    """Take these members (name/in/archive, at most `largest` bytes each) out of a .tar.gz into `folder`, or none.
+
+    Only their last names are used, and only in `folder`; links, devices and all other members are passed over.
+    """
+    wanted = set(members)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone_in(folder), gzip.open(archive) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+            for member in tar:
+                if member.name in wanted and member.isreg() and (content := tar.extractfile(member)):
+                    wanted.remove(member.name)
+                    _copy(content, folder / Path(member.name).name, largest)
+                if not wanted:
+                    break  # what follows is not asked for, and would take time to decompress
+            if wanted:
+                raise DownloadError(f"{archive} lacks {', '.join(sorted(wanted))}")
+            for name in members:
+                _part(folder / Path(name).name).replace(folder / Path(name).name)
+    except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError, OverflowError) as error:
+        raise DownloadError(f"{archive} cannot be unpacked: {str(error) or type(error).__name__}") from error
+    finally:
+        for name in members:
+            _part(folder / Path(name).name).unlink(missing_ok=True)
+
+
+def _part(target: Path) -> Path:
+    return target.with_name(target.name + ".part")
+
+
+def _copy(content: IO[bytes], target: Path, largest: int) -> None:
+    size = 0
+    with _part(target).open("wb") as output:
+        while chunk := content.read(CHUNK):
+            size += len(chunk)
+            if size > largest:
+                raise DownloadError(f"{target.name} is larger than {largest} bytes")
+            output.write(chunk)
+        output.flush()
+        os.fsync(output.fileno())

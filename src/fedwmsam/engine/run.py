@@ -14,6 +14,7 @@ from fedwmsam.engine.folder import RunFolder, finite_only, read_lines
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.rounds import Diverged, Federation, Record, State, first_state, run_round
 from fedwmsam.errors import InputError
+from fedwmsam.training.objectives import measure
 from fedwmsam.training.task import Samples
 from fedwmsam.training.vectors import Vectors
 
@@ -70,6 +71,8 @@ class Run:
     plan: Plan
     test: Samples | None = None
     validation: Samples | None = None
+    breakdown: Callable[[torch.Tensor, torch.Tensor], Record] | None = None
+    """(test outputs, test targets) → further columns, such as the worst client's accuracy."""
     folder: RunFolder | None = None
     callbacks: Sequence[Callback] = ()
     state: State = field(init=False)
@@ -145,7 +148,9 @@ class Run:
             values = task.evaluate(w, state.buffers, self.validation)
             record |= {f"validation_{name}": value for name, value in values.items()}
         if self.test is not None:
-            record |= task.evaluate(w, state.buffers, self.test)
+            outputs, targets = task.outputs_of(w, state.buffers, self.test)
+            record |= measure(task.objective, outputs, targets)
+            record |= self.breakdown(outputs, targets) if self.breakdown else {}
         return finite_only(record)
 
     def keep_best(self, state: State, record: Record) -> None:

@@ -104,6 +104,22 @@ def outcome(path: Path) -> list[str]:
     ]
 
 
+def show_evaluation(console: Console, found: Record) -> None:
+    """The outcome of `Experiment.examine`: single numbers, then tables by class and by client."""
+    by = {name: values for name, values in found.items() if isinstance(values, dict)}
+    console.print("  ".join(f"{name} {value:.4f}" for name, value in found.items() if name not in by), soft_wrap=True)
+    console.print(columns("class", {"accuracy": by["by_class"]}))
+    tuned = {"after fine-tuning": by["by_client_fine_tuned"]} if "by_client_fine_tuned" in by else {}
+    console.print(columns("client", {"accuracy": by["by_client"]} | tuned))
+
+
+def columns(what: str, values: dict[str, dict[str, float]]) -> Table:
+    table = folding(what, *values)
+    for name in next(iter(values.values())):
+        table.add_row(name, *(number(column.get(name)) for column in values.values()))
+    return table
+
+
 def accuracies(rows: Sequence[Record]) -> list[float]:
     return [row["accuracy"] for row in rows if row.get("accuracy") is not None]
 

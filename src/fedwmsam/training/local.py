@@ -50,7 +50,7 @@ class Backprop:
         self.calls, self.losses = 0, torch.zeros((), dtype=task.dtype, device=task.device)
 
     def start(self, step: Step) -> None:
-        self.batch, self.seed, self.first = self.samples.batch(step.index), step.seed, True
+        self.batch, self.seed, self.first = self.samples.batch(step.index, step.seed), step.seed, True
 
     def __call__(self, w: Tensor) -> Tensor:
         gradient, loss = self.task.gradient(w, self.batch, seed=self.seed, keep_buffers=self.first)
@@ -63,7 +63,7 @@ class Backprop:
         """The gradient over the given batches together, weighted by their sizes; changes no buffer."""
         total, count = torch.zeros_like(w), 0
         for step in steps:
-            batch = self.samples.batch(step.index)
+            batch = self.samples.batch(step.index, step.seed)
             gradient, _ = self.task.gradient(w, batch, seed=step.seed, keep_buffers=False)
             total.add_(gradient, alpha=len(step.index))
             count, self.calls = count + len(step.index), self.calls + 1

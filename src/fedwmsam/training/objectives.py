@@ -35,6 +35,10 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(dim=-1) == targets).double().mean()
 
 
+def top5(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.topk(5, dim=-1).indices == targets[:, None]).any(dim=-1).double().mean()
+
+
 def label_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Multi-label: the share of single labels that are right at threshold 0.5."""
     return ((outputs > 0) == (targets > 0.5)).double().mean()

@@ -25,7 +25,9 @@ class Samples(Protocol):
     """One client's data, or a test set: batches by index."""
 
     def __len__(self) -> int: ...
-    def batch(self, index: Tensor) -> Batch: ...
+    def batch(self, index: Tensor, seed: int | None = None) -> Batch:
+        """These samples; a seed means training, where they may be augmented by what it keys."""
+        ...
 
 
 class Task:
@@ -92,9 +94,12 @@ class Task:
             return torch.cat([self.model(piece) for piece in torch.split(inputs, batch_size)])
 
     def evaluate(self, w: Tensor, buffers: Vectors, samples: Samples) -> dict[str, float]:
+        return measure(self.objective, *self.outputs_of(w, buffers, samples))
+
+    def outputs_of(self, w: Tensor, buffers: Vectors, samples: Samples) -> tuple[Tensor, Tensor]:
         self.load(w)
         self.load_buffers(buffers)
-        return measure(self.objective, *self.outputs(samples))
+        return self.outputs(samples)
 
     def load(self, w: Tensor) -> None:
         self._weights.copy_(w)

@@ -27,7 +27,8 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
     """The cosine between a and b; 0 where either is zero, because a missing momentum agrees with nothing."""
     lengths = (norm(a) * norm(b)).squeeze(-1)
     product = (a * b).sum(dim=-1)
-    return torch.where(lengths > 0, product / torch.where(lengths > 0, lengths, 1.0), 0.0)
+    # Rounding may carry the quotient past 1.
+    return torch.where(lengths > 0, product / torch.where(lengths > 0, lengths, 1.0), 0.0).clamp(-1.0, 1.0)
 
 
 def clip(v: Tensor, max_norm: float) -> Tensor:

@@ -1,0 +1,161 @@
+"""MNIST and the data sets that were published in its form: four IDX files, 28 x 28 grey pixels, ten classes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedwmsam.data.base import Array, Dataset, Normalise, Split, make_split
+from fedwmsam.data.download import DownloadError, download, file_md5
+from fedwmsam.data.idx import read_idx
+from fedwmsam.data.places import DATA_VARIABLE, cache_folder, candidates
+from fedwmsam.errors import InputError
+
+
+@dataclass(frozen=True)
+class Family:
+    title: str
+    folder: str
+    url: str
+    md5: Mapping[str, str]
+    mean: float
+    std: float
+    class_names: tuple[str, ...]
+    hint: str = ""  # another way to get it
+
+
+FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+FASHION_NAMES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+
+
+def _checksums(*values: str) -> dict[str, str]:
+    return dict(zip(FILES, values, strict=True))
+
+
+FAMILIES = {
+    "mnist": Family(
+        title="MNIST",
+        folder="mnist",
+        url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+        md5=_checksums(
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+        ),
+        mean=0.1307,
+        std=0.3081,
+        class_names=tuple("0123456789"),
+    ),
+    "fashion-mnist": Family(
+        title="Fashion-MNIST",
+        folder="fashion-mnist",
+        url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        md5=_checksums(
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+        ),
+        mean=0.2860,
+        std=0.3530,
+        class_names=FASHION_NAMES,
+        hint=", or run `apt-get install dataset-fashion-mnist`",
+    ),
+    "kmnist": Family(
+        title="KMNIST",
+        folder="kmnist",
+        url="http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
+        md5=_checksums(
+            "bdb82020997e1d708af4cf47b453dcf7",
+            "e144d726b3acfaa3e44228e80efcd344",
+            "5c965bf0a639b31b8f53240b1b52f4d7",
+            "7320c461ea6c1c855c0b718fb2a4b134",
+        ),
+        mean=0.1918,
+        std=0.3483,
+        class_names=("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
+    ),
+}
+
+
+def load_mnist(name: str, data_dir: Path | None) -> Dataset:
+    family = FAMILIES[name]
+    folder = _folder(family, data_dir)
+    return Dataset(
+        name=name,
+        train=_read_part(folder, "train"),
+        test=_read_part(folder, "t10k"),
+        classes=10,
+        source=str(folder),
+        prepare=Normalise((family.mean,), (family.std,)),
+        class_names=family.class_names,
+    )
+
+
+def _folder(family: Family, data_dir: Path | None) -> Path:
+    """The first place that holds all four files; the last one, the user's cache, is filled by a download."""
+    for folder in candidates(data_dir, (family.folder,)):
+        if not _missing(folder):
+            _refuse_another_family(folder, family)
+            return folder
+    cache = cache_folder() / family.folder
+    try:
+        download(family.url, {name: family.md5[name] for name in _missing(cache)}, cache)
+    except DownloadError as error:
+        place = data_dir or cache
+        raise InputError(
+            f"{family.title} was not found and could not be downloaded ({error}): put {', '.join(_missing(place))} "
+            f"into {place}, or all four files into the folder that ${DATA_VARIABLE} names{family.hint}"
+        ) from error
+    return cache
+
+
+def _missing(folder: Path) -> list[str]:
+    return [name for name in FILES if _plain_or_packed(folder / name) is None]
+
+
+def _plain_or_packed(packed: Path) -> Path | None:
+    return next((path for path in (packed.with_suffix(""), packed) if path.is_file()), None)
+
+
+def _refuse_another_family(folder: Path, family: Family) -> None:
+    """All use the same file names, so a folder may hold another one of them, which would train without complaint."""
+    path = folder / FILES[1]
+    checksum = file_md5(path) if path.is_file() else ""
+    for other in FAMILIES.values():
+        if other.title != family.title and checksum == other.md5[path.name]:
+            raise InputError(
+                f"{path} belongs to {other.title}, expected {family.title}: put the files of {family.title} into "
+                f"{folder / family.folder}"
+            )
+
+
+def _read_part(folder: Path, part: str) -> Split:
+    images_path = _plain_or_packed(folder / f"{part}-images-idx3-ubyte.gz")
+    labels_path = _plain_or_packed(folder / f"{part}-labels-idx1-ubyte.gz")
+    assert images_path is not None and labels_path is not None, "the folder was chosen because it holds them"
+    images, labels = read_idx(images_path), read_idx(labels_path)
+    _check_bytes(images, (28, 28), images_path)
+    _check_bytes(labels, (), labels_path)
+    if len(images) != len(labels):
+        raise InputError(
+            f"{images_path} holds {len(images)} images but {labels_path} holds {len(labels)} labels, "
+            "expected as many: get both again"
+        )
+    if labels.max() > 9:
+        raise InputError(f"{labels_path} holds the label {labels.max()}, expected 0 to 9: get it again")
+    return make_split(images[:, None], labels)
+
+
+def _check_bytes(array: Array, item_shape: tuple[int, ...], path: Path) -> None:
+    if array.dtype != np.uint8 or array.shape[1:] != item_shape:
+        expected = " x ".join(map(str, ("n", *item_shape)))
+        found = " x ".join(map(str, array.shape))
+        raise InputError(f"{path} holds {found} items of {array.dtype}, expected {expected} of uint8: get it again")

@@ -1,0 +1,210 @@
+"""Pickle files that hold only dictionaries, lists, numbers, text and byte arrays, read without Python's unpickler.
+
+Unpickling runs whatever a file names. Here the file's instructions are walked by pickletools, which executes nothing,
+and the few that plain data need are carried out on a stack of our own: no import, no call, and no memory for a length
+that is merely claimed. Everything else is refused. numpy's part in such files is played by the two stand-ins below.
+"""
+
+import math
+import pickletools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedwmsam.data.base import Array
+from fedwmsam.errors import InputError
+
+ARRAY_MAKERS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
+NAMES = {*ARRAY_MAKERS, "numpy ndarray", "numpy dtype", "_codecs encode"}
+CONSTANTS = {
+    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1",
+    "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
+    "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
+}  # fmt: skip
+DAMAGE = (
+    ValueError, IndexError, KeyError, TypeError, OverflowError, AttributeError, MemoryError, RecursionError,
+    DeprecationWarning,  # pickletools decodes unusual escapes with one, which may have been made an error
+)  # fmt: skip
+
+
+class Refused(ValueError):
+    """The file asks for something that plain data do not need."""
+
+
+class Name:
+    """A class or function the file names; never looked up."""
+
+    def __init__(self, text: str) -> None:
+        if text not in NAMES:
+            raise Refused(f"it names {text.replace(' ', '.')!r}")
+        self.text = text
+
+
+class ByteType:
+    """Stands in for the dtype of bytes, the only one such files need."""
+
+
+class ByteArray:
+    """Stands in for a numpy array until its content is known."""
+
+    array: Array | None = None
+
+    def fill(self, state: tuple[Any, ...]) -> None:
+        _version, shape, dtype, fortran, content = state
+        content = content.encode("latin-1") if isinstance(content, str) else content
+        sizes_are_right = all(type(size) is int and size > 0 for size in shape)
+        if not isinstance(dtype, ByteType) or not sizes_are_right or math.prod(shape) != len(content):
+            raise Refused("it holds an array whose shape and content differ")
+        self.array = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+def read_plain_pickle(path: Path, most_bytes: int) -> dict[str, Any]:
+    """The dictionary a pickle file holds, its keys as text and its byte arrays as numpy arrays."""
+    try:
+        if not 0 < path.stat().st_size <= most_bytes:
+            raise Refused(f"it is not 1 to {most_bytes} bytes long")
+        result = _Machine().run(path.read_bytes())
+        if not isinstance(result, dict):
+            raise Refused("it holds no dictionary")
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}): check the file") from error
+    except DAMAGE as error:
+        raise InputError(f"{path} is not a pickle of plain data ({_short(error)}): get it again") from error
+    return {key: value.array if isinstance(value, ByteArray) else value for key, value in result.items()}
+
+
+def _short(error: BaseException) -> str:
+    words = " ".join(str(error).split())
+    return words[:200] or type(error).__name__
+
+
+class _Machine:
+    """The stack machine of the pickle format, cut down to plain data."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []  # the stacks under each mark
+        self.memo: dict[int, Any] = {}
+
+    def run(self, content: bytes) -> Any:
+        for opcode, argument, _ in pickletools.genops(content):
+            name = opcode.name
+            if name in CONSTANTS:
+                self.stack.append(argument)
+            elif name in STEPS:
+                STEPS[name](self, argument)
+            elif name == "STOP":
+                return self.stack.pop()
+            else:
+                raise Refused(f"it uses {name}")
+        raise Refused("it has no end")
+
+    def push(self, value: Any) -> None:
+        self.stack.append(value)
+
+    def mark(self) -> None:
+        self.below.append(self.stack)
+        self.stack = []
+
+    def since_mark(self) -> list[Any]:
+        items, self.stack = self.stack, self.below.pop()
+        return items
+
+    def last(self, count: int) -> tuple[Any, ...]:
+        if len(self.stack) < count:
+            raise Refused("it ends its lists before they begin")
+        items = tuple(self.stack[len(self.stack) - count :])
+        del self.stack[len(self.stack) - count :]
+        return items
+
+    def append(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, list):
+            raise Refused("it appends to what is no list")
+        target.extend(items)
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        if not isinstance(target, dict) or len(items) % 2:
+            raise Refused("it sets items of what is no dictionary")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            # Text only: the hash of tuples nested by reference would take time exponential in the file's length.
+            target[_text(key)] = value
+
+    def make_dict(self) -> None:
+        items = self.since_mark()
+        self.stack.append({})
+        self.set_items(items)
+
+    def call(self) -> None:
+        name, arguments = self.last(2)
+        if not isinstance(name, Name) or not isinstance(arguments, tuple):
+            raise Refused("it calls what is no known name")
+        if name.text in ARRAY_MAKERS:
+            self.stack.append(ByteArray())
+        elif name.text == "numpy dtype" and _text(arguments[0]) in ("u1", "uint8"):
+            self.stack.append(ByteType())
+        elif name.text == "_codecs encode" and arguments[1:] in (("latin1",), ("latin-1",)):
+            self.stack.append(arguments[0].encode("latin-1"))
+        else:
+            raise Refused(f"it calls {name.text.replace(' ', '.')} with other arguments than plain data need")
+
+    def build(self) -> None:
+        (state,) = self.last(1)
+        target = self.stack[-1]
+        if isinstance(target, ByteArray):
+            target.fill(state)
+        elif not isinstance(target, ByteType):  # a dtype's state only repeats what its name said
+            raise Refused(f"it changes a {type(target).__name__}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if not isinstance(value, str):
+        raise Refused(f"it uses a {type(value).__name__} as a key")
+    return value
+
+
+def _put(machine: _Machine, index: int) -> None:
+    machine.memo[index] = machine.stack[-1]
+
+
+def _get(machine: _Machine, index: int) -> None:
+    machine.push(machine.memo[index])
+
+
+STEPS: dict[str, Callable[[_Machine, Any], None]] = {
+    "PROTO": lambda machine, _: None,
+    "FRAME": lambda machine, _: None,
+    "MARK": lambda machine, _: machine.mark(),
+    "NONE": lambda machine, _: machine.push(None),
+    "NEWTRUE": lambda machine, _: machine.push(True),
+    "NEWFALSE": lambda machine, _: machine.push(False),
+    "EMPTY_DICT": lambda machine, _: machine.push({}),
+    "EMPTY_LIST": lambda machine, _: machine.push([]),
+    "EMPTY_TUPLE": lambda machine, _: machine.push(()),
+    "DICT": lambda machine, _: machine.make_dict(),
+    "LIST": lambda machine, _: machine.push(machine.since_mark()),
+    "TUPLE": lambda machine, _: machine.push(tuple(machine.since_mark())),
+    "TUPLE1": lambda machine, _: machine.push(machine.last(1)),
+    "TUPLE2": lambda machine, _: machine.push(machine.last(2)),
+    "TUPLE3": lambda machine, _: machine.push(machine.last(3)),
+    "APPEND": lambda machine, _: machine.append(list(machine.last(1))),
+    "APPENDS": lambda machine, _: machine.append(machine.since_mark()),
+    "SETITEM": lambda machine, _: machine.set_items(list(machine.last(2))),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
+    "PUT": _put,
+    "BINPUT": _put,
+    "LONG_BINPUT": _put,
+    "MEMOIZE": lambda machine, _: _put(machine, len(machine.memo)),
+    "GET": _get,
+    "BINGET": _get,
+    "LONG_BINGET": _get,
+    "GLOBAL": lambda machine, text: machine.push(Name(text)),
+    "STACK_GLOBAL": lambda machine, _: machine.push(Name(" ".join(map(_text, machine.last(2))))),
+    "REDUCE": lambda machine, _: machine.call(),
+    "BUILD": lambda machine, _: machine.build(),
+}

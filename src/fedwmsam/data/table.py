@@ -1,0 +1,146 @@
+"""Tables: CSV files with a header, numeric feature columns, a label column and perhaps a client column.
+
+The label is the column `label`, else the last one (`label="name"` chooses another); its different values are the
+classes. A column `client` names each row's natural client. Features are standardised by the training rows. A fifth of
+the rows is held out for testing.
+"""
+
+import csv
+import math
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedwmsam.data.base import Array, Dataset, as_float, held_out, make_dataset, standardise
+from fedwmsam.errors import InputError
+from fedwmsam.wording import unknown
+
+CLIENT = "client"
+LARGEST_NUMBER = float(np.finfo(np.float32).max)
+FEWEST_TO_DOUBT = 50  # rows; in a smaller table each row may well have a class of its own
+
+
+class _Table:
+    """The columns of a table, filled row by row; numbers are kept as an array, which takes 8 bytes each."""
+
+    def __init__(self, path: Path, header: list[str], label: str | None) -> None:
+        self.path, self.header = path, header
+        _check_header(path, header)
+        if label is not None and label not in header:
+            raise InputError(f"{path}: {unknown('column', str(label), header)}")
+        self.label = label or ("label" if "label" in header else header[-1])
+        self.features = [name for name in header if name not in (self.label, CLIENT)]
+        if not self.features:
+            raise InputError(f"{path} has no feature column besides {self.label!r}, expected at least one: add one")
+        self.numbers, self.labels, self.clients = array("d"), list[str](), list[str]()
+
+    def add(self, line: int, row: list[str]) -> None:
+        if len(row) != len(self.header):
+            raise InputError(
+                f"{self.path}, line {line}: {len(row)} cells, expected {len(self.header)} as in the header: "
+                "correct the line"
+            )
+        for name, cell in zip(self.header, row, strict=True):
+            if name == self.label:
+                self.labels.append(self._text(cell, line, name))
+            elif name == CLIENT:
+                self.clients.append(self._text(cell, line, name))
+            else:
+                self.numbers.append(self._number(cell, line, name))
+
+    def _text(self, cell: str, line: int, name: str) -> str:
+        if not cell.strip():
+            raise InputError(f"{self.path}, line {line}: the column {name!r} is empty, expected a value: fill it in")
+        return cell.strip()
+
+    def _number(self, cell: str, line: int, name: str) -> float:
+        try:
+            value = float(cell)
+        except ValueError:
+            value = math.nan
+        if not abs(value) <= LARGEST_NUMBER:
+            raise InputError(
+                f"{self.path}, line {line}: the column {name!r} holds {_brief(cell)}, expected a finite number: "
+                "correct the cell or drop the line"
+            )
+        return value
+
+
+def load_csv(path: Path, *, label: str | None = None) -> Dataset:
+    table = _read(path, label)
+    classes, labels = _classes(table)
+    test = held_out(len(labels))
+    if not test.any():
+        raise InputError(f"{path} has {len(labels)} rows, expected at least 2, one to train and one to test: add rows")
+    rows = np.frombuffer(table.numbers, np.float64).reshape(len(labels), len(table.features))
+    inputs = standardise(rows[~test], rows[test], table.features, str(path))
+    owners = np.array(table.clients)
+    return make_dataset(
+        path.stem,
+        str(path),
+        inputs,
+        (labels[~test], labels[test]),
+        classes=len(classes),
+        prepare=as_float,
+        class_names=classes,
+        groups=(owners[~test], owners[test]) if table.clients else None,
+    )
+
+
+def _read(path: Path, label: str | None) -> _Table:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            lines = _rows(csv.reader(stream, strict=True))
+            _, header = next(lines, (1, []))
+            table = _Table(path, [name.strip() for name in header], label)
+            for line, row in lines:
+                table.add(line, row)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error.reason}): save it as CSV in UTF-8") from error
+    except (csv.Error, OSError) as error:
+        raise InputError(f"{path} cannot be read as CSV ({error}): save it again as CSV") from error
+    return table
+
+
+def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the number of the line they end on; empty lines are passed over."""
+    for row in reader:
+        if row:
+            yield reader.line_num, row
+
+
+def _check_header(path: Path, header: list[str]) -> None:
+    if not header or not all(header) or len(set(header)) < len(header) or all(map(_is_number, header)):
+        found = _brief(",".join(header))
+        raise InputError(
+            f"{path} begins with {found}, expected a header with a different name for each column: add one"
+        )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _classes(table: _Table) -> tuple[tuple[str, ...], Array]:
+    """The different labels, in the order of their numbers if all are whole numbers, and each row's place in it."""
+    different = set(table.labels)
+    if len(different) == len(table.labels) and len(different) >= FEWEST_TO_DOUBT:
+        raise InputError(
+            f"{table.path}: the label column {table.label!r} has a different value in every row, expected classes: "
+            "name the right column with the option label"
+        )
+    numeric = all(text.removeprefix("-").isdecimal() and len(text) < 16 for text in different)
+    names = sorted(different, key=int) if numeric else sorted(different)
+    number = {name: index for index, name in enumerate(names)}
+    return tuple(names), np.array([number[text] for text in table.labels], np.int64)
+
+
+def _brief(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:60] + "...")

@@ -1,0 +1,34 @@
+"""The paper's LeNet: two wide convolutions, three fully connected layers."""
+
+from torch import nn
+
+from fedwmsam.models.images import Shape, image_size
+
+KERNEL, POOL, FEATURES = 5, 2, 64
+SMALLEST = ((1 * POOL) + KERNEL - 1) * POOL + KERNEL - 1  # leaves one pixel after both convolutions and both pools
+
+
+def lenet(shape: Shape, classes: int) -> nn.Module:
+    """797,962 parameters for 3 × 32 × 32 and 10 classes."""
+    channels, height, width = image_size("lenet", shape, SMALLEST)
+    return nn.Sequential(
+        nn.Conv2d(channels, FEATURES, KERNEL),
+        nn.ReLU(),
+        nn.MaxPool2d(POOL),
+        nn.Conv2d(FEATURES, FEATURES, KERNEL),
+        nn.ReLU(),
+        nn.MaxPool2d(POOL),
+        nn.Flatten(),
+        nn.Linear(FEATURES * _left(height) * _left(width), 384),
+        nn.ReLU(),
+        nn.Linear(384, 192),
+        nn.ReLU(),
+        nn.Linear(192, classes),
+    )
+
+
+def _left(side: int) -> int:
+    """What two unpadded convolutions, each followed by a pool, leave of one side of the image."""
+    for _ in range(2):
+        side = (side - KERNEL + 1) // POOL
+    return side

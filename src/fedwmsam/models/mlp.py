@@ -1,0 +1,24 @@
+"""Fully connected models for inputs of any shape."""
+
+import math
+
+from torch import nn
+
+Shape = tuple[int, ...]
+
+
+def mlp(shape: Shape, classes: int) -> nn.Module:
+    """Two hidden layers of 200, as in the paper's Fashion-MNIST runs: 199,210 parameters for 28 × 28 and 10 classes."""
+    return nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(math.prod(shape), 200),
+        nn.ReLU(),
+        nn.Linear(200, 200),
+        nn.ReLU(),
+        nn.Linear(200, classes),
+    )
+
+
+def linear(shape: Shape, classes: int) -> nn.Module:
+    """Multinomial logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))

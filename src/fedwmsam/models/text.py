@@ -1,0 +1,43 @@
+"""A model that predicts the next character of a text."""
+
+from torch import Tensor, nn
+
+from fedwmsam.errors import InputError
+
+Shape = tuple[int, ...]
+WINDOW = 12
+
+
+class NextCharacter(nn.Module):
+    """Two hidden layers over the embeddings of the last characters (at most 12 of the context).
+
+    Chosen for speed: with half a minute of one CPU core it learnt more than GRUs and convolutions did, because a GRU's
+    step takes five times as long over 16 characters and twenty times as long over 64. It cannot see further back.
+    """
+
+    def __init__(self, context: int, vocabulary: int, width: int = 32, hidden: int = 256) -> None:
+        super().__init__()
+        self.window = min(context, WINDOW)
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.layers = nn.Sequential(
+            nn.Linear(self.window * width, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, vocabulary),
+        )
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """Logits (batch, vocabulary) from int64 characters (batch, context)."""
+        recent: Tensor = self.embedding(characters[:, -self.window :])
+        logits: Tensor = self.layers(recent.flatten(1))
+        return logits
+
+
+def char(shape: Shape, classes: int) -> nn.Module:
+    if len(shape) != 1 or shape[0] < 1:
+        raise InputError(
+            f"The model 'char' takes sequences of characters of shape (context length,), not inputs of shape {shape}: "
+            "choose a model for images."
+        )
+    return NextCharacter(shape[0], classes)
