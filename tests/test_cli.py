@@ -111,9 +111,9 @@ def test_the_saved_model_has_the_saved_accuracy(run_folder: Path) -> None:
 
     digits = load_dataset("digits")
     result = Result.load(run_folder)
-    accuracy = (result.predict(digits.test_inputs).argmax(1) == digits.test_labels).double().mean()
+    accuracy = (result.predict(digits.prepared(digits.test)[0]).argmax(1) == digits.test.labels).double().mean()
     assert float(accuracy) == pytest.approx(rows(run_folder)[-1]["accuracy"])
-    best = result.evaluate((digits.test_inputs, digits.test_labels), best=True)
+    best = result.evaluate(digits.prepared(digits.test), best=True)
     assert result.best_round is not None
     assert best["accuracy"] == pytest.approx(rows(run_folder)[result.best_round - 1]["accuracy"])
 

@@ -178,12 +178,14 @@ def test_digits_are_split_the_same_way_every_time() -> None:
     np.random.seed(1)
     torch.manual_seed(1)
     second = load_dataset("digits")
-    for field in ("inputs", "labels", "test_inputs", "test_labels"):
-        assert torch.equal(getattr(first, field), getattr(second, field))
-    assert first.inputs.shape == (1442, 1, 8, 8) and first.test_inputs.shape == (355, 1, 8, 8)
-    assert first.inputs.dtype == first.test_inputs.dtype == torch.float32
-    assert first.labels.dtype == first.test_labels.dtype == torch.int64
-    shares = torch.bincount(first.test_labels) / (torch.bincount(first.labels) + torch.bincount(first.test_labels))
+    for one, other in ((first.train, second.train), (first.test, second.test)):
+        assert torch.equal(one.inputs, other.inputs) and torch.equal(one.labels, other.labels)
+    assert first.input_shape == (1, 8, 8) and len(first.train) == 1442 and len(first.test) == 355
+    assert first.prepared(first.train)[0].dtype == first.prepared(first.test)[0].dtype == torch.float32
+    assert first.train.labels.dtype == first.test.labels.dtype == torch.int64
+    shares = torch.bincount(first.test.labels) / (
+        torch.bincount(first.train.labels) + torch.bincount(first.test.labels)
+    )
     assert (shares - 0.2).abs().max() < 0.01
 
 
@@ -191,13 +193,15 @@ def test_digits_keep_every_sample_once_and_are_standardised_by_the_training_part
     from sklearn.datasets import load_digits
 
     digits = load_dataset("digits")
-    assert abs(digits.inputs.mean()) < 1e-5 and abs(digits.inputs.std() - 1) < 1e-3
-    assert abs(digits.test_inputs.mean()) > 1e-5, "the test part must not be standardised by itself"
+    assert (
+        abs(digits.prepared(digits.train)[0].mean()) < 1e-5 and abs(digits.prepared(digits.train)[0].std() - 1) < 1e-3
+    )
+    assert abs(digits.prepared(digits.test)[0].mean()) > 1e-5, "the test part must not be standardised by itself"
     images, labels = load_digits(return_X_y=True)
-    low, high = float(digits.inputs.min()), float(digits.inputs.max())
-    together = torch.cat([digits.inputs, digits.test_inputs]).flatten(1)
+    low, high = float(digits.prepared(digits.train)[0].min()), float(digits.prepared(digits.train)[0].max())
+    together = torch.cat([digits.prepared(digits.train)[0], digits.prepared(digits.test)[0]]).flatten(1)
     pixels = ((together - low) / (high - low) * 16).round().to(torch.int64).tolist()
-    targets = torch.cat([digits.labels, digits.test_labels]).tolist()
+    targets = torch.cat([digits.train.labels, digits.test.labels]).tolist()
     found = sorted(zip(map(tuple, pixels), targets, strict=True))
     assert found == sorted(zip(map(tuple, images.astype(int).tolist()), labels.tolist(), strict=True))
 
@@ -266,20 +270,30 @@ def test_paths_that_lead_nowhere_or_to_another_kind_of_file(tmp_path: Path) -> N
 def test_the_real_fashion_mnist(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(places, "SYSTEM_DATA", SYSTEM_FASHION.parent)
     fashion = load_dataset("fashion-mnist")
-    assert fashion.inputs.shape == (60000, 1, 28, 28) and fashion.test_inputs.shape == (10000, 1, 28, 28)
-    assert torch.bincount(fashion.labels).tolist() == [6000] * 10
-    assert torch.bincount(fashion.test_labels).tolist() == [1000] * 10
-    assert abs(fashion.inputs.mean()) < 1e-3 and abs(fashion.inputs.std() - 1) < 1e-3
+    assert fashion.prepared(fashion.train)[0].shape == (60000, 1, 28, 28) and fashion.prepared(fashion.test)[
+        0
+    ].shape == (10000, 1, 28, 28)
+    assert torch.bincount(fashion.train.labels).tolist() == [6000] * 10
+    assert torch.bincount(fashion.test.labels).tolist() == [1000] * 10
+    assert (
+        abs(fashion.prepared(fashion.train)[0].mean()) < 1e-3
+        and abs(fashion.prepared(fashion.train)[0].std() - 1) < 1e-3
+    )
     assert fashion.classes == 10 and fashion.source == str(SYSTEM_FASHION)
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_fashion_files_become_normalised_tensors(bare_machine: Path, tmp_path: Path, packed: bool) -> None:
     fashion = load_dataset("fashion-mnist", write_fashion(tmp_path / "mine", fill=255, packed=packed))
-    assert fashion.inputs.shape == (6, 1, 28, 28) and fashion.test_inputs.shape == (3, 1, 28, 28)
-    assert fashion.inputs.dtype == torch.float32 and fashion.labels.dtype == torch.int64
-    assert torch.allclose(fashion.inputs, torch.tensor((1 - 0.2860) / 0.3530))
-    assert fashion.labels.tolist() == [0, 1, 2, 3, 4, 5]
+    assert fashion.prepared(fashion.train)[0].shape == (6, 1, 28, 28) and fashion.prepared(fashion.test)[0].shape == (
+        3,
+        1,
+        28,
+        28,
+    )
+    assert fashion.prepared(fashion.train)[0].dtype == torch.float32 and fashion.train.labels.dtype == torch.int64
+    assert torch.allclose(fashion.prepared(fashion.train)[0], torch.tensor((1 - 0.2860) / 0.3530))
+    assert fashion.train.labels.tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def test_fashion_is_looked_up_in_the_promised_order(
@@ -417,7 +431,7 @@ def test_a_download_fills_the_cache_once(server: Server, bare_machine: Path, cap
     assert load_dataset("fashion-mnist").source == str(bare_machine)
     assert names_in(bare_machine) == set(FASHION_NAMES)
     assert all((bare_machine / name).read_bytes() == server.files[name] for name in FASHION_NAMES)
-    assert len(load_dataset("fashion-mnist").labels) == 6
+    assert len(load_dataset("fashion-mnist").train) == 6
     assert [status for _, _, status in server.requests] == [200] * 4
     assert capfd.readouterr().out == ""
 
@@ -436,7 +450,7 @@ def test_an_interrupted_download_is_resumed(server: Server, bare_machine: Path) 
     assert names_in(bare_machine) == {FASHION_NAMES[0] + ".part"}
     server.hang_up_after = None
     server.requests.clear()
-    assert len(load_dataset("fashion-mnist").labels) == 6
+    assert len(load_dataset("fashion-mnist").train) == 6
     assert server.requests[0] == (FASHION_NAMES[0], "bytes=20-", 206)
     assert len(server.requests) == 4, "the first file was begun afresh"
     assert names_in(bare_machine) == set(FASHION_NAMES)
@@ -450,7 +464,7 @@ def leave_part(folder: Path, content: bytes) -> None:
 def test_a_server_without_ranges_sends_everything_again(server: Server, bare_machine: Path) -> None:
     server.ranges = False
     leave_part(bare_machine, server.files[FASHION_NAMES[0]][:20])
-    assert len(load_dataset("fashion-mnist").labels) == 6
+    assert len(load_dataset("fashion-mnist").train) == 6
     assert len(server.requests) == 4
 
 
@@ -463,7 +477,7 @@ def test_a_complete_leftover_is_used(server: Server, bare_machine: Path) -> None
 @pytest.mark.parametrize("leftover", [b"wrong", b"x" * 100_000])
 def test_a_wrong_leftover_is_replaced(server: Server, bare_machine: Path, leftover: bytes) -> None:
     leave_part(bare_machine, leftover)
-    assert len(load_dataset("fashion-mnist").labels) == 6
+    assert len(load_dataset("fashion-mnist").train) == 6
     assert names_in(bare_machine) == set(FASHION_NAMES)
     assert len(server.requests) == 5
 
@@ -492,7 +506,7 @@ def test_an_endless_download_is_stopped(server: Server, bare_machine: Path, monk
 
 def test_two_downloads_at_once_do_not_disturb_each_other(server: Server, bare_machine: Path) -> None:
     found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(len(load_dataset("fashion-mnist").labels))) for _ in "1234"]
+    threads = [threading.Thread(target=lambda: found.append(len(load_dataset("fashion-mnist").train))) for _ in "1234"]
     for thread in threads:
         thread.start()
     for thread in threads:

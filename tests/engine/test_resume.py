@@ -34,11 +34,22 @@ def contents(folder):
 
 @pytest.mark.parametrize("kind", ["plain", "dropout", "batchnorm"])
 def test_kill_9_at_random_moments(tmp_path, kind):
+    kill_and_compare(tmp_path, kind, times=3)
+
+
+@pytest.mark.slow
+def test_kill_9_many_times(tmp_path):
+    for trial in range(4):
+        (tmp_path / str(trial)).mkdir()
+        kill_and_compare(tmp_path / str(trial), "dropout", times=8)
+
+
+def kill_and_compare(tmp_path, kind, times):
     finish(tmp_path / "whole", kind)
     folder, seed = tmp_path / "killed", random.randrange(2**32)
     chance, kills = random.Random(seed), 0
     print("seed", seed)
-    while kills < 3:
+    while kills < times:
         process = start(folder, kind)
         deadline = time.monotonic() + 60
         while not (folder / "metrics.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:

@@ -1,0 +1,115 @@
+"""Accuracy by class and client, against numbers made by hand."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedwmsam.evaluation import Breakdown, fine_tuned
+from fedwmsam.experiment import prepare, resolve
+from fedwmsam.training.task import calm_torch
+
+OUTPUTS = torch.eye(3)[[0, 0, 1, 1, 2, 0]]  # predictions
+TARGETS = torch.tensor([0, 0, 1, 1, 1, 2])  # class 0: 2 of 2 right, class 1: 2 of 3, class 2: 0 of 1
+
+
+def test_by_class():
+    breakdown = Breakdown(4, torch.ones(1, 4))
+    found = breakdown.by_class(OUTPUTS, TARGETS)
+    assert found[:3].tolist() == pytest.approx([1.0, 2 / 3, 0.0]) and found[3].isnan()
+
+
+def test_by_client_weighs_classes_by_the_clients_own_mix():
+    mixes = torch.tensor([[10, 0, 0], [0, 5, 5], [0, 0, 7]])
+    breakdown = Breakdown(3, mixes)
+    assert breakdown.by_client(OUTPUTS, TARGETS).tolist() == pytest.approx([1.0, 1 / 3, 0.0])
+    columns = breakdown.columns(OUTPUTS, TARGETS)
+    assert columns["worst_client_accuracy"] == 0.0
+    assert columns["tenth_percentile_accuracy"] == pytest.approx(np.quantile([1.0, 1 / 3, 0.0], 0.1))
+
+
+def test_a_class_the_test_data_lack_does_not_count():
+    assert Breakdown(4, torch.tensor([[5, 0, 0, 5]])).by_client(OUTPUTS, TARGETS).tolist() == [1.0]
+
+
+def test_by_group_uses_the_groups_own_samples():
+    breakdown = Breakdown(3, torch.ones(2, 3), groups=torch.tensor([0, 0, 0, 1, 1, 1]))
+    assert breakdown.by_client(OUTPUTS, TARGETS).tolist() == pytest.approx([1.0, 1 / 3])
+
+
+def test_the_metrics_tell_the_worst_client_and_fine_tuning_helps_it(tmp_path):
+    experiment = prepare(resolve({"rounds": 8, "partition": "pathological:2", "clients": 10}))
+    result = experiment.run(experiment.create(tmp_path / "run"))
+    found = experiment.examine(result.model, fine_tune=1, lr=0.05)
+    assert found["worst_client_accuracy"] == min(found["by_client"].values())
+    assert result.rows[-1]["worst_client_accuracy"] == pytest.approx(found["worst_client_accuracy"])
+    assert result.rows[-1]["worst_client_accuracy"] <= result.rows[-1]["tenth_percentile_accuracy"]
+    before, after = np.array(list(found["by_client"].values())), np.array(list(found["by_client_fine_tuned"].values()))
+    assert after.mean() > before.mean() + 0.1
+
+
+def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
+    """One epoch at a vanishing step size leaves every client where the global model is."""
+    experiment = prepare(resolve({"rounds": 1, "clients": 4}))
+    result = experiment.run(experiment.create(tmp_path / "run"))
+    with calm_torch():
+        w, buffers = experiment.task.adopt(result.model)
+        from fedwmsam.api import make_federation
+
+        federation = make_federation(
+            experiment.config, experiment.config.make_method(), experiment.task, experiment.clients
+        )
+        tuned = fine_tuned(federation, w, buffers, experiment.test, experiment.breakdown, 1, 1e-12)
+        plain = experiment.breakdown.by_client(*experiment.task.outputs_of(w, buffers, experiment.test))
+    assert torch.allclose(tuned, plain)
+
+
+@pytest.fixture
+def speakers(tmp_path):
+    """A small text by three speakers."""
+    lines = [{"speaker": name, "text": f"{name} says so, and says so again. " * 12} for name in ("Ann", "Bob", "Cid")]
+    path = tmp_path / "talk.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def test_a_natural_split_has_a_client_for_each_group(cli, speakers, tmp_path):
+    arguments = ["--dataset", f"{speakers},context=8,stride=2", "--partition", "natural", "--model", "char"]
+    outcome = cli("run", *arguments, "--participation", "1", "--rounds", "2", "--out", tmp_path, "--name", "r")
+    assert outcome.code == 0, outcome.err
+    data = json.loads((tmp_path / "r" / "data.json").read_text())
+    assert data["group_names"] == ["Ann", "Bob", "Cid"] and len(data["class_counts"]) == 3
+    outcome = cli("evaluate", tmp_path / "r")
+    assert outcome.code == 0 and "Ann" in outcome.out and "worst_client_accuracy" in outcome.out
+    refused = cli("run", *arguments, "--clients", "7", "--rounds", "2", "--out", tmp_path)
+    assert refused.code == 2 and "3" in refused.err
+
+
+def test_the_partition_command_draws(cli, tmp_path):
+    picture = tmp_path / "split.png"
+    outcome = cli("partition", "--partition", "shards:2", "--clients", "10", "--save", picture)
+    assert outcome.code == 0, outcome.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert cli("partition", "--partition", "shards:0").code == 2
+    assert cli("partition", "--save", tmp_path / "split.doc").code == 2
+
+
+def test_augmented_runs_resume_exactly(cli, tmp_path):
+    arguments = ["--augmentation", "paper", "--model", "cnn", "--clients", "5", "--local-epochs", "1", "-q"]
+    assert cli("run", *arguments, "--rounds", "3", "--out", tmp_path, "--name", "whole").code == 0
+    assert cli("run", *arguments, "--rounds", "2", "--out", tmp_path, "--name", "parts").code == 0
+    assert cli("resume", tmp_path / "parts", "--rounds", "3", "-q").code == 0
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
+    assert cli("run", *arguments[2:], "--rounds", "3", "--out", tmp_path, "--name", "plain").code == 0
+    assert (tmp_path / "whole" / "metrics.jsonl").read_bytes() != (tmp_path / "plain" / "metrics.jsonl").read_bytes()
+
+
+def test_many_classes_have_a_top_five_column(cli, tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "many.npz", x=rng.normal(size=(600, 5)).astype(np.float32), y=np.arange(600) % 60)
+    arguments = ["--dataset", tmp_path / "many.npz", "--model", "linear", "--clients", "3", "--rounds", "1", "-q"]
+    assert cli("run", *arguments, "--out", tmp_path, "--name", "r").code == 0
+    row = json.loads((tmp_path / "r" / "metrics.jsonl").read_text())
+    assert row["accuracy"] <= row["top5"] <= 1
