@@ -1,8 +1,9 @@
 """`fit`: federated training of your model on your clients' data, in one call."""
 
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedwmsam.engine.folder import RunFolder, is_run
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.engine.run import Callback, Plan, Run
 from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.workers import Pool, cores
 from fedwmsam.errors import InputError
 from fedwmsam.methods import Method, make_method
 from fedwmsam.result import Result
@@ -24,7 +26,7 @@ from fedwmsam.training.objectives import OBJECTIVES, Measure, Objective, make_ob
 from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
 from fedwmsam.training.vectors import Vectors
 
-FREE_TO_CHANGE = ("rounds", "target_accuracy", "patience", "time_budget", "checkpoint_every", "device")
+FREE_TO_CHANGE = ("rounds", "target_accuracy", "patience", "time_budget", "checkpoint_every", "device", "workers")
 """What may differ when a run goes on: nothing that would change its numbers."""
 
 
@@ -52,6 +54,7 @@ def fit(
     monitor: str | None = None,
     seed: int = Settings.seed,
     device: str = Settings.device,
+    workers: int = Settings.workers,
     client_count: int | None = None,
     client_sizes: Sequence[int] | None = None,
     collate: Collate | None = None,
@@ -77,6 +80,7 @@ def fit(
     loss: "classification", "regression", "multilabel", or a function of (outputs, targets); `metrics` maps names to
         such functions, called once on all outputs; `monitor` names the one that defines "best" ("-mae": lower wins).
     initial_weights: a state_dict to start from.
+    workers: processes that train clients side by side, with the same numbers for any count (0: one for each core).
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes on, for example
         from 500 to 800 rounds.
     callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`.
@@ -89,7 +93,7 @@ def fit(
         local_epochs=local_epochs, batch_size=batch_size, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay,
         weight_decay_mode=weight_decay_mode, clip_norm=clip_norm, averaging=averaging, seed=seed,
         evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, target_accuracy=target_accuracy,
-        patience=patience, time_budget=time_budget, device=device,
+        patience=patience, time_budget=time_budget, workers=workers, device=device,
     )  # fmt: skip
     if isinstance(method, str):
         method = make_method(method)
@@ -109,7 +113,7 @@ def fit(
         config |= {"loss": name_of(loss), "monitor": objective.monitor, "validation": described(validation)}
         if run_folder is not None:
             run.folder = open_folder(Path(run_folder), config, resume)
-        return execute(run, config, reader)
+        return execute(run, config, reader, settings.workers)
 
 
 def cut_validation(reader: Reader, clients: Clients, validation: Any, seed: int) -> tuple[Clients, Samples | None]:
@@ -144,12 +148,13 @@ def make_run(
     return Run(make_federation(settings, method, task, clients, sizes), plan, test, validation, callbacks=callbacks)
 
 
-def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
+def execute(run: Run, config: dict[str, Any], reader: Reader, workers: int = 1) -> Result:
     """Go on from the run's folder if it holds something, train, and hand over the outcome."""
     try:
         if run.folder:
             run.restore()
-        run.execute()
+        with side_by_side(run, workers):
+            run.execute()
     finally:
         if run.folder:
             run.folder.close()
@@ -158,6 +163,20 @@ def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
         best_round=run.best.round if run.best else None, config=config, folder=run.folder.path if run.folder else None,
         task=run.federation.task, reader=reader,
     )  # fmt: skip
+
+
+@contextmanager
+def side_by_side(run: Run, workers: int) -> Iterator[None]:
+    """Train on so many processes; one means this one."""
+    count = workers or cores()
+    if count == 1:
+        yield
+        return
+    if run.federation.task.device.type != "cpu":
+        raise InputError(f"workers={workers} needs device='cpu'; a GPU is used from one process.")
+    with Pool(run.federation, count) as pool:
+        run.federation, run.pool = replace(run.federation, trainer=pool.train), pool
+        yield
 
 
 def check_stopping(settings: Settings, objective: Objective, test: object, validation: object) -> None:
@@ -207,19 +226,24 @@ def make_federation(
 
 
 def make_reader(task: Task, collate: Collate | None = None) -> Reader:
-    """Reads data for this task; checks them against what the model and the loss can take."""
-    accepted: dict[Any, torch.Size] = {}
+    return Reader(task.dtype, task.device, DataCheck(task), collate, task.objective.class_labels)
 
-    def check(whose: str, inputs: Any, targets: Tensor | None) -> None:
+
+class DataCheck:
+    """Refuses data that the model or the loss cannot take, before they are trained on."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.accepted: dict[Any, torch.Size] = {}
+
+    def __call__(self, whose: str, inputs: Any, targets: Tensor | None) -> None:
         if isinstance(inputs, Tensor) and inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
             raise InputError(f"{whose}: the inputs hold NaN or infinity; clean them first.")
         kind = (inputs.shape[1:], inputs.dtype) if isinstance(inputs, Tensor) else type(inputs)
-        if kind not in accepted:
-            accepted[kind] = probe(task, whose, inputs)
+        if kind not in self.accepted:
+            self.accepted[kind] = probe(self.task, whose, inputs)
         if targets is not None:
-            check_targets(whose, targets, accepted[kind], task.objective)
-
-    return Reader(task.dtype, task.device, check, collate, task.objective.class_labels)
+            check_targets(whose, targets, self.accepted[kind], self.task.objective)
 
 
 def probe(task: Task, whose: str, inputs: Any) -> torch.Size:

@@ -90,6 +90,9 @@ def run(
     weight_decay_mode: Annotated[
         str | None, typer.Option(help="objective, or sgd as published code does.", show_default="objective")
     ] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Processes that train clients side by side: auto or a number.", show_default="1")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Key of everything random.", show_default="0")] = None,
     validation: Annotated[float | None, typer.Option(help="Share of training data held out.", show_default="0")] = None,
     target_accuracy: Annotated[float | None, typer.Option(help="Stop when it is reached.")] = None,
@@ -118,8 +121,11 @@ def run(
     apart = ("config", "set_", "out", "name", "quiet")
     given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
     from fedwmsam import config as configs
+    from fedwmsam.options import parse
 
     file = toml.load(config) if config else {}
+    if workers is not None:
+        given["workers"] = 0 if workers == "auto" else parse("workers", workers, (int,))
     chosen = configs.method_name(file, given)
     resolved = configs.resolve(file, given, configs.parse_assignments(set_ or [], chosen))
     start(resolved, out, name, quiet)
@@ -168,6 +174,7 @@ def carry_out(experiment: Any, folder: Any, quiet: bool) -> None:
 def resume(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Train on so many processes (0: one for each core).")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with an interrupted run, or extend a finished one.
@@ -184,6 +191,8 @@ def resume(
     config = load_config(run)
     if rounds is not None:
         config = replace(config, rounds=rounds)
+    if workers is not None:
+        config = replace(config, workers=workers)
     experiment = prepare(config)
     carry_out(experiment, experiment.reopen(run), quiet)
 

@@ -68,7 +68,7 @@ class Experiment:
                 self.config, self.config.make_method(), self.task, self.clients, self.test, self.validation, callbacks
             )
             run.folder, run.breakdown = folder, self.breakdown.columns
-            return execute(run, self.config.flat(), make_reader(self.task))
+            return execute(run, self.config.flat(), make_reader(self.task), self.config.workers)
 
     def examine(self, weights: Vectors, fine_tune: int = 0, lr: float = 0.01) -> dict[str, Any]:
         """Accuracy by class and by client of a model, and after each client has trained it on its own data."""

@@ -11,7 +11,7 @@ import pytest
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.folder import RunFolder, read_lines
 
-SCRIPT = Path(__file__).with_name("killed_run.py")
+SCRIPT = Path(__file__).parents[1] / "killed_run.py"
 ROUNDS = 40
 
 
@@ -72,11 +72,6 @@ def small_run(tmp_path, rounds=9):
     folder = tmp_path / "run"
     killed_run.main(folder, "plain", rounds)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def beside(monkeypatch):
-    monkeypatch.syspath_prepend(SCRIPT.parent)
 
 
 def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, caplog):

@@ -33,6 +33,8 @@ class Federation:
     averaging: str = "uniform"
     total_samples: int | None = None
     """All clients' samples; only averaging by size needs it."""
+    trainer: "Trainer | None" = None
+    """Trains a cohort elsewhere (on workers) and hands the answers on in order; None: in this process."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,9 @@ class Job:
     down: Vectors
     buffers: Vectors
     info: Info
+
+
+Trainer = Callable[[Federation, Iterable[Job]], Iterator[tuple[Job, LocalResult]]]
 
 
 class Diverged(Exception):
@@ -76,8 +81,9 @@ def run_round(
     )  # fmt: skip
     memories = {k: state.memory.get(k) or method.memory_init(server["w"]) for k in cohort}
     mean, ledger, changes = WeightedMean(), Ledger(), {}
+    trainer = federation.trainer or train_cohort
 
-    for job, result in train_cohort(federation, jobs(federation, state, cohort, memories, info)):
+    for job, result in trainer(federation, jobs(federation, state, cohort, memories, info)):
         if observe:
             observe(job, result)
         if not all_finite(result.up) or not all_finite(result.buffers):

@@ -13,6 +13,7 @@ from fedwmsam.engine.checkpoint import Checkpoint
 from fedwmsam.engine.folder import RunFolder, finite_only, read_lines
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.rounds import Diverged, Federation, Record, State, first_state, run_round
+from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.training.objectives import measure
 from fedwmsam.training.task import Samples
@@ -73,6 +74,7 @@ class Run:
     validation: Samples | None = None
     breakdown: Callable[[torch.Tensor, torch.Tensor], Record] | None = None
     """(test outputs, test targets) → further columns, such as the worst client's accuracy."""
+    pool: Pool | None = None
     folder: RunFolder | None = None
     callbacks: Sequence[Callback] = ()
     state: State = field(init=False)
@@ -107,7 +109,7 @@ class Run:
             self.write_results(self.folder)
 
     def one_round(self) -> None:
-        start, cpu = time.perf_counter(), time.process_time()
+        start, cpu = time.perf_counter(), self.cpu_seconds()
         try:
             state, record = run_round(self.federation, self.state)
         except Diverged as reason:
@@ -130,9 +132,13 @@ class Run:
             if self.status != "running" and not due:
                 record |= self.evaluate(state)
             seconds = {"train_seconds": trained - start, "evaluate_seconds": time.perf_counter() - trained}
-            self.record(record, {"round": state.round, **seconds, "cpu_seconds": time.process_time() - cpu})
+            self.record(record, {"round": state.round, **seconds, "cpu_seconds": self.cpu_seconds() - cpu})
         if self.folder and state.round % self.plan.checkpoint_every == 0:
             self.save()
+
+    def cpu_seconds(self) -> float:
+        """Of this process and its workers."""
+        return time.process_time() + (self.pool.cpu_seconds if self.pool else 0.0)
 
     def record(self, record: Record, timing: Record) -> None:
         self.timings.append(timing)

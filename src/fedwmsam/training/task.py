@@ -59,6 +59,11 @@ class Task:
         self.initial_weights = self._weights.clone()
         self.initial_buffers = self.buffers()
 
+    def __reduce__(self) -> tuple[type["Task"], tuple[nn.Module, Objective]]:
+        """Another process gets a task of its own: a copy's parameters are no longer views of one buffer."""
+        assert self.device.type == "cpu", "workers compute on the CPU"
+        return Task, (copy.deepcopy(self.model), self.objective)
+
     @property
     def size(self) -> int:
         return self._weights.numel()
