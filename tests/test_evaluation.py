@@ -113,3 +113,44 @@ def test_many_classes_have_a_top_five_column(cli, tmp_path):
     assert cli("run", *arguments, "--out", tmp_path, "--name", "r").code == 0
     row = json.loads((tmp_path / "r" / "metrics.jsonl").read_text())
     assert row["accuracy"] <= row["top5"] <= 1
+
+
+def test_changed_data_do_not_go_on(cli, tmp_path):
+    rows = ["a,b,label", *(f"{i % 7},{i % 5},{i % 3}" for i in range(90))]
+    table = tmp_path / "table.csv"
+    table.write_text("\n".join(rows))
+    arguments = ["--dataset", table, "--model", "linear", "--clients", "3", "--rounds", "1", "-q"]
+    assert cli("run", *arguments, "--out", tmp_path, "--name", "r").code == 0
+    table.write_text("\n".join([rows[0], *(f"{i % 7},{-i % 5},{i % 3}" for i in range(90))]))
+    refused = cli("resume", tmp_path / "r", "--rounds", "2")
+    assert refused.code == 2 and "data have changed" in refused.err
+    table.write_text("\n".join(rows))
+    assert cli("resume", tmp_path / "r", "--rounds", "2", "-q").code == 0
+
+
+def test_a_client_without_test_samples_has_no_accuracy(cli, tmp_path):
+    rows = ["a,b,client,label", *(f"{i % 7},{i % 5},{i % 2},{i % 3}" for i in range(80)), "1,1,9,0"]
+    (tmp_path / "table.csv").write_text("\n".join(rows))
+    arguments = ["--dataset", tmp_path / "table.csv", "--partition", "natural", "--model", "linear", "--rounds", "1"]
+    assert cli("run", *arguments, "--out", tmp_path, "--name", "r", "-q").code == 0
+    outcome = cli("evaluate", tmp_path / "r", "--fine-tune", "1")
+    assert outcome.code == 0, outcome.err
+    assert "–" in outcome.out
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path):
+    import subprocess
+    import sys
+
+    arguments = ["run", "--rounds", "6", "--checkpoint-every", "2", "--out", tmp_path, "--name", "r", "-q"]
+    command = f"ulimit -f 500; exec {sys.executable} -m fedwmsam {' '.join(map(str, arguments))}"
+    full = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert full.returncode == 2, full.stderr
+    assert "Traceback" not in full.stderr and "File too large" in full.stderr
+    again = subprocess.run(
+        [sys.executable, "-m", "fedwmsam", "resume", tmp_path / "r", "-q"], capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    whole = [*arguments[:-3], "--name", "whole", "-q"]
+    subprocess.run([sys.executable, "-m", "fedwmsam", *whole], check=True)
+    assert (tmp_path / "r" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()

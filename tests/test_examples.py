@@ -14,6 +14,14 @@ def test_the_method_of_the_guide_trains():
     assert float(re.search(r"last accuracy ([\d.]+)", done.stdout)[1]) > 0.7
 
 
+def test_other_losses_learn():
+    done = subprocess.run([sys.executable, ROOT / "examples" / "own_loss.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    error, labels, largest = (float(re.search(pattern, done.stdout)[1]) for pattern in (
+        r"absolute error ([\d.]+)", r"multi-label: ([\d.]+)", r"largest error ([\d.]+)"))  # fmt: skip
+    assert error < 0.5 and labels > 0.8 and largest < 2
+
+
 def test_the_guide_quotes_the_example():
     example = (ROOT / "examples" / "fading_prox.py").read_text()
     quoted = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "add-a-method.md").read_text(), re.DOTALL)

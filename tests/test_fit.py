@@ -1262,3 +1262,66 @@ def test_new_data_of_the_wrong_shape_are_explained() -> None:
         result.evaluate((TEST[0][:, :3], TEST[1]))
     with pytest.raises(InputError, match="3"):
         result.predict(TEST[0][:, :3])
+
+
+# Going on with care
+
+
+def test_a_killed_extension_is_not_finished(tmp_path: Path) -> None:
+    """What an earlier end wrote must not pass for the outcome of rounds that came after it."""
+    settings: dict[str, Any] = {"run_folder": tmp_path / "run", "seed": 1}
+    fit(nn.Linear(4, 3), CLIENTS, rounds=2, **settings)
+
+    def stop(progress: Any) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(nn.Linear(4, 3), CLIENTS, rounds=9, resume=True, callbacks=[stop], **settings)
+    with pytest.raises(InputError, match="resume"):
+        Result.load(tmp_path / "run", nn.Linear(4, 3))
+
+
+def test_going_on_to_fewer_rounds_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    network = nn.Linear(4, 3)
+    fit(network, CLIENTS, rounds=4, run_folder=tmp_path / "run")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    with pytest.raises(InputError, match="4 rounds"):
+        fit(network, CLIENTS, rounds=2, run_folder=tmp_path / "run", resume=True)
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+
+
+def test_frozen_weights_of_a_warm_start_are_in_the_checkpoint(tmp_path: Path) -> None:
+    def network() -> nn.Sequential:
+        made = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+        made[0].requires_grad_(False)
+        return made
+
+    given = {name: value + 0.1 for name, value in network().state_dict().items()}
+    whole = fit(network, CLIENTS, rounds=4, initial_weights=given)
+    fit(network, CLIENTS, rounds=2, initial_weights=given, run_folder=tmp_path / "run")
+    resumed = fit(network, CLIENTS, rounds=4, run_folder=tmp_path / "run", resume=True)
+    assert all(torch.equal(whole.model[name], resumed.model[name]) for name in whole.model)
+
+
+def test_another_architecture_does_not_go_on(tmp_path: Path) -> None:
+    def network(activation: nn.Module) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(4, 5), activation, nn.Linear(5, 3))
+
+    fit(network(nn.ReLU()), CLIENTS, rounds=2, run_folder=tmp_path / "run")
+    with pytest.raises(InputError, match="architecture"):
+        fit(network(nn.Tanh()), CLIENTS, rounds=4, run_folder=tmp_path / "run", resume=True)
+
+
+def test_a_metric_that_would_hide_a_column_is_refused() -> None:
+    for name in ("alpha", "validation_loss", "round"):
+        with pytest.raises(InputError, match=name):
+            fit(nn.Linear(4, 3), CLIENTS, rounds=1, test=CLIENTS[0], metrics={name: lambda o, t: o.mean()})
+
+
+def test_a_refused_worker_does_not_use_up_the_folder(tmp_path: Path) -> None:
+    def loss(outputs: Any, targets: Any) -> Any:
+        return nn.functional.cross_entropy(outputs, targets)
+
+    with pytest.raises(InputError, match="importable"):
+        fit(nn.Linear(4, 3), CLIENTS, rounds=1, loss=loss, workers=2, run_folder=tmp_path / "run")
+    fit(nn.Linear(4, 3), CLIENTS, rounds=1, loss=loss, run_folder=tmp_path / "run")

@@ -82,7 +82,7 @@ def fit(
     initial_weights: a state_dict to start from.
     workers: processes that train clients side by side, with the same numbers for any count (0: one for each core).
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes on, for example
-        from 500 to 800 rounds.
+        from 500 to 800 rounds. Settings that would change its numbers must be the same; that the data are is up to you.
     callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`.
 
     >>> result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
@@ -97,6 +97,8 @@ def fit(
     )  # fmt: skip
     if isinstance(method, str):
         method = make_method(method)
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise InputError("callbacks must be a list of functions, for example callbacks=[print].")
     if not isinstance(method, Method):
         raise InputError(f"method must be a name or a method with its options, such as FedWMSAM(), not {method!r}.")
     objective = make_objective(loss, metrics, monitor)
@@ -111,9 +113,11 @@ def fit(
             run.warm_start(initial_weights)
         config = {"method": method.name, "clients": len(members)} | asdict(settings) | asdict(method)
         config |= {"loss": name_of(loss), "monitor": objective.monitor, "validation": described(validation)}
-        if run_folder is not None:
-            run.folder = open_folder(Path(run_folder), config, resume)
-        return execute(run, config, reader, settings.workers)
+        config |= {"architecture": streams.digest(repr(task.model))}
+        with side_by_side(run, settings.workers):
+            if run_folder is not None:
+                run.folder = open_folder(Path(run_folder), config, resume)
+            return execute(run, config, reader)
 
 
 def cut_validation(reader: Reader, clients: Clients, validation: Any, seed: int) -> tuple[Clients, Samples | None]:
@@ -148,13 +152,13 @@ def make_run(
     return Run(make_federation(settings, method, task, clients, sizes), plan, test, validation, callbacks=callbacks)
 
 
-def execute(run: Run, config: dict[str, Any], reader: Reader, workers: int = 1) -> Result:
+def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
     """Go on from the run's folder if it holds something, train, and hand over the outcome."""
     try:
         if run.folder:
             run.restore()
-        with side_by_side(run, workers):
-            run.execute()
+            run.folder.write_config(config)  # a resumed run may have a new goal
+        run.execute()
     finally:
         if run.folder:
             run.folder.close()
@@ -200,7 +204,6 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
             raise InputError(
                 f"{path} was run with {key} = {before.get(key)!r}, not {now.get(key)!r}; use the same, or a new folder."
             )
-    folder.write_config(config)
     return folder
 
 
@@ -273,8 +276,8 @@ def check_targets(whose: str, targets: Tensor, outputs: torch.Size, objective: O
         raise InputError(f"{whose}: class labels must be whole numbers, not {targets.dtype}; use y.long().")
     if targets.ndim != len(outputs) - 1:
         raise InputError(
-            f"{whose}: labels of shape {tuple(targets.shape)} do not fit the model's outputs (n, {outputs[1:]}); "
-            "give one class number a sample, for example y.squeeze()."
+            f"{whose}: labels of shape {tuple(targets.shape)} do not fit the model's outputs of shape "
+            f"(n, {', '.join(map(str, outputs[1:]))}); give one class number a sample: y.argmax(1) of one-hot labels."
         )
     classes = outputs[1]
     if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
@@ -285,7 +288,12 @@ def check_targets(whose: str, targets: Tensor, outputs: torch.Size, objective: O
 
 
 def rebuild(
-    folder: Path, config: dict[str, Any], model: ModelSource | None, loss: str | Measure | None
+    folder: Path,
+    config: dict[str, Any],
+    model: ModelSource | None,
+    loss: str | Measure | None,
+    metrics: Mapping[str, Measure] | None,
+    collate: Collate | None,
 ) -> tuple[Task | None, Reader | None]:
     """The task and reader of a saved run: from the given model, or from the data set and model the folder names."""
     if model is None and (folder / "data.json").exists():
@@ -300,5 +308,5 @@ def rebuild(
             f"The run was made with its own loss {wanted!r}; pass it: Result.load(folder, model, loss=...)."
         )
     with calm_torch():
-        task = Task(model, make_objective(wanted))
-        return task, make_reader(task)
+        task = Task(model, make_objective(wanted, metrics))
+        return task, make_reader(task, collate)

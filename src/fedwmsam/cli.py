@@ -1,4 +1,4 @@
-"""The command line: run, resume, report, methods, verify."""
+"""The command line. Each command is a function here; what it does lives elsewhere."""
 
 import logging
 import re
@@ -52,6 +52,12 @@ def main() -> None:
     except BrokenPipeError:  # `fedwmsam … | head`: the reader has had enough
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:  # a full disk, a file that cannot be read: what was saved before stays whole
+        place = f" ({error.filename})" if error.filename else ""
+        errors.print(
+            f"Error: {error.strerror or error}{place}; once that is mended, `fedwmsam resume` goes on.", style="red"
+        )
+        sys.exit(2)
 
 
 def version(show: bool) -> None:
@@ -121,21 +127,20 @@ def run(
     apart = ("config", "set_", "out", "name", "quiet")
     given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
     from fedwmsam import config as configs
-    from fedwmsam.options import parse
 
     file = toml.load(config) if config else {}
-    if workers is not None:
-        given["workers"] = 0 if workers == "auto" else parse("workers", workers, (int,))
-    chosen = configs.method_name(file, given)
+    chosen = configs.method_name(
+        file, given, *({"method": text[7:]} for text in set_ or [] if text.startswith("method="))
+    )
     resolved = configs.resolve(file, given, configs.parse_assignments(set_ or [], chosen))
     start(resolved, out, name, quiet)
 
 
 def start(config: Any, out: Path, name: str | None, quiet: bool) -> None:
     from fedwmsam.engine.folder import unused
-    from fedwmsam.experiment import prepare
+    from fedwmsam.experiment import anchored, prepare
 
-    experiment = prepare(config)
+    experiment = prepare(anchored(config))
     if name == "":
         raise InputError("--name must not be empty; leave it out for a name from the settings.")
     if name is None:
@@ -174,7 +179,7 @@ def carry_out(experiment: Any, folder: Any, quiet: bool) -> None:
 def resume(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Train on so many processes (0: one for each core).")] = None,
+    workers: Annotated[str | None, typer.Option(help="Processes that train side by side: auto or a number.")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with an interrupted run, or extend a finished one.
@@ -186,13 +191,14 @@ def resume(
     """
     from dataclasses import replace
 
+    from fedwmsam.config import parse_workers
     from fedwmsam.experiment import load_config, prepare
 
     config = load_config(run)
     if rounds is not None:
         config = replace(config, rounds=rounds)
     if workers is not None:
-        config = replace(config, workers=workers)
+        config = replace(config, workers=parse_workers(workers))
     experiment = prepare(config)
     carry_out(experiment, experiment.reopen(run), quiet)
 
@@ -232,7 +238,7 @@ def evaluate(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     best: Annotated[bool, typer.Option("--best", help="The best-by-validation model instead of the last.")] = False,
     fine_tune: Annotated[int, typer.Option(min=0, help="Epochs each client first trains its copy.")] = 0,
-    lr: Annotated[float, typer.Option(help="Step size of the fine-tuning.")] = 0.01,
+    lr: Annotated[float, typer.Option(min=0, help="Step size of the fine-tuning.")] = 0.01,
 ) -> None:
     """Say whom a run's model serves: accuracy by class, by client or domain, and for the worst-off.
 

@@ -82,7 +82,8 @@ class RunConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.make_method()
-        self.per_round(self.clients)
+        if not self.partition.startswith("natural"):  # there the data say how many clients there are
+            self.per_round(self.clients)
 
     def make_method(self) -> Method:
         return make_method(self.method, **self.options)
@@ -105,6 +106,8 @@ def resolve(*layers: dict[str, Any]) -> RunConfig:
             drop_options(given)  # a file's options belong to the file's method
         given |= layer
     method = method_name(given)
+    if isinstance(given.get("workers"), str):
+        given["workers"] = parse_workers(given["workers"])
     if not isinstance(given.get("preset", ""), str | None):
         raise InputError(f"preset must be a word, not {shortened(given['preset'])}.")
     own, known, kinds = option_names(method), setting_names(), kinds_of(RunConfig)
@@ -123,6 +126,10 @@ def method_name(*layers: dict[str, Any]) -> str:
     if not isinstance(name, str):
         raise InputError(f"method must be a word, not {shortened(name)}.")
     return name
+
+
+def parse_workers(text: str) -> int:
+    return 0 if text == "auto" else int(parse("workers", text, (int,)))
 
 
 def drop_options(given: dict[str, Any]) -> None:
@@ -152,5 +159,5 @@ def parse_assignments(assignments: list[str], method: str) -> dict[str, Any]:
             raise InputError(f"--set takes key=value, not {text!r}.")
         if key not in names:
             raise InputError(unknown(f"setting or option of {method}", key, names))
-        values[key] = parse(key, value.strip(), kinds[key])
+        values[key] = parse_workers(value.strip()) if key == "workers" else parse(key, value.strip(), kinds[key])
     return values

@@ -41,7 +41,7 @@ class Breakdown:
 
     def by_client(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.groups is not None:
-            return means(outputs, targets, self.groups, int(self.groups.max()) + 1)
+            return means(outputs, targets, self.groups, max(len(self.mixes), int(self.groups.max()) + 1))
         accuracy = self.by_class(outputs, targets)
         weights = self.mixes.double() * torch.isfinite(accuracy)
         return (weights @ torch.nan_to_num(accuracy)) / weights.sum(dim=1)

@@ -1,16 +1,16 @@
 """A run described by a configuration alone: data set, partition, model, method. What the command line runs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedwmsam import streams, toml
-from fedwmsam.api import check_stopping, execute, make_federation, make_reader, make_run
+from fedwmsam.api import DataCheck, check_stopping, execute, make_federation, make_reader, make_run, side_by_side
 from fedwmsam.config import RunConfig, resolve
-from fedwmsam.data import Dataset, Partition, Split, load_dataset, make_partition, parse_rule
+from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, load_dataset, make_partition, parse_rule
 from fedwmsam.data.augmentation import Augmentation, augment
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.folder import RunFolder, existing, read_json
@@ -18,6 +18,7 @@ from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.evaluation import Breakdown, fine_tuned
 from fedwmsam.models import model_factory
+from fedwmsam.options import parse
 from fedwmsam.result import Result
 from fedwmsam.training.objectives import Objective, accuracy, make_objective, measure, top5
 from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
@@ -34,6 +35,7 @@ class Experiment:
     test: Samples
     task: Task
     breakdown: Breakdown
+    client_names: tuple[str, ...] = ()
 
     def create(self, path: Path) -> RunFolder:
         folder = RunFolder.create(path, self.config.flat())
@@ -43,22 +45,23 @@ class Experiment:
     def reopen(self, path: Path) -> RunFolder:
         """The folder of an earlier run of this configuration; its data must be what they were."""
         folder = RunFolder.open(path)
-        before = read_json(path / "data.json")["partition_hash"] if (path / "data.json").exists() else None
-        if before not in (None, self.partition.hash):
-            folder.close()
-            raise InputError(
-                f"The data have changed since {path} was begun: partition {self.partition.hash}, then {before}."
-            )
-        folder.write_config(self.config.flat())
+        before, now = read_json(path / "data.json"), self.description()
+        for key in ("data_hash", "partition_hash"):
+            if before.get(key) != now[key]:
+                folder.close()
+                raise InputError(
+                    f"The data have changed since {path} was begun ({key.replace('_', ' ')}); start a new run."
+                )
         return folder
 
     def description(self) -> dict[str, Any]:
         """What the run trains on, for whoever reads its folder."""
         return {
-            "dataset": self.dataset.name, "source": self.dataset.source, "classes": self.dataset.classes,
+            "dataset": self.dataset.name, "source": self.dataset.source, "data_hash": self.dataset.hash,
+            "classes": self.dataset.classes,
             "input_shape": list(self.dataset.input_shape), "partition_hash": self.partition.hash,
             "class_counts": self.partition.counts.tolist(), "class_names": list(self.dataset.class_names),
-            "group_names": list(self.dataset.group_names), "test_samples": len(self.test),
+            "group_names": list(self.client_names), "test_samples": len(self.test),
             "validation_samples": len(self.validation) if self.validation else 0,
         }  # fmt: skip
 
@@ -68,7 +71,8 @@ class Experiment:
                 self.config, self.config.make_method(), self.task, self.clients, self.test, self.validation, callbacks
             )
             run.folder, run.breakdown = folder, self.breakdown.columns
-            return execute(run, self.config.flat(), make_reader(self.task), self.config.workers)
+            with side_by_side(run, self.config.workers):
+                return execute(run, self.config.flat(), make_reader(self.task))
 
     def examine(self, weights: Vectors, fine_tune: int = 0, lr: float = 0.01) -> dict[str, Any]:
         """Accuracy by class and by client of a model, and after each client has trained it on its own data."""
@@ -78,7 +82,7 @@ class Experiment:
             found: dict[str, Any] = measure(self.task.objective, outputs, targets)
             found |= self.breakdown.columns(outputs, targets)
             found["by_class"] = named(self.breakdown.by_class(outputs, targets), self.dataset.class_names, "class")
-            names = self.dataset.group_names if self.breakdown.groups is not None else ()
+            names = self.client_names
             found["by_client"] = named(self.breakdown.by_client(outputs, targets), names, "client")
             if fine_tune:
                 federation = make_federation(self.config, self.config.make_method(), self.task, self.clients)
@@ -107,9 +111,26 @@ def prepare(config: RunConfig) -> Experiment:
     clients = [samples(data.train, pool[torch.from_numpy(rows)], change) for rows in split.clients]
     test, validation = samples(data.test), samples(data.train, held) if len(held) else None
     check_stopping(config, task.objective, test, validation)  # before a folder is made for a run that cannot be
-    natural = split.rule == "natural"
-    breakdown = Breakdown(data.classes, torch.from_numpy(split.counts), data.test.groups if natural else None)
-    return Experiment(config, data, split, clients, validation, test, task, breakdown)
+    first, labels = clients[0].batch(torch.arange(min(2, len(clients[0]))), seed=0)
+    DataCheck(task)("The data", first, labels)
+    natural = parse_rule(config.partition).name == "natural"
+    groups, names = natural_clients(data, pool) if natural else (None, ())
+    breakdown = Breakdown(data.classes, torch.from_numpy(split.counts), groups)
+    return Experiment(config, data, split, clients, validation, test, task, breakdown, names)
+
+
+def natural_clients(data: Dataset, pool: torch.Tensor) -> tuple[torch.Tensor, tuple[str, ...]]:
+    """The client each test sample belongs to, and the clients' names.
+
+    Clients are numbered by the groups that the training pool has; those it lacks (left out, or all in the validation
+    share) come after them.
+    """
+    assert data.train.groups is not None and data.test.groups is not None
+    trained = torch.unique(data.train.groups[pool]).tolist()
+    order = trained + [group for group in range(len(data.group_names)) if group not in set(trained)]
+    numbers = torch.empty(len(order), dtype=torch.int64)
+    numbers[torch.tensor(order)] = torch.arange(len(order))
+    return numbers[data.test.groups], tuple(data.group_names[group] for group in order)
 
 
 def load_data(name: str, data_dir: str | None) -> Dataset:
@@ -120,8 +141,17 @@ def load_data(name: str, data_dir: str | None) -> Dataset:
         key, equals, value = text.partition("=")
         if not equals:
             raise InputError(f"Options of a data set are written name,key=value, not {text!r}.")
-        options[key.strip()] = int(value) if value.strip().isdecimal() else value.strip()
-    return load_dataset(name, Path(data_dir) if data_dir else None, **options)
+        options[key.strip()] = typed(key.strip(), value.strip(), dataset_options(name).get(key.strip()))
+    return load_dataset(name, data_dir, **options)
+
+
+def typed(key: str, text: str, default: Any) -> Any:
+    """An option's text as the type its default has."""
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise InputError(f"The option {key} must be true or false, not {text!r}.")
+        return text.lower() == "true"
+    return parse(key, text, (type(default),)) if isinstance(default, int | float) else text
 
 
 def deal(config: RunConfig, data: Dataset, pool: torch.Tensor) -> Partition:
@@ -144,6 +174,14 @@ def split_pool(count: int, share: float, seed: int) -> tuple[torch.Tensor, torch
     held = round(share * count)
     order = torch.from_numpy(streams.generator(seed, "validation").permutation(count))
     return order[held:].sort().values, order[:held].sort().values
+
+
+def anchored(config: RunConfig) -> RunConfig:
+    """Paths as they are seen from anywhere, so that a run can be resumed from another folder."""
+    name, comma, options = config.dataset.partition(",")
+    if name not in DATASETS and Path(name).expanduser().exists():
+        config = replace(config, dataset=f"{Path(name).expanduser().resolve()}{comma}{options}")
+    return replace(config, data_dir=str(Path(config.data_dir).expanduser().resolve())) if config.data_dir else config
 
 
 def load_config(folder: Path) -> RunConfig:

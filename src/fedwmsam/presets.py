@@ -1,8 +1,9 @@
 """Named settings, below whatever is given explicitly.
 
 `paper` is the FedWMSAM paper's experiment: its text and appendix, and where they are silent (step-size decay, weight
-decay beside the gradient, clipping) its released code. `tuned` is what the FL-Simulator project, whose baselines the
-paper uses, found for CIFAR-10; for the methods it lacks, their own authors' values.
+decay beside the gradient, clipping) its released code; only the number of clients a round is fixed, as the text says,
+where that code flips a coin for each (`--set sampling=bernoulli`). `tuned` is what the FL-Simulator project, whose
+baselines the paper uses, found for CIFAR-10; for the methods it lacks, their own authors' values.
 """
 
 from typing import Any

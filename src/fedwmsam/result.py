@@ -74,17 +74,19 @@ class Result:
         return self._task, self._reader
 
     @classmethod
-    def load(cls, folder: str | Path, model: Any = None, loss: Any = None) -> "Result":
-        """A run folder's result. A model and a loss the configuration names are rebuilt; pass your own."""
+    def load(
+        cls, folder: str | Path, model: Any = None, loss: Any = None, metrics: Any = None, collate: Any = None
+    ) -> "Result":
+        """A run folder's result. A model and a loss the configuration names are rebuilt; pass your own as to `fit`."""
         from fedwmsam.api import rebuild
 
         path = existing(Path(folder))
         config = toml.load(path / "config.toml")
-        if not (path / "model.safetensors").exists():
+        if not all((path / name).exists() for name in ("summary.json", "model.safetensors")):
             raise InputError(f"{path} has no finished model yet; go on with it: fedwmsam resume {path}")
         best = path / "best.safetensors"
         summary = read_json(path / "summary.json")
-        task, reader = rebuild(path, config, model, loss)
+        task, reader = rebuild(path, config, model, loss, metrics, collate)
         return cls(
             status=summary["status"],
             rows=read_lines(path / "metrics.jsonl"), timings=read_lines(path / "timings.jsonl"),

@@ -17,5 +17,10 @@ def key(seed: int, purpose: str, *indices: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+def digest(text: str) -> str:
+    """A short fingerprint."""
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(key(seed, purpose, *indices)))

@@ -1,19 +1,26 @@
-"""Every method learns real data with its own values: at least 80 % on digits within 30 rounds."""
+"""Every method learns real data with its own values: at least 80 % on digits within 30 rounds of its preset."""
 
 import pytest
 
 from fedwmsam.config import resolve
 from fedwmsam.experiment import prepare
 from fedwmsam.methods import METHODS
+from fedwmsam.presets import BY_METHOD
 
-ROUNDS = {"mimelite": 45}
-"""MimeLite's momentum comes from full gradients alone and takes 1/(1 − β) = 10 rounds to fill: it needs about 40."""
+DEFAULTS = ("fedgloss",)
+"""FedGloSS's authors tuned it for 10,000 small rounds; its defaults are what reaches 80 % in 30."""
+
+
+def preset_of(method):
+    if method in DEFAULTS:
+        return {}
+    return {"preset": "paper" if method in BY_METHOD["paper"] or method not in BY_METHOD["tuned"] else "tuned"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_reaches_80_percent_on_digits(tmp_path, method):
-    rounds = ROUNDS.get(method, 30)
-    experiment = prepare(resolve({"method": method, "rounds": rounds, "target_accuracy": 0.8, "checkpoint_every": 100}))
+    settings = {"method": method, "rounds": 30, "target_accuracy": 0.8, "checkpoint_every": 100}
+    experiment = prepare(resolve(preset_of(method) | settings))
     result = experiment.run(experiment.create(tmp_path / method))
     assert result.status == "reached accuracy 0.8", result.last()

@@ -7,7 +7,6 @@ import torch
 from support import FULL, PLAIN, final, make, run
 
 from fedwmsam.engine.rounds import run_round
-from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.methods import (
     SCAFFOLD,
     SCAFFOLDM,
@@ -82,11 +81,9 @@ def test_the_methods_differ():
 )
 def test_c_is_the_mean_of_all_c_k(method):
     federation = make(method)
-    for state in run(federation, 8)[0]:
-        rows = [state.memory.get(k) for k in range(5)]
-        # memory is shared between states, so only the last one can be compared
-    total = sum(row["c_k"] for row in rows if row) / 5
-    assert torch.allclose(state.server["c"], total, atol=1e-14)
+    for state in run(federation, 8)[0][1:]:
+        total = sum(state.memory.get(k)["c_k"] for k in range(5) if state.memory.get(k)) / 5
+        assert torch.allclose(state.server["c"], total, atol=1e-14)
     assert state.server["c"].abs().max() > 1e-3
 
 
@@ -195,19 +192,6 @@ def test_alpha_stays_in_its_range_and_moves_slowly(similarity, rate):
 def test_a_fixed_alpha_does_not_move():
     states, _ = run(make(FedWMSAM(similarity="fixed", alpha=0.37)), 4)
     assert all(float(s.server["alpha"]) == 0.37 for s in states)
-
-
-@pytest.mark.parametrize("method", [FedAvg(), FedCM(), SCAFFOLD(), FedWMSAM()], ids=lambda m: m.name)
-def test_the_order_of_the_participants_changes_only_rounding(method):
-    forward, backward = make(method), make(method)
-    turned = type("Turned", (KeyedSchedule,), {"cohort": lambda self, r: KeyedSchedule.cohort(self, r)[::-1]})(
-        **vars(backward.schedule)
-    )
-    from dataclasses import replace
-
-    a = run(forward)[0][-1].server["w"]
-    b = run(replace(backward, schedule=turned))[0][-1].server["w"]
-    assert torch.allclose(a, b, atol=1e-12)
 
 
 def test_mean_gradient_is_the_mean_of_the_local_gradients():

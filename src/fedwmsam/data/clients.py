@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from fedwmsam import streams
+from fedwmsam.data.augmentation import Augmentation
+from fedwmsam.data.base import Prepare
 from fedwmsam.errors import InputError
 from fedwmsam.training.task import Batch, Samples
 
-Prepare = Callable[[Tensor], Tensor]
-Augmentation = Callable[[Tensor, int], Tensor]
 Collate = Callable[[list[Any]], Any]
 Check = Callable[[str, Any, Tensor | None], None]
 """(whose data, inputs, targets) → raises InputError where a model could not train on them."""
@@ -69,7 +69,12 @@ class DatasetSamples:
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         if seed is not None:  # transforms that draw from PyTorch's generator are then keyed like everything else
             torch.default_generator.manual_seed(seed)
-        inputs, targets = self.convert(*self.collate([self.dataset[i] for i in index.tolist()]))
+        rows = self.collate([self.dataset[i] for i in index.tolist()])
+        if not isinstance(rows, tuple | list) or len(rows) != 2:
+            raise InputError(
+                f"{self.name}: a batch must be (inputs, targets), not {type(rows).__name__}; use collate=."
+            )
+        inputs, targets = self.convert(*rows)
         self.check(self.name, inputs, targets)
         return inputs, targets
 
@@ -171,8 +176,10 @@ class Reader:
             if len(data) == 0:
                 raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
             return DatasetSamples(data, self.collate, self.convert, self.check, name)
+        hint = "; pass loader.dataset" if isinstance(data, torch.utils.data.DataLoader) else ""
         raise InputError(
-            f"{name}: expected an (x, y) pair or a dataset with __len__ and __getitem__, not {type(data).__name__}."
+            f"{name}: expected an (x, y) pair or a dataset with __len__ and __getitem__, "
+            f"not {type(data).__name__}{hint}."
         )
 
     def inputs(self, inputs: Any) -> Tensor:

@@ -23,14 +23,14 @@ from fedwmsam.wording import unknown
 Loader = Callable[..., Dataset]
 
 
-def load_dataset(name_or_path: str, data_dir: Path | None = None, **options: Any) -> Dataset:
+def load_dataset(name_or_path: str, data_dir: str | Path | None = None, **options: Any) -> Dataset:
     """The data set of this name, its files below `data_dir`, or the one a path leads to.
 
     A path is a folder of pictures or an .npz, .npy, .csv or .jsonl file. `options` are the keyword arguments of the
     loader in question, such as `image_size` and `leave_out` for pictures.
     """
     if data_dir is not None:
-        data_dir = data_dir.expanduser()
+        data_dir = Path(data_dir).expanduser()
         if not data_dir.is_dir():
             raise InputError(f"the data folder {data_dir} is not an existing folder: create it or name another one")
     loader = DATASETS.get(name_or_path)

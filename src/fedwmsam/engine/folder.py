@@ -115,6 +115,11 @@ class RunFolder:
             with checkpoint.replacing(path) as beside:
                 beside.write_bytes(b"".join(kept))
 
+    def reopen_results(self) -> None:
+        """The run goes on: what an earlier end wrote is no longer its outcome."""
+        for name in ("summary.json", "model.safetensors", "best.safetensors"):
+            (self.path / name).unlink(missing_ok=True)
+
     def write_json(self, name: str, record: Record) -> None:
         with checkpoint.replacing(self.path / name) as beside:
             beside.write_text(json.dumps(finite_only(record), indent=2) + "\n")

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedwmsam.data.clients import Clients
+from fedwmsam.engine.folder import Record
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.schedule import Schedule
 from fedwmsam.errors import InputError
@@ -18,7 +18,6 @@ from fedwmsam.training.task import Task
 from fedwmsam.training.vectors import Vectors
 
 AVERAGING = ("uniform", "size")
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint
-from fedwmsam.engine.folder import RunFolder, finite_only, read_lines
+from fedwmsam.engine.folder import Record, RunFolder, finite_only, read_lines
 from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.rounds import Diverged, Federation, Record, State, first_state, run_round
+from fedwmsam.engine.rounds import Diverged, Federation, State, first_state, run_round
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.training.objectives import measure
@@ -97,6 +97,8 @@ class Run:
         self.started = time.perf_counter()
         if self.history:
             self.decide(self.history[-1])  # a resumed run may have reached its goal already
+        if self.folder and self.status == "running" and self.state.round < self.plan.rounds:
+            self.folder.reopen_results()
         try:
             while self.status == "running" and self.state.round < self.plan.rounds:
                 self.one_round()
@@ -120,7 +122,7 @@ class Run:
         if record.get("rejected"):
             log.warning("Round %d: left out client(s) %s, update not finite.", state.round, record["rejected"])
         due = state.round % self.plan.evaluate_every == 0 or state.round == self.plan.rounds
-        record |= self.evaluate(state) if due else {}
+        record |= self.evaluate(state, record) if due else {}
         self.keep_best(state, record)
         self.state = state
         self.history.append(record)
@@ -130,7 +132,8 @@ class Run:
                 callback(Progress(self, record))
         finally:  # also when a callback fails: the round is done
             if self.status != "running" and not due:
-                record |= self.evaluate(state)
+                record |= self.evaluate(state, record)
+                self.keep_best(state, record)
             seconds = {"train_seconds": trained - start, "evaluate_seconds": time.perf_counter() - trained}
             self.record(record, {"round": state.round, **seconds, "cpu_seconds": self.cpu_seconds() - cpu})
         if self.folder and state.round % self.plan.checkpoint_every == 0:
@@ -146,9 +149,12 @@ class Run:
             self.folder.append("metrics.jsonl", record)
             self.folder.append("timings.jsonl", timing)
 
-    def evaluate(self, state: State) -> Record:
+    def evaluate(self, state: State, columns: Record) -> Record:
         """Test metrics under their own names, validation metrics as validation_…; what is not finite is None."""
         task, w = self.federation.task, state.server["w"]
+        taken = [name for name in task.objective.metrics if name in columns]
+        if taken:
+            raise InputError(f"A metric cannot be called {taken[0]!r}: the run has a column of that name.")
         record: Record = {}
         if self.validation is not None:
             values = task.evaluate(w, state.buffers, self.validation)
@@ -190,7 +196,7 @@ class Run:
 
     def save(self) -> None:
         assert self.folder
-        bundles = {"server": self.state.server, "buffers": self.state.buffers}
+        bundles = {"server": self.state.server, "buffers": self.state.buffers, "frozen": self.federation.task.frozen()}
         bundles |= {f"memory/{client}": row for client, row in self.state.memory.rows.items()}
         notes: dict[str, Any] = {"round": self.state.round, "method": self.federation.method.name}
         if self.best:
@@ -213,6 +219,11 @@ class Run:
             raise InputError(
                 f"The checkpoint in {self.folder.path} belongs to another method or model; it cannot go on."
             )
+        if self.plan.rounds < notes["round"]:
+            raise InputError(
+                f"{self.folder.path} has done {notes['round']} rounds already; {self.plan.rounds} is less."
+            )
+        self.federation.task.load_frozen(bundles["frozen"])
         rows = {int(k.split("/")[1]): row for k, row in bundles.items() if k.startswith("memory/")}
         device = self.federation.task.device
         self.state = State(notes["round"], on(theirs, device), on(bundles["buffers"], device), Memory(

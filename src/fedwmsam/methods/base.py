@@ -45,7 +45,7 @@ class Info:
     cohort: int
     """S: the clients of this round; in `aggregate`, those whose answer counted."""
     share: float
-    """The part of the federation that S is: S/N, or by samples when averaging by size."""
+    """The part of the federation that S is: S/N; in `aggregate`, when averaging by size, by samples."""
     steps: int = 0
     samples: int = 0
     layout: tuple[Slot, ...] = ()

@@ -130,7 +130,7 @@ def tail_mean(values: Sequence[float], count: int = 10) -> float:
 
 
 def number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+    return "–" if value is None or math.isnan(value) else f"{value:.4f}"
 
 
 def size(count: float) -> str:

@@ -102,7 +102,7 @@ def make_objective(
     else:
         objective = Objective(loss)
     measures = dict(objective.metrics if metrics is None else metrics)
-    taken = [name for name in measures if name in RESERVED]
+    taken = [name for name in measures if name in RESERVED or name.startswith("validation_")]
     if taken:
         raise InputError(f"A metric cannot be called {taken[0]!r}: every run has a column of that name.")
     wanted, lower = objective.monitor, objective.lower_is_better

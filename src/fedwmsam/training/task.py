@@ -119,6 +119,16 @@ class Task:
             name: getattr(module, attribute).detach().clone() for name, (module, attribute) in self._buffers.items()
         }
 
+    def frozen(self) -> Vectors:
+        """The parameters that are not trained."""
+        return {name: p.detach().clone() for name, p in self.model.named_parameters() if not p.requires_grad}
+
+    def load_frozen(self, values: Vectors) -> None:
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                if not parameter.requires_grad:
+                    parameter.copy_(values[name])
+
     def state_dict(self, w: Tensor, buffers: Vectors) -> Vectors:
         """A copy that `load_state_dict` of the user's own model takes."""
         self.load(w)
@@ -138,10 +148,7 @@ class Task:
         unclean = [name for name, value in values.items() if value.is_floating_point() and not value.isfinite().all()]
         if unclean:
             raise InputError(f"The given weights hold NaN or infinity at {unclean[0]!r}.")
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                if not parameter.requires_grad:
-                    parameter.copy_(values[name])
+        self.load_frozen(values)
         w = torch.cat([values[slot.name].to(self.dtype).reshape(-1) for slot in self.layout])
         return w, {name: values[name].clone() for name in self._buffers}
 
