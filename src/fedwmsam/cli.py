@@ -155,11 +155,16 @@ def folder_name(config: Any) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
 
 
+def interrupt(*_: object) -> None:
+    """SIGTERM ends a run as Ctrl-C does, also where a shell started it in the background with Ctrl-C switched off."""
+    raise KeyboardInterrupt
+
+
 def carry_out(experiment: Any, folder: Any, quiet: bool) -> None:
     """Run with a live display; Ctrl-C or SIGTERM saves the last completed round and says how to go on."""
     from fedwmsam.report.terminal import Display, summarise
 
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, interrupt)
     display = Display(console, experiment, folder.path, quiet)
     try:
         with display:

@@ -10,11 +10,16 @@ import pytest
 from fedwmsam.engine.folder import read_lines
 
 
-@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, blow):
+@pytest.mark.parametrize("kind", ["Ctrl-C", "SIGTERM", "SIGTERM in the background"])
+def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
+    blow = signal.SIGINT if kind == "Ctrl-C" else signal.SIGTERM
     command = [sys.executable, "-m", "fedwmsam"]
     arguments = ["run", "--out", tmp_path, "--name", "a", "--rounds", "2000", "--checkpoint-every", "5000"]
+    before = signal.getsignal(signal.SIGINT)
+    if kind == "SIGTERM in the background":  # as a shell starts what ends in "&"; a child inherits what is ignored
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 60
     while len(read_lines(tmp_path / "a" / "metrics.jsonl")) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
