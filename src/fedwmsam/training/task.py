@@ -5,8 +5,10 @@ trainable but changes in training, such as BatchNorm's running statistics, trave
 """
 
 import copy
+import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any, Protocol
 
 import torch
@@ -32,6 +34,7 @@ class Samples(Protocol):
 
 class Task:
     def __init__(self, model: ModelSource, objective: Objective, *, seed: int = 0, device: str = "cpu") -> None:
+        keep_freed_memory()
         self.objective = objective
         self.device = usable_device(device)
         self.model = _own_model(model, seed).to(self.device)
@@ -157,6 +160,17 @@ class Task:
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let the C library keep what is freed. It gives large pieces back to the system, and a local step frees several
+    vectors as large as the model: fetching their pages anew took a fifth of FedWMSAM's time. Changes no number."""
+    trim_threshold, mmap_threshold, most = -1, -3, 32 << 20  # glibc's mallopt; others lack it
+    with suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(mmap_threshold, most)
+        library.mallopt(trim_threshold, 16 * most)
 
 
 def usable_device(name: str) -> torch.device:
