@@ -40,7 +40,7 @@ class Watched(FedWMSAM):
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
         if not torch.equal(w, down["w"]):  # at the first step D is zero in both forms
-            SEEN.append((w, scratch["t"] - w, scratch["released"] - w, grad(w)))
+            SEEN.append((w, self.ahead(w, down, scratch), scratch["released"] - w, grad(w)))
         v, after = super().direction(w, grad, down, scratch)
         return v, after | {"released": scratch["released"] + down["m"]}
 

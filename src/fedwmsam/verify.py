@@ -38,6 +38,9 @@ class FileSchedule:
         batches = torch.split(torch.arange(samples), self.config["batch_size"])
         return [Step(batch, seed=0) for _ in range(self.config["local_epochs"]) for batch in batches]
 
+    def count(self, round: int, client: int, samples: int) -> int:
+        return int(self.config["local_epochs"]) * self.epoch(samples)
+
     def epoch(self, samples: int) -> int:
         return -(-samples // int(self.config["batch_size"]))
 

@@ -36,6 +36,9 @@ class Fixed:
     def steps(self, round, client, samples):
         return [Step(b, 0) for _ in range(EPOCHS) for b in torch.arange(samples).split(BATCH)]
 
+    def count(self, round, client, samples):
+        return EPOCHS * self.epoch(samples)
+
     def epoch(self, samples):
         return -(-samples // BATCH)
 
@@ -232,6 +235,7 @@ def test_one_step_by_hand():
         cohort = staticmethod(lambda round: [0])
         lr = staticmethod(lambda round: 0.1)
         steps = staticmethod(lambda round, client, samples: [Step(torch.tensor([0]), 0)])
+        count = staticmethod(lambda round, client, samples: 1)
         epoch = staticmethod(lambda samples: 1)
 
     def after(method, rounds):

@@ -4,6 +4,7 @@ Samples stay in the form their files have them in (bytes for pixels, small integ
 cache file instead of read, and only the batch at hand becomes floats. A data set is then as large in memory as on disk.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -80,9 +81,14 @@ class Normalise:
     largest: float = 255.0  # divided by it, not multiplied by 1/255, which would round differently
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        pixels = inputs.to(torch.float32, copy=True)
-        mean, std = (pixels.new_tensor(values).view(-1, 1, 1) for values in (self.mean, self.std))
-        return pixels.div_(self.largest).sub_(mean).div_(std)
+        mean, std = constants(self.mean, inputs.device), constants(self.std, inputs.device)
+        return inputs.to(torch.float32, copy=True).div_(self.largest).sub_(mean).div_(std)
+
+
+@functools.lru_cache
+def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """One for each channel; kept, because making them takes as long as using them on a small batch."""
+    return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
 def centred(channels: int) -> Normalise:

@@ -113,7 +113,7 @@ def jobs(
 ) -> Iterator[Job]:
     for client in cohort:
         samples = len(federation.clients[client])
-        steps = len(federation.schedule.steps(state.round, client, samples))
+        steps = federation.schedule.count(state.round, client, samples)
         own = replace(info, steps=steps, samples=samples)
         yield Job(client, federation.method.downlink(state.server, memories[client], own), state.buffers, own)
 
@@ -221,7 +221,8 @@ def deviation(values: list[float]) -> float:
 
 
 def all_finite(vectors: Vectors) -> bool:
-    return all(bool(torch.isfinite(v).all()) for v in vectors.values())
+    """A finite sum, which is quick, has finite terms only; otherwise the terms decide, for a sum may overflow."""
+    return all(math.isfinite(v.sum()) or bool(torch.isfinite(v).all()) for v in vectors.values())
 
 
 def difference(value: Tensor, start: Tensor) -> Tensor:

@@ -22,6 +22,10 @@ class Schedule(Protocol):
         """All local steps of a client's round, epoch after epoch."""
         ...
 
+    def count(self, round: int, client: int, samples: int) -> int:
+        """How many steps those are."""
+        ...
+
     def epoch(self, samples: int) -> int:
         """How many steps make one pass over that many samples."""
         ...
@@ -61,6 +65,9 @@ class KeyedSchedule:
             for batch in torch.split(torch.from_numpy(random.permutation(samples)), self.batch_size)
         ]
         return [Step(batch, streams.key(self.seed, "step", round, client, b)) for b, batch in enumerate(batches)]
+
+    def count(self, round: int, client: int, samples: int) -> int:
+        return self.local_epochs * self.epoch(samples)
 
     def epoch(self, samples: int) -> int:
         return -(-samples // self.batch_size)

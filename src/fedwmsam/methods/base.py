@@ -23,7 +23,7 @@ from fedwmsam.options import check, option
 from fedwmsam.training.vectors import Vectors
 
 Gradient = Callable[[Tensor], Tensor]
-"""weights → gradient of the current mini-batch's loss there; each call is one backprop."""
+"""weights → gradient of the current mini-batch's loss there; a backprop each call, the result the caller's own."""
 
 
 class Slot(NamedTuple):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
 from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.training.vectors import Vectors, mixed
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FedCM(Averaging):
         return {"w": server["w"], "Delta": server["Delta"]}
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
-        return torch.lerp(down["Delta"], grad(w), self.alpha), scratch
+        return mixed(down["Delta"], grad(w), self.alpha), scratch
 
     def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
         return memory, {"delta": up["delta"], "Delta": mean_direction(up["delta"], info)}

@@ -16,7 +16,7 @@ from fedwmsam.training.vectors import Vectors, step_towards
 
 def sharpness_aware(grad: Gradient, rho: float) -> Gradient:
     """The gradient after an ascent step of length ρ: what turns a method X into "X with SAM"."""
-    return lambda w: grad(step_towards(w, grad(w), rho, tau=1e-7))
+    return lambda w: grad(step_towards(w, grad(w), rho, tau=1e-7, reuse=True))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
 from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors, cosine, step_towards
+from fedwmsam.training.vectors import Vectors, cosine, mixed, step_towards
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,10 @@ class FedWMSAM(Averaging):
         return down | {"Delta": server["Delta"]} if self.perturbation == "momentum" else down
 
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
-        if self.perturbation == "trajectory":
-            return {"t": down["w"], "stride": -info.lr * down["m"]}
-        if self.perturbation == "literal":
-            return {"t": down["w"], "stride": down["m"]}
-        return {}
+        if self.perturbation in ("momentum", "none"):
+            return {}
+        pace = 1.0 if self.perturbation == "literal" else -info.lr
+        return {"b": torch.tensor(0.0), "pace": torch.tensor(pace, dtype=torch.float64)}
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
         """Eq. 2."""
@@ -82,9 +81,13 @@ class FedWMSAM(Averaging):
         if self.perturbation == "momentum":
             point = step_towards(w, down["Delta"], self.rho, tau=1e-12)
         elif self.perturbation != "none":
-            point = step_towards(w, scratch["t"] - w, self.rho, tau=1e-12)
-            scratch = scratch | {"t": scratch["t"] + scratch["stride"]}
-        return torch.lerp(down["m"], grad(point), down["alpha"]), scratch
+            point = step_towards(w, self.ahead(w, down, scratch), self.rho, tau=1e-12, reuse=True)
+            scratch = scratch | {"b": scratch["b"] + 1}
+        return mixed(down["m"], grad(point), down["alpha"]), scratch
+
+    def ahead(self, w: Tensor, down: Vectors, scratch: Vectors) -> Tensor:
+        """t_b − w_b, in memory of its own."""
+        return torch.sub(down["w"], w).add_(down["m"], alpha=float(scratch["b"] * scratch["pace"]))
 
     def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
         d_k, m_k, alpha = mean_direction(up["delta"], info), self.momentum(server, memory), server["alpha"]

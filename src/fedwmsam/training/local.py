@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedwmsam.methods.base import Info, Method
 from fedwmsam.training.task import Samples, Task
-from fedwmsam.training.vectors import Vectors, clip
+from fedwmsam.training.vectors import Vectors, clip, is_held
 
 WEIGHT_DECAY_MODES = ("objective", "sgd")
 
@@ -76,7 +76,7 @@ def train(
 ) -> LocalResult:  # fmt: skip
     """One client's round: B steps from down["w"]; `epoch` is how many of the steps make one pass over the data."""
     steps = list(steps)
-    task.load_buffers(buffers)
+    task.start_training(buffers)
     in_objective = rules.weight_decay_mode == "objective"
     grad = Backprop(task, samples, rules.weight_decay if in_objective else 0.0)
     decay = 0.0 if in_objective else rules.weight_decay
@@ -93,7 +93,8 @@ def train(
             v = v + force
         if decay:
             v = torch.add(v, w, alpha=decay)
-        w = torch.sub(w, v, alpha=info.lr)
+        # The next point takes the direction's memory: a fresh vector each step would push the others out of the cache.
+        w = torch.sub(w, v, alpha=info.lr, out=None if is_held(v, {"w": w}, down, scratch) else v)
 
     up = method.uplink(w - down["w"], down, scratch, info)
     return LocalResult(up, task.buffers(), float(grad.losses) / len(steps), grad.calls)

@@ -72,11 +72,11 @@ class Task:
         return self._weights.numel()
 
     def gradient(self, w: Tensor, batch: Batch, *, seed: int, keep_buffers: bool) -> tuple[Tensor, Tensor]:
-        """Gradient and loss of one batch at w. `seed` fixes the dropout masks, so that a second pass can repeat the
-        first one's; `keep_buffers=False` undoes what the pass does to BatchNorm's statistics."""
+        """Gradient, in memory of its own, and loss of one batch at w; `start_training` comes before the first. `seed`
+        fixes the dropout masks, so that a second pass can repeat the first one's; `keep_buffers=False` undoes what
+        the pass does to BatchNorm's statistics."""
         before = None if keep_buffers or not self._buffers else self.buffers()
         self.load(w)
-        self.model.train()
         self._seed(seed)
         inputs, targets = batch
         loss = self.objective.loss(self.model(inputs), targets)
@@ -111,6 +111,11 @@ class Task:
 
     def load(self, w: Tensor) -> None:
         self._weights.copy_(w)
+
+    def start_training(self, buffers: Vectors) -> None:
+        """Before a client's first `gradient`."""
+        self.load_buffers(buffers)
+        self.model.train()
 
     def load_buffers(self, buffers: Vectors) -> None:
         for name, value in buffers.items():

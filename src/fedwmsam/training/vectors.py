@@ -18,9 +18,15 @@ def unit(v: Tensor, tau: float) -> Tensor:
     return v / (norm(v) + tau)
 
 
-def step_towards(w: Tensor, direction: Tensor, radius: float, tau: float) -> Tensor:
-    """w + radius · unit(direction); the second pass reuses the first one's memory."""
-    return (direction * (radius / (norm(direction) + tau))).add_(w)
+def step_towards(w: Tensor, direction: Tensor, radius: float, tau: float, *, reuse: bool = False) -> Tensor:
+    """w + radius · unit(direction); with `reuse` in the memory of a direction that is needed no more."""
+    out = direction if reuse else None
+    return torch.mul(direction, radius / (norm(direction) + tau), out=out).add_(w)
+
+
+def mixed(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    """start + weight · (end − start), in the memory of `end`, which is needed no more."""
+    return torch.lerp(start, end, weight, out=end)
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
@@ -34,10 +40,18 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
 def clip(v: Tensor, max_norm: float) -> Tensor:
     """v scaled down to norm max_norm where it is longer (one norm over all parameters)."""
     length = norm(v)
-    if bool(
-        torch.isinf(length).any()
-    ):  # the squares overflowed, not the vector: measure it in units of its largest entry
+    if float(length.max()) + 2e-6 < 0.999 * max_norm:  # by far the most frequent case; the rest decides exactly
+        return v
+    if bool(torch.isinf(length).any()):  # the squares overflowed, not the vector: measure it in its largest entry
         largest = v.abs().amax(dim=-1, keepdim=True)
         return v / largest * (max_norm / norm(v / largest))
     scale = max_norm / (length + 1e-6)
     return v if bool((scale >= 1).all()) else v * scale.clamp(max=1.0)
+
+
+def is_held(v: Tensor, *bundles: Vectors) -> bool:
+    """Whether one of the bundles has a tensor in v's memory, or v cannot be written to as one piece."""
+    memory = v.untyped_storage().data_ptr()
+    return not v.is_contiguous() or any(
+        value.untyped_storage().data_ptr() == memory for bundle in bundles for value in bundle.values()
+    )

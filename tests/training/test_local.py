@@ -1,0 +1,97 @@
+"""The local loop reuses memory; no method may notice."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import nn
+
+from fedwmsam.data.clients import TensorSamples
+from fedwmsam.methods import FedAvg
+from fedwmsam.methods.base import Info
+from fedwmsam.training.local import LocalRules, Step, train
+from fedwmsam.training.objectives import OBJECTIVES
+from fedwmsam.training.task import Task
+from fedwmsam.training.vectors import clip
+
+LR, STEPS = 0.1, 4
+SAMPLES = TensorSamples(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.ones(8, 1))
+START = torch.tensor([0.5, -1.0, 2.0])
+
+
+@dataclass(frozen=True)
+class KeepsItsDirection(FedAvg):
+    name: ClassVar[str] = "keeps"
+
+    def begin(self, down, full_gradient, info):
+        return {"last": torch.zeros_like(down["w"])}
+
+    def direction(self, w, grad, down, scratch):
+        v = grad(w) + 0.5 * scratch["last"]
+        return v, {"last": v}
+
+
+@dataclass(frozen=True)
+class KeepsAView(KeepsItsDirection):
+    def direction(self, w, grad, down, scratch):
+        v, _ = super().direction(w, grad, down, scratch)
+        return v, {"last": v.view(-1)}
+
+
+@dataclass(frozen=True)
+class ReturnsWhatItWasSent(FedAvg):
+    name: ClassVar[str] = "returns"
+
+    def direction(self, w, grad, down, scratch):
+        return down["m"], scratch
+
+
+@dataclass(frozen=True)
+class ReturnsThePosition(FedAvg):
+    name: ClassVar[str] = "position"
+
+    def direction(self, w, grad, down, scratch):
+        return w, scratch
+
+
+def trained(method, **more):
+    task = Task(lambda: nn.Linear(3, 1, bias=False), OBJECTIVES["regression"])
+    steps = [Step(torch.arange(8), seed=0)] * STEPS
+    info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout)
+    down = {"w": START.clone(), **more}
+    sent = {name: value.clone() for name, value in down.items()}
+    result = train(task, method, down, {}, SAMPLES, steps, info, LocalRules(0.0, "objective", None), epoch=1)
+    assert all(torch.equal(down[name], value) for name, value in sent.items())
+    return START + result.up["delta"]
+
+
+def gradient(w):
+    inputs, targets = SAMPLES.inputs, SAMPLES.targets
+    return (2 * (inputs @ w[:, None] - targets) * inputs).mean(dim=0)
+
+
+def test_a_direction_kept_for_the_next_step_is_not_overwritten():
+    w, last = START.clone(), torch.zeros(3)
+    for _ in range(STEPS):
+        last = gradient(w) + 0.5 * last
+        w = w - LR * last
+    assert torch.allclose(trained(KeepsItsDirection()), w, atol=1e-6)
+    assert torch.allclose(trained(KeepsAView()), w, atol=1e-6)
+
+
+def test_a_direction_that_was_sent_down_is_not_overwritten():
+    m = torch.tensor([1.0, 2.0, 3.0])
+    assert torch.allclose(trained(ReturnsWhatItWasSent(), m=m), START - STEPS * LR * m, atol=1e-6)
+
+
+def test_a_position_returned_as_direction_is_not_overwritten():
+    assert torch.allclose(trained(ReturnsThePosition()), START * (1 - LR) ** STEPS, atol=1e-6)
+
+
+def test_clip_decides_exactly_near_its_limit():
+    for length in (9.98, 9.9899, 9.99, 9.9999985, 10.0, 10.1, 1e30, float("inf")):
+        v = torch.tensor([length, 0.0])
+        assert float(clip(v, 10.0).norm()) <= 10.0 or length == float("inf")
+        if length < 9.999:
+            assert clip(v, 10.0) is v
+    assert float(clip(torch.tensor([5e-7, 0.0]), 1e-6)[0]) < 5e-7  # the guard against 0/0 counts for tiny limits
