@@ -36,6 +36,13 @@ PartitionOption = Annotated[
     str | None,
     typer.Option(help="iid, dirichlet:0.1, shards:2, natural …; docs/partitions.md.", show_default="dirichlet:0.1"),
 ]
+ModelOption = Annotated[
+    str | None, typer.Option(help="mlp, cnn, resnet18, char …, or package.module:function.", show_default="mlp")
+]
+PresetOption = Annotated[str | None, typer.Option(help="paper or tuned: named settings, below explicit values.")]
+DecayOption = Annotated[
+    str | None, typer.Option(help="objective, or sgd as published code does.", show_default="objective")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -81,9 +88,7 @@ def run(
     config: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
     method: Annotated[str | None, typer.Option(help="Method; see `fedwmsam methods`.", show_default="fedwmsam")] = None,
     dataset: DatasetOption = None,
-    model: Annotated[
-        str | None, typer.Option(help="mlp, cnn, resnet18, char …, or package.module:function.", show_default="mlp")
-    ] = None,
+    model: ModelOption = None,
     partition: PartitionOption = None,
     augmentation: Annotated[str | None, typer.Option(help="paper: flip and crop images.", show_default="none")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
@@ -93,16 +98,14 @@ def run(
     local_epochs: Annotated[int | None, typer.Option(help="Passes over a client's data.", show_default="5")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples a local step.", show_default="50")] = None,
     lr: Annotated[float | None, typer.Option(help="Local step size.", show_default="0.1")] = None,
-    weight_decay_mode: Annotated[
-        str | None, typer.Option(help="objective, or sgd as published code does.", show_default="objective")
-    ] = None,
+    weight_decay_mode: DecayOption = None,
     workers: Annotated[
         str | None, typer.Option(help="Processes that train clients side by side: auto or a number.", show_default="1")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Key of everything random.", show_default="0")] = None,
     validation: Annotated[float | None, typer.Option(help="Share of training data held out.", show_default="0")] = None,
     target_accuracy: Annotated[float | None, typer.Option(help="Stop when it is reached.")] = None,
-    preset: Annotated[str | None, typer.Option(help="paper or tuned: named settings, below explicit values.")] = None,
+    preset: PresetOption = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Rounds between checkpoints.", show_default="10")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
     set_: SetOption = None,
@@ -206,6 +209,72 @@ def resume(
         config = replace(config, workers=parse_workers(workers))
     experiment = prepare(config)
     carry_out(experiment, experiment.reopen(run), quiet)
+
+
+@app.command()
+def compare(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file of settings, methods, seeds, grid …")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, such as fedavg,fedcm,fedwmsam.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many, or which: 3, or 0,7,8.", show_default="1")] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=A,B", help="Vary a setting or option; repeatable.")
+    ] = None,
+    pilot: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=A,B", help="Choose an option's value on validation data first.")
+    ] = None,
+    pilot_rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a pilot run.", show_default="all")] = None,
+    dataset: DatasetOption = None,
+    model: ModelOption = None,
+    partition: PartitionOption = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default="50")] = None,
+    preset: PresetOption = None,
+    weight_decay_mode: DecayOption = None,
+    keep_states: Annotated[
+        int | None, typer.Option(help="Keep every so many rounds' state for later analysis.", show_default="none")
+    ] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
+    set_: SetOption = None,
+    out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
+    jobs: Annotated[str, typer.Option(help="Runs at a time: auto or a number.")] = "auto",
+    baseline: Annotated[str | None, typer.Option(help="Row that the others are compared with.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Run several methods on the same clients, batches and initial weights, over several seeds.
+
+    Interrupted, killed or extended, the same command goes on: finished runs are not repeated.
+
+    Examples:
+
+    - `fedwmsam compare --methods fedavg,fedcm,fedwmsam --seeds 3`
+    - `fedwmsam compare --methods fedwmsam --grid rho=0.005,0.01,0.05 --grid alpha=0.1,0.5`
+    - `fedwmsam compare --methods fedsam,fedwmsam --pilot rho=0.005,0.01,0.05 --seeds 3`
+    - `fedwmsam compare table1.toml --jobs 2`
+    """
+    arguments = dict(locals())
+    apart = ("config", "grid", "pilot", "pilot_rounds", "set_", "out", "jobs", "baseline", "quiet")
+    given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
+    from fedwmsam.comparison.command import compare as carry_out
+    from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
+    from fedwmsam.config import parse_workers
+    from fedwmsam.report.terminal import report_runs
+
+    file = toml.load(config) if config else {}
+    given |= read_settings(set_ or [], file | given)
+    if grid:
+        given["grid"] = read_axes(grid, file | given)
+    plan, trial = make_grid(file, given), read_axes(pilot or [], file | given)
+    check_axes(plan, trial)
+    try:
+        folders = carry_out(plan, out, parse_workers(jobs), trial, pilot_rounds, console, quiet)
+    except KeyboardInterrupt:
+        errors.print("Stopped; the same command goes on from the last completed rounds.", soft_wrap=True)
+        raise
+    if not quiet:
+        report_runs(console, folders)
+        console.print(f"Runs: {out}", soft_wrap=True)
+    if not all((folder / "summary.json").exists() for folder in folders):
+        sys.exit(1)
 
 
 @app.command()
