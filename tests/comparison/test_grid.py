@@ -1,0 +1,108 @@
+"""Which runs a comparison consists of."""
+
+import pytest
+
+from fedwmsam.comparison.grid import fingerprint, make_grid, read_axes, read_settings
+from fedwmsam.comparison.pilot import pilot_grid
+from fedwmsam.config import resolve
+from fedwmsam.errors import InputError
+
+
+def runs(file=None, **given):
+    return [(m.label, m.config.seed) for m in make_grid(file or {}, given).members()]
+
+
+def test_methods_times_seeds_with_all_methods_of_a_seed_first():
+    assert runs(methods="fedavg, fedcm", seeds="2") == [("fedavg", 0), ("fedcm", 0), ("fedavg", 1), ("fedcm", 1)]
+    assert runs(methods=["fedavg"], seeds=[4, 7]) == [("fedavg", 4), ("fedavg", 7)]
+    assert runs() == [("fedwmsam", 0)]
+
+
+def test_an_option_is_varied_only_for_the_methods_that_have_it():
+    found = runs(methods="fedavg,fedsam", grid={"rho": [0.1, 0.2]})
+    assert found == [("fedavg", 0), ("fedsam rho=0.1", 0), ("fedsam rho=0.2", 0)]
+
+
+def test_a_common_option_goes_to_the_methods_that_have_it():
+    members = make_grid({}, {"methods": "fedavg,fedsam", "rho": 0.3}).members()
+    assert [m.config.options for m in members] == [{}, {"rho": 0.3}]
+
+
+def test_variants_belong_together_and_combine_with_the_grid():
+    file = {
+        "rounds": 7,
+        "variants": [{"method": "fedcm", "weight_decay_mode": "sgd"}, {"method": "fedcm", "alpha": 0.5}],
+        "grid": {"lr": [0.1, 0.2]},
+    }
+    assert [label for label, _ in runs(file)] == [
+        "fedcm weight_decay_mode=sgd lr=0.1", "fedcm weight_decay_mode=sgd lr=0.2",
+        "fedcm alpha=0.5 lr=0.1", "fedcm alpha=0.5 lr=0.2",
+    ]  # fmt: skip
+    assert {m.config.rounds for m in make_grid(file, {"rounds": 9}).members()} == {9}
+
+
+def test_one_configuration_asked_for_twice_is_one_run():
+    assert runs(methods="fedsam", grid={"rho": [0.01, 0.01]}) == [("fedsam rho=0.01", 0)]
+
+
+def test_a_folder_name_tells_configurations_apart_but_not_machines():
+    base = resolve({"method": "fedsam"})
+    for change in ({"rho": 0.2}, {"seed": 1}, {"rounds": 51}, {"partition": "iid"}, {"lr": 0.2}, {"clip_norm": "none"}):
+        assert fingerprint(resolve({"method": "fedsam"} | change)) != fingerprint(base)
+    for same in ({"workers": 2}, {"checkpoint_every": 3}, {"data_dir": "/x"}, {"rho": 0.01}):
+        assert fingerprint(resolve({"method": "fedsam"} | same)) == fingerprint(base)
+    spelled_out = resolve({k: v for k, v in resolve({"preset": "paper"}).flat().items() if v and k != "preset"})
+    assert fingerprint(spelled_out) == fingerprint(resolve({"preset": "paper"}))
+
+
+def test_a_folder_name_is_a_plain_word():
+    folder = (
+        make_grid({}, {"methods": "fedsam", "grid": {"partition": ["natural", "dirichlet:0.1"]}}).members()[1].folder
+    )
+    assert "/" not in folder and ":" not in folder and " " not in folder and folder.startswith("fedsam-partition")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"methods": "fedavgg"}, "Did you mean 'fedavg'"),
+        ({"methods": 3}, "list of names"),
+        ({"seeds": 0}, "at least 1"),
+        ({"seeds": "a,b"}, "seeds must be"),
+        ({"seeds": [-1]}, "seeds must be"),
+        ({"seeds": True}, "seeds must be"),
+        ({"seed": 3}, "use seeds"),
+        ({"methods": "fedavg", "method": "fedcm"}, "not both"),
+        ({"methods": "fedavg", "variants": [{"method": "fedcm"}]}, "not both"),
+        ({"variants": 3}, "variants must be tables"),
+        ({"grid": {"rho": 0.1}}, "table of lists"),
+        ({"grid": {"rho": []}}, "table of lists"),
+        ({"grid": {"seed": [1, 2]}}, "use seeds"),
+        ({"methods": "fedavg", "grid": {"rho": [0.1]}}, "to vary 'rho'"),
+        ({"rho": 0.2, "grid": {"rho": [0.1]}}, "leave one out"),
+        ({"rho": 0.2, "variants": [{"rho": 0.1}]}, "leave one out"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given, words):
+    with pytest.raises(InputError, match=words):
+        make_grid({}, given).members()
+
+
+def test_an_unknown_common_setting_is_refused_for_all():
+    with pytest.raises(InputError, match="rhoo"):
+        make_grid({}, {"methods": "fedavg,fedsam", "rhoo": 1}).members()
+
+
+def test_axes_are_typed_as_their_options():
+    values = {"methods": "fedavg,fedwmsam"}
+    assert read_axes(["rho=0.1, 0.2", "local-epochs=1,5"], values) == {"rho": [0.1, 0.2], "local_epochs": [1, 5]}
+    assert read_settings(["perturbation=none"], values) == {"perturbation": "none"}
+    with pytest.raises(InputError, match="key=a,b,c"):
+        read_axes(["rho"], values)
+
+
+def test_a_pilot_tries_one_seed_on_held_out_data_and_only_methods_with_the_option():
+    grid = make_grid({}, {"methods": "fedavg,fedsam,fedwmsam", "seeds": 3})
+    members = pilot_grid(grid, {"rho": [0.1, 0.2]}, rounds=5).members()
+    assert [m.label for m in members] == ["fedsam rho=0.1", "fedsam rho=0.2", "fedwmsam rho=0.1", "fedwmsam rho=0.2"]
+    assert {(m.config.seed, m.config.validation, m.config.rounds) for m in members} == {(0, 0.1, 5)}
