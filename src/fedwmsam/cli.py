@@ -4,6 +4,7 @@ import logging
 import re
 import signal
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,6 +37,19 @@ PartitionOption = Annotated[
     str | None,
     typer.Option(help="iid, dirichlet:0.1, shards:2, natural …; docs/partitions.md.", show_default="dirichlet:0.1"),
 ]
+
+
+class Better(Enum):
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class Picture(Enum):
+    PNG = "png"
+    SVG = "svg"
+    PDF = "pdf"
+
+
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -262,15 +276,52 @@ def evaluate(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
+    metric: Annotated[str, typer.Option(help="Column of metrics.jsonl to compare.")] = "accuracy",
+    better: Annotated[Better | None, typer.Option(help="Which way the metric is better.", show_default="known")] = None,
+    targets: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="What reaching these values of the metric cost.")
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="Row to compare the others with, seed by seed.")] = None,
+    paper_columns: Annotated[
+        bool, typer.Option("--paper-columns", help="Also the best round on test, as papers print it.")
+    ] = False,
+    csv: Annotated[Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
+    latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
+    format: Annotated[Picture, typer.Option(help="Of the pictures.")] = Picture.PNG,
 ) -> None:
-    """Say what runs reached: last accuracy, mean of the last ten, best by validation.
+    """Compare runs: one row for each method and its settings, over its seeds.
 
-    Example: `fedwmsam report runs/*`
+    Last, mean of the last ten evaluations and best by validation; with `--targets` and `--baseline` what it took to
+    reach a value, and paired differences with their uncertainty.
+
+    Examples:
+
+    - `fedwmsam report runs`
+    - `fedwmsam report runs --targets 0.7,0.8 --baseline fedavg`
+    - `fedwmsam report runs --latex table.tex --plots figures --format pdf`
     """
-    from fedwmsam.report.terminal import report_runs
+    from fedwmsam.report import formats
+    from fedwmsam.report.runs import find_runs
+    from fedwmsam.report.sheets import sheets
+    from fedwmsam.report.tables import make_goal, parse_targets, summarise
+    from fedwmsam.report.terminal import show_sheets
 
-    report_runs(console, runs)
+    found, without = find_runs(runs)
+    comparison = summarise(found, make_goal(metric, parse_targets(targets or ""), better and better.value), baseline)
+    pages = sheets(comparison, paper_columns)
+    show_sheets(console, pages)
+    for place in without:
+        console.print(f"No run in {place}.", soft_wrap=True)
+    written = formats.write_files(comparison, pages, csv, markdown, latex)
+    if plots is not None:
+        from fedwmsam.report.plots import draw
+
+        written += draw(comparison, plots, format.value)
+    for path in written:
+        console.print(f"Written: {path}", soft_wrap=True)
 
 
 @app.command()
