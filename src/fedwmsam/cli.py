@@ -278,7 +278,9 @@ def evaluate(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
     metric: Annotated[str, typer.Option(help="Column of metrics.jsonl to compare.")] = "accuracy",
-    better: Annotated[Better | None, typer.Option(help="Which way the metric is better.", show_default="known")] = None,
+    better: Annotated[
+        Better | None, typer.Option(help="Which way the metric is better.", show_default="by its name")
+    ] = None,
     targets: Annotated[
         str | None, typer.Option(metavar="A,B,…", help="What reaching these values of the metric cost.")
     ] = None,

@@ -106,7 +106,7 @@ def find_runs(places: Sequence[Path]) -> tuple[list[Run], list[str]]:
         if not place.exists():
             raise InputError(f"There is no run folder {place}.")
         here = list(folders(place, DEPTH))
-        found |= {path.resolve(): path for path in here if path.resolve() not in found}
+        found |= {path.resolve(): path for path in here}
         without += [] if here else [str(place)]
     if not found:
         raise InputError(
