@@ -65,8 +65,9 @@ def test_several_tables_have_pictures_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", [0.1, 0.5])
     write_run(tmp_path / "runs" / "b", [0.1, 0.5, 0.6])
     write_run(tmp_path / "runs" / "c", [0.1], status=None, rounds=9)
+    write_run(tmp_path / "runs" / "d", [0.1], dataset="/far/away" * 40)
     names = {path.stem for path in plots.draw(comparison(tmp_path / "runs"), tmp_path)}
-    assert len(names) == 8 and "accuracy-over-rounds-digits-dirichlet-0.1-mlp-20-clients-3-rounds" in names
+    assert len(names) == 12 and "accuracy-over-rounds-digits-dirichlet-0.1-mlp-20-clients-3-rounds" in names
 
 
 @pytest.mark.parametrize(("format", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF")])

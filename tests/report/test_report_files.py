@@ -163,7 +163,7 @@ def test_latex_of_a_whole_report_is_ascii_and_balanced(three_seeds: Path) -> Non
 def test_the_files_hold_every_row_and_every_run_in_full_precision(cli: Cli, three_seeds: Path) -> None:
     out = three_seeds / "new" / "folder"
     done = cli(
-        "report", three_seeds, "--targets", "0.75", "--csv", out / "t.csv", "--markdown", out / "t.md",
+        "report", three_seeds, "--targets", "0.75,0.7012345678", "--csv", out / "t.csv", "--markdown", out / "t.md",
         "--latex", out / "t.tex",
     )  # fmt: skip
     assert done.code == 0, done.err
@@ -172,6 +172,7 @@ def test_the_files_hold_every_row_and_every_run_in_full_precision(cli: Cli, thre
         ("fedavg", "0 1 2", "0", "2"), ("scaffold", "0 1", "1", "2"),
     ]  # fmt: skip
     assert float(rows[0]["last_mean"]) == (0.7 + (0.7 + 1 / 10) + (0.7 + 2 / 10)) / 3 and rows[0]["best_mean"] == ""
+    assert rows[0]["reached_0.7012345678"] == "2"
     runs = list(csv.DictReader((out / "t-runs.csv").open()))
     assert [(run["row"], run["seed"], run["state"], run["counted"]) for run in runs][3:] == [
         ("scaffold", "0", "completed", "True"), ("scaffold", "1", "completed", "True"),
@@ -180,7 +181,7 @@ def test_the_files_hold_every_row_and_every_run_in_full_precision(cli: Cli, thre
     assert runs[1]["last"] == repr(0.7 + 1 / 10) and runs[1]["bytes_to_0.75"] == "300.0" and runs[5]["last"] == ""
     assert "| fedavg | 3 |" in (out / "t.md").read_text() and r"\toprule" in (out / "t.tex").read_text()
     again = (out / "t.csv").read_bytes()
-    assert cli("report", three_seeds, "--targets", "0.75", "--csv", out / "t.csv").code == 0
+    assert cli("report", three_seeds, "--targets", "0.75,0.7012345678", "--csv", out / "t.csv").code == 0
     assert (out / "t.csv").read_bytes() == again
 
 

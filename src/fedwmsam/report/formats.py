@@ -123,10 +123,10 @@ def row_record(goal: Goal, table: Table, row: Row) -> Record:
         record |= spread_columns(name, row.spread(name))
     for name in Cost._fields:
         record |= spread_columns(name, row.total(name))
-    for target in map(shown, goal.targets):
-        record |= {f"reached_{target}": row.reached(float(target), "rounds").n}
+    for target in goal.targets:
+        record |= {f"reached_{shown(target)}": row.reached(target, "rounds").n}
         for name in Cost._fields:
-            record |= spread_columns(f"{name}_to_{target}", row.reached(float(target), name))
+            record |= spread_columns(f"{name}_to_{shown(target)}", row.reached(target, name))
     for found in table.differences:
         if found.label == row.label:
             record |= difference_record(found) | {"baseline": table.baseline}

@@ -107,4 +107,5 @@ def rounds(count: int) -> str:
 
 
 def shown(value: Any) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    """As a person would write it; with enough digits that no two values look alike."""
+    return "none" if value is None else f"{value:.12g}" if isinstance(value, float) else str(value)

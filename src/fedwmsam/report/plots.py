@@ -85,7 +85,8 @@ def pictures(comparison: Comparison) -> Iterator[tuple[str, float, Drawing]]:
 
 
 def slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-.")
+    """Characters every file system takes, and not too many: a title may hold a whole path."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text)[-100:].strip("-.")
 
 
 def table_pictures(table: Table, goal: Goal) -> Iterator[tuple[str, float, Drawing]]:
@@ -258,7 +259,7 @@ def draw_sweep(table: Table, goal: Goal, sweep: Sweep, figure: "Figure") -> None
         aside = 0.01 * (number - (len(sweep.lines) - 1) / 2)
         x = [x * (values[-1] / values[0]) ** aside if logarithmic else x + aside * np.ptp(values) for x in line.x]
         means, deviations = [spread.mean for spread in line.spreads], [spread.deviation for spread in line.spreads]
-        axes.errorbar(x, means, deviations, label=line.label, capsize=2, capthick=0.8, elinewidth=0.8, **style(number))
+        axes.errorbar(x, means, deviations, label=line.label, elinewidth=0.8, **style(number))
     if logarithmic:
         axes.set_xscale("log")
     axes.minorticks_off()

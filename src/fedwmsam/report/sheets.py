@@ -143,7 +143,7 @@ def reading(table: Table, paper_columns: bool) -> Iterator[str]:
         yield f"Where a row does not say otherwise: {'; '.join(table.unsaid)}."
     counts = {len(row.scores) for row in table.rows if row.scores}
     if max(counts, default=0) > 1:
-        yield "Mean ± standard deviation (n − 1) over the seeds; seeds are what is repeated, not rounds."
+        yield "Mean ± standard deviation (n − 1) over the seeds."
     if 1 in counts:
         yield "A row with one seed has no spread: whether another seed would turn the order round is not known."
     seeds = {tuple(row.seeds) for row in table.rows if row.scores}
