@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from run_folders import write_run
 
 from fedwmsam import METHODS, Result, toml
 
@@ -223,7 +224,7 @@ def test_brackets_are_printed_as_they_are(cli: Cli) -> None:
     outcome = cli("run", *SMALL, "--out", "a[b]c", "--name", "[red]x")
     assert outcome.code == 0, outcome.err
     assert "a[b]c/[red]x" in outcome.out
-    assert "[red]x" in cli("report", "a[b]c/[red]x").out
+    assert "Written: a[b]c/[red]x.csv" in cli("report", "a[b]c", "--csv", "a[b]c/[red]x.csv").out
     assert "[b]" in cli("report", "no[b]thing").err
 
 
@@ -242,7 +243,7 @@ def test_the_folder_says_how_far_it_went_on(cli: Cli, copy: Path) -> None:
     """Fed back, config.toml must repeat the whole run; resumed again, it must not fall back to three rounds."""
     assert cli("resume", copy, "--rounds", "5", "-q").code == 0
     assert toml.load(copy / "config.toml")["rounds"] == 5
-    assert "5/5" in cli("report", copy).out
+    assert "5 rounds" in cli("report", copy).out
 
 
 def test_going_on_with_a_finished_run_changes_nothing(cli: Cli, copy: Path, run_folder: Path) -> None:
@@ -291,17 +292,16 @@ def test_report_shows_what_was_reached(cli: Cli, run_folder: Path, copy: Path) -
     lines = rows(run_folder)
     mean = sum(row["accuracy"] for row in lines) / 3
     best = lines[json.loads((run_folder / "summary.json").read_text())["best_round"] - 1]["accuracy"]
-    for name in ("small", "copy"):
-        line = next(line for line in outcome.out.splitlines() if name in line)
-        for expected in ("completed", "3/3", f"{lines[-1]['accuracy']:.4f}", f"{mean:.4f}", f"{best:.4f}"):
-            assert expected in line
+    cells = next(line for line in outcome.out.splitlines() if line.startswith("│ fedwmsam ")).replace("│", " ").split()
+    assert cells[1:5] == ["1", f"{lines[-1]['accuracy']:.4f}", f"{mean:.4f}", f"{best:.4f}"]
+    assert f"({copy}): has the seed of {run_folder} and the same numbers; not counted" in outcome.out
 
 
 def test_report_copes_with_a_run_that_has_only_begun(cli: Cli, copy: Path) -> None:
     for name in ("summary.json", "metrics.jsonl", "timings.jsonl", "model.safetensors"):
         (copy / name).unlink()
     outcome = cli("report", copy)
-    assert outcome.code == 0 and "not finished" in outcome.out and "0/3" in outcome.out
+    assert outcome.code == 0 and "0 of 1 (1 no round done)" in outcome.out
 
 
 def test_methods_lists_every_method_and_its_options(cli: Cli) -> None:
@@ -329,8 +329,8 @@ def test_narrow_pages_lose_no_names(cli: Cli, monkeypatch: pytest.MonkeyPatch, r
     assert [name for name in METHODS if not re.search(rf"│ {name} *│", listed)] == []
     assert "…" not in listed
     long = shutil.copytree(run_folder, Path("fedwmsam-digits-dirichlet0.1-seed0-2"))
-    report = cli("report", long).out
-    assert long.name in report and "…" not in report
+    report = cli("report", run_folder, long).out
+    assert re.search(r"│ fedwmsam *│", report) and long.name in report and "…" not in report
 
 
 # verify
@@ -448,6 +448,10 @@ def settings_file(text: str | bytes) -> Callable[[], Arguments]:
     return lambda: ["run", written("my.toml", text)]
 
 
+def reported(*arguments: str) -> Callable[[], Arguments]:
+    return lambda: ["report", write_run(Path("reported"), [0.5]), *arguments]
+
+
 def vectors_without(*path: str) -> Callable[[], Arguments]:
     def arguments() -> Arguments:
         file = json.loads((VECTORS / "fedavg-1.json").read_text())
@@ -508,9 +512,17 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
     "no run to report": (["report", "runs/absent"], ["runs/absent"]),
     "resume what is no run": (["resume", "."], ["config.toml"]),
     "report what is no run": (["report", "."], ["config.toml"]),
-    "report a damaged run": (
-        lambda: [written("r/config.toml", "rounds = 3"), written("r/metrics.jsonl", "{broken\n")] and ["report", "r"],
-        ["metrics.jsonl"],
+    "report an unknown metric": (reported("--metric", "acc"), ["acc", "accuracy", "loss"]),
+    "report an unknown baseline": (reported("--baseline", "fedsgd"), ["fedsgd", "fedavg"]),
+    "report a target that is none": (reported("--targets", "0.7,high"), ["high"]),
+    "report a target of an unclear metric": (reported("--metric", "backprops", "--targets", "3"), ["--better"]),
+    "report into a place that cannot be": (
+        lambda: [written("file", "")] and [*reported("--csv", "file/x.csv")()],
+        ["file/x.csv"],
+    ),
+    "report pictures into a place that cannot be": (
+        lambda: [written("file", "")] and [*reported("--plots", "file")()],
+        ["file"],
     ),
     "resume a run of fit()": (
         lambda: [written("r/config.toml", 'rounds = 3\nmethod = "fedavg"')] and ["resume", "r"],

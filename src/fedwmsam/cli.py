@@ -4,6 +4,7 @@ import logging
 import re
 import signal
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,6 +44,19 @@ PresetOption = Annotated[str | None, typer.Option(help="paper or tuned: named se
 DecayOption = Annotated[
     str | None, typer.Option(help="objective, or sgd as published code does.", show_default="objective")
 ]
+
+
+class Better(Enum):
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+class Picture(Enum):
+    PNG = "png"
+    SVG = "svg"
+    PDF = "pdf"
+
+
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -257,7 +271,10 @@ def compare(
     from fedwmsam.comparison.command import compare as carry_out
     from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
     from fedwmsam.config import parse_workers
-    from fedwmsam.report.terminal import report_runs
+    from fedwmsam.report.runs import find_runs
+    from fedwmsam.report.sheets import sheets
+    from fedwmsam.report.tables import ACCURACY, summarise
+    from fedwmsam.report.terminal import show_sheets
 
     file = toml.load(config) if config else {}
     given |= read_settings(set_ or [], file | given)
@@ -271,8 +288,8 @@ def compare(
         errors.print("Stopped; the same command goes on from the last completed rounds.", soft_wrap=True)
         raise
     if not quiet:
-        report_runs(console, folders)
-        console.print(f"Runs: {out}", soft_wrap=True)
+        show_sheets(console, sheets(summarise(find_runs(folders)[0], ACCURACY, baseline)))
+        console.print(f"Runs: {out}; more with: fedwmsam report {out} --help", soft_wrap=True)
     if not all((folder / "summary.json").exists() for folder in folders):
         sys.exit(1)
 
@@ -331,15 +348,54 @@ def evaluate(
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")],
+    metric: Annotated[str, typer.Option(help="Column of metrics.jsonl to compare.")] = "accuracy",
+    better: Annotated[
+        Better | None, typer.Option(help="Which way the metric is better.", show_default="by its name")
+    ] = None,
+    targets: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="What reaching these values of the metric cost.")
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="Row to compare the others with, seed by seed.")] = None,
+    paper_columns: Annotated[
+        bool, typer.Option("--paper-columns", help="Also the best round on test, as papers print it.")
+    ] = False,
+    csv: Annotated[Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
+    latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
+    format: Annotated[Picture, typer.Option(help="Of the pictures.")] = Picture.PNG,
 ) -> None:
-    """Say what runs reached: last accuracy, mean of the last ten, best by validation.
+    """Compare runs: one row for each method and its settings, over its seeds.
 
-    Example: `fedwmsam report runs/*`
+    Last, mean of the last ten evaluations and best by validation; with `--targets` and `--baseline` what it took to
+    reach a value, and paired differences with their uncertainty.
+
+    Examples:
+
+    - `fedwmsam report runs`
+    - `fedwmsam report runs --targets 0.7,0.8 --baseline fedavg`
+    - `fedwmsam report runs --latex table.tex --plots figures --format pdf`
     """
-    from fedwmsam.report.terminal import report_runs
+    from fedwmsam.report import formats
+    from fedwmsam.report.runs import find_runs
+    from fedwmsam.report.sheets import sheets
+    from fedwmsam.report.tables import make_goal, parse_targets, summarise
+    from fedwmsam.report.terminal import show_sheets
 
-    report_runs(console, runs)
+    found, without = find_runs(runs)
+    comparison = summarise(found, make_goal(metric, parse_targets(targets or ""), better and better.value), baseline)
+    pages = sheets(comparison, paper_columns)
+    show_sheets(console, pages)
+    for place in without:
+        console.print(f"No run in {place}.", soft_wrap=True)
+    written = formats.write_files(comparison, pages, csv, markdown, latex)
+    if plots is not None:
+        from fedwmsam.report.plots import draw
+
+        written += draw(comparison, plots, format.value)
+    for path in written:
+        console.print(f"Written: {path}", soft_wrap=True)
 
 
 @app.command()

@@ -13,12 +13,12 @@ from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from fedwmsam import toml
-from fedwmsam.engine.folder import Record, existing, read_json, read_lines
+from fedwmsam.engine.folder import Record
 from fedwmsam.engine.run import Progress as RoundProgress
 from fedwmsam.methods import METHODS, method_class
 from fedwmsam.options import limits
 from fedwmsam.presets import BY_METHOD, COMMON, preset_values
+from fedwmsam.report.sheets import Sheet
 from fedwmsam.result import Result
 
 
@@ -80,28 +80,17 @@ def summarise(console: Console, result: Result) -> None:
     say(f"Model, metrics and configuration: {result.folder}")
 
 
-def report_runs(console: Console, runs: Sequence[Path]) -> None:
-    table = folding("run", "status", "rounds", "last", "last 10", "best (validation)", "MB up + down", "seconds")
-    for path in runs:
-        table.add_row(path.name, *outcome(existing(path)))
-    console.print(table)
-
-
-def outcome(path: Path) -> list[str]:
-    """A run folder's row, finished or not."""
-    rows, timings = read_lines(path / "metrics.jsonl"), read_lines(path / "timings.jsonl")
-    finished = (path / "summary.json").exists()
-    summary: Record = read_json(path / "summary.json") if finished else {"status": "not finished"}
-    values, best_round = accuracies(rows), summary.get("best_round")
-    return [
-        summary["status"],
-        f"{len(rows)}/{toml.load(path / 'config.toml')['rounds']}",
-        number(values[-1] if values else None),
-        number(tail_mean(values) if values else None),
-        number(rows[best_round - 1].get("accuracy") if best_round else None),
-        f"{sum(row['bytes_down'] + row['bytes_up'] for row in rows) / 1e6:,.0f}",
-        f"{sum(t['train_seconds'] + t['evaluate_seconds'] for t in timings):,.0f}",
-    ]
+def show_sheets(console: Console, sheets: Sequence[Sheet]) -> None:
+    """The tables of a report, each with what must be known to read it."""
+    for sheet in sheets:
+        console.print(sheet.title, style="bold", soft_wrap=True)
+        table = folding(*sheet.header)
+        for row in sheet.rows:
+            table.add_row(*row)
+        console.print(table)
+        for note in sheet.notes:
+            console.print(f"- {note}", soft_wrap=True)
+        console.print()
 
 
 def show_evaluation(console: Console, found: Record) -> None:

@@ -1,0 +1,1 @@
+"""What runs mean: numbers computed from results, without a table or a picture."""

@@ -1,0 +1,150 @@
+"""What pictures show, as numbers: curves over rounds or cost, sweeps of one option, ablations of a method."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedwmsam.analysis.statistics import Numbers, Spread
+from fedwmsam.config import RunConfig
+from fedwmsam.engine.folder import Record
+from fedwmsam.methods import METHODS
+from fedwmsam.report.grouping import labels, shown, varied
+from fedwmsam.report.tables import Difference, Goal, Row, Table, difference
+
+SWEEP_VALUES = 3
+"""From so many values of an option on, a line through them says something."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A column over the rounds that every seed has, or over what had been spent by then."""
+
+    x: Numbers
+    mean: Numbers
+    deviation: Numbers
+    """NaN for a single seed."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a method reaches at each value of the option."""
+
+    label: str
+    x: tuple[float, ...]
+    spreads: tuple[Spread, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    option: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Ablation:
+    """What each change to a method's full form does, seed by seed."""
+
+    reference: Row
+    changes: tuple[str, ...]
+    differences: tuple[Difference, ...]
+
+
+def curve(row: Row, column: str, against: str = "rounds", window: int = 1) -> Curve | None:
+    """Mean and deviation over the seeds, each seed first averaged over its last `window` evaluations.
+
+    `against` is a field of `Cost`, its mean over the seeds; None if no round has the column for every seed.
+    """
+    runs = [score.run for score in row.scores]
+    columns = [run.values(column) for run in runs]
+    rounds = sorted(set.intersection(*(set(values) for values in columns))) if columns else []
+    if not rounds:
+        return None
+    values = np.array([running_mean([by_round[round] for round in rounds], window) for by_round in columns])
+    spent = np.array([run.spent[against][np.array(rounds) - 1] for run in runs])
+    deviation = values.std(axis=0, ddof=1) if len(runs) > 1 else np.full(len(rounds), np.nan)
+    return Curve(spent.mean(axis=0), values.mean(axis=0), deviation)
+
+
+def running_mean(values: Sequence[float], window: int) -> Numbers:
+    """Over the last `window` values up to each, over fewer at the start."""
+    return np.array([np.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)])
+
+
+def sweeps(table: Table) -> list[Sweep]:
+    """Every option with three values or more for which all else is equal, with a line for each such group of rows."""
+    rows = [row for row in table.rows if row.spread("tail")]
+    found = []
+    for option in varied([row.config for row in rows]):
+        groups = [group for group in alike_but_for(rows, option) if len(group) >= SWEEP_VALUES]
+        if groups:
+            names = labels([without(group[0].config, option) for group in groups])
+            found.append(Sweep(option, tuple(map(make_line, names, groups, [option] * len(groups)))))
+    return found
+
+
+def alike_but_for(rows: Sequence[Row], option: str) -> list[list[Row]]:
+    """Rows that have a number there and are equal elsewhere, by that number."""
+    groups: list[list[Row]] = []
+    for row in rows:
+        if is_number(row.config.get(option)):
+            alike = (group for group in groups if varied([group[0].config, row.config]) == [option])
+            group = next(alike, None)
+            if group is None:
+                groups.append([row])
+            else:
+                group.append(row)
+    return [sorted(group, key=lambda row: float(row.config[option])) for group in groups]
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def make_line(label: str, rows: Sequence[Row], option: str) -> Line:
+    spreads = tuple(spread for row in rows if (spread := row.spread("tail")))
+    return Line(label, tuple(float(row.config[option]) for row in rows), spreads)
+
+
+def without(config: Record, option: str) -> Record:
+    return {key: value for key, value in config.items() if key != option}
+
+
+def ablations(table: Table, goal: Goal) -> list[Ablation]:
+    """Each method with rows that are no part of a sweep: these, and the rows one change away from them."""
+    rows = [row for row in table.rows if row.spread("tail")]
+    swept = {
+        row.label
+        for option in varied([row.config for row in rows])
+        for group in alike_but_for(rows, option)
+        if len(group) >= SWEEP_VALUES
+        for row in group
+    }
+    found = []
+    for method in dict.fromkeys(row.method for row in rows):
+        own = [row for row in rows if row.method == method]
+        single = [row for row in own if row.label not in swept]
+        near = [row for row in own if row in single or any(distance(row, other) == 1 for other in single)]
+        if single and len(near) > 1:
+            found.append(make_ablation(near, goal))
+    return [ablation for ablation in found if ablation.changes]
+
+
+def distance(row: Row, other: Row) -> int:
+    return len(varied([row.config, other.config]))
+
+
+def make_ablation(rows: Sequence[Row], goal: Goal) -> Ablation:
+    """Against the row that the fewest changes lead to, and of equals the one with the most defaults."""
+    reference = min(rows, key=lambda row: (sum(distance(row, other) for other in rows), changes_of_defaults(row)))
+    others = [row for row in rows if row is not reference and difference(row, reference, goal).seeds]
+    changes = tuple(
+        ", ".join(f"{key}={shown(row.config.get(key))}" for key in varied([reference.config, row.config]))
+        for row in others
+    )
+    return Ablation(reference, changes, tuple(difference(row, reference, goal) for row in others))
+
+
+def changes_of_defaults(row: Row) -> int:
+    method = METHODS.get(row.method)
+    return sum(value not in (getattr(RunConfig, k, None), getattr(method, k, None)) for k, value in row.config.items())

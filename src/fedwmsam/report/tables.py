@@ -1,0 +1,296 @@
+"""What runs say together: one row for each configuration over its seeds, one table for all that may be compared.
+
+`summarise(runs)` computes a `Comparison`; terminal, files, pictures and pages only print it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedwmsam.analysis.statistics import Numbers, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
+from fedwmsam.engine.folder import Record
+from fedwmsam.errors import InputError
+from fedwmsam.report.grouping import configuration, grouped, held_equal, labels, titles, unsaid
+from fedwmsam.report.runs import Cost, Run, State
+from fedwmsam.wording import unknown
+
+TAIL = 10
+"""Evaluations whose mean stands for the end of a run: the last one alone is noisy on skewed data."""
+HIGHER, LOWER = ("accuracy", "top5"), ("loss", "mae")
+"""How the names of metrics end of which more is better, or less."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is compared, and which way is better."""
+
+    metric: str
+    higher_is_better: bool | None
+    """None if nobody said."""
+    targets: tuple[float, ...] = ()
+
+
+ACCURACY = Goal("accuracy", higher_is_better=True)
+
+
+def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = None) -> Goal:
+    """`better` is "higher" or "lower"; without it the metric's name decides."""
+    higher = True if metric.endswith(HIGHER) else False if metric.endswith(LOWER) else None
+    if better is not None:
+        higher = better == "higher"
+    if targets and higher is None:
+        raise InputError(f"Whether a higher or a lower {metric} is better is not known; say --better higher or lower.")
+    return Goal(metric, higher, tuple(targets))
+
+
+def parse_targets(text: str) -> tuple[float, ...]:
+    """Numbers from "0.7,0.8", each once, in the order given."""
+    targets = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        try:
+            targets.append(float(part))
+        except ValueError as error:
+            raise InputError(f"A target must be a number, not {part!r}; write --targets 0.7,0.8.") from error
+        if not math.isfinite(targets[-1]):
+            raise InputError(f"A target must be a finite number, not {part!r}.")
+    return tuple(dict.fromkeys(targets))
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One run's numbers; None where it has no such thing, NaN where it was not finite."""
+
+    run: Run
+    last: float
+    tail: float
+    """Mean of the last evaluations."""
+    evaluations: int
+    """How many these are."""
+    best: float | None
+    """At the round that was best on the validation data."""
+    best_on_test: float | None
+    reached: dict[float, Cost | None]
+    """What each target cost."""
+    total: Cost
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration over its seeds."""
+
+    label: str
+    config: Record
+    scores: tuple[Scores, ...]
+    """In the order of the seeds, each seed once."""
+    left_out: tuple[Run, ...]
+    """Its runs that do not count: unfinished, diverged, damaged."""
+    repeated: tuple[Run, ...]
+    """Further runs of a seed that is already there."""
+
+    @property
+    def method(self) -> str:
+        return str(self.config["method"])
+
+    @property
+    def seeds(self) -> list[int]:
+        return [score.run.seed for score in self.scores]
+
+    def spread(self, quantity: str) -> Spread | None:
+        """Of last, tail, best or best_on_test over the seeds."""
+        values = [getattr(score, quantity) for score in self.scores]
+        return mean_spread(values) if values and None not in values else None
+
+    def total(self, name: str) -> Spread:
+        """Of a field of `Cost` over the whole run."""
+        return mean_spread([getattr(score.total, name) for score in self.scores])
+
+    def reached(self, target: float, name: str) -> Spread:
+        """What reaching the target cost, over the seeds that reached it."""
+        costs = [cost for score in self.scores if (cost := score.reached[target])]
+        return mean_spread([getattr(cost, name) for cost in costs])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row minus the baseline, seed by seed, in the mean of the last evaluations."""
+
+    label: str
+    seeds: tuple[int, ...]
+    values: Numbers
+    mean: float
+    interval: tuple[float, float]
+    better: int | None
+    """On how many seeds the row is better than the baseline."""
+    p: float
+    corrected: float = math.nan
+    """By Holm over the rows of the table."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows that may be compared: same data, model and rounds."""
+
+    title: str
+    held_equal: Record
+    rows: tuple[Row, ...]
+    unsaid: tuple[str, ...] = ()
+    """Values that the labels leave out because most rows have them."""
+    baseline: str | None = None
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def scores(self) -> list[Scores]:
+        return [score for row in self.rows for score in row.scores]
+
+    @property
+    def evaluations(self) -> int:
+        """How many the tails are the means of; some may be of fewer."""
+        return max((score.evaluations for score in self.scores), default=TAIL)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    goal: Goal
+    tables: tuple[Table, ...]
+    unreadable: tuple[Run, ...] = ()
+    """Damaged runs that do not even say what they are."""
+
+
+def summarise(runs: Sequence[Run], goal: Goal = ACCURACY, baseline: str | None = None) -> Comparison:
+    """Group the runs, score them, and compare each row with the baseline if one is named."""
+    readable = [run for run in runs if run.config]
+    check_metric(readable, goal.metric)
+    groups = grouped(readable, held_equal)
+    heads = [held_equal(members[0]) for members in groups]
+    tables = tuple(
+        make_table(title, head, members, goal)
+        for title, head, members in zip(titles(heads), heads, groups, strict=True)
+    )
+    if baseline is not None:
+        tables = compare(tables, baseline, goal)
+    return Comparison(goal, tables, tuple(run for run in runs if not run.config))
+
+
+def check_metric(runs: Sequence[Run], metric: str) -> None:
+    entries = ((name, value) for run in runs for row in run.rows for name, value in row.items())
+    known = {name for name, value in entries if isinstance(value, int | float)} - {"round"}
+    if known and metric not in known:
+        raise InputError(unknown("metric", metric, known) + " Choose one with --metric.")
+
+
+def make_table(title: str, head: Record, runs: Sequence[Run], goal: Goal) -> Table:
+    """Methods in the order in which they come; of each the usual row first, then the others by their settings."""
+    groups = grouped(runs, configuration)
+    configs = [configuration(members[0]) for members in groups]
+    rows = [
+        make_row(label, config, members, goal)
+        for label, config, members in zip(labels(configs), configs, groups, strict=True)
+    ]
+    methods = list(dict.fromkeys(row.method for row in rows))
+    rows.sort(key=lambda row: (methods.index(row.method), row.label.count(" "), order(row.config)))
+    return Table(title, head, tuple(rows), tuple(unsaid(configs)))
+
+
+def order(config: Record) -> list[tuple[str, float, str]]:
+    """Numbers by size, everything else by name."""
+    return [
+        (key, float(value), "") if isinstance(value, int | float) else (key, math.inf, str(value))
+        for key, value in sorted(config.items())
+    ]
+
+
+def make_row(label: str, config: Record, runs: Sequence[Run], goal: Goal) -> Row:
+    counted: dict[int, Run] = {}
+    left_out, repeated = [], []
+    for run in runs:
+        if not run.counts:
+            left_out.append(run)
+        elif not run.values(goal.metric):
+            left_out.append(replace(run, state=State.UNMEASURED, remark=f"{goal.metric} was never recorded"))
+        elif counted.setdefault(run.seed, run) is not run:
+            repeated.append(run)
+    scores = tuple(score(counted[seed], goal) for seed in sorted(counted))
+    return Row(label, config, scores, tuple(left_out), tuple(repeated))
+
+
+def score(run: Run, goal: Goal) -> Scores:
+    by_round = run.values(goal.metric)
+    values = np.array(list(by_round.values()))
+    return Scores(
+        run,
+        last=float(values[-1]),
+        tail=float(values[-TAIL:].mean()),
+        evaluations=len(values[-TAIL:]),
+        best=by_round.get(run.best_round) if run.best_round else None,
+        best_on_test=extreme(values[np.isfinite(values)], goal.higher_is_better),
+        reached={target: reach(run, by_round, target, goal) for target in goal.targets},
+        total=run.cost(len(run.rows)),
+    )
+
+
+def extreme(values: Numbers, higher: bool | None) -> float | None:
+    return None if higher is None or not values.size else float(values.max() if higher else values.min())
+
+
+def reach(run: Run, by_round: dict[int, float], target: float, goal: Goal) -> Cost | None:
+    """What was spent up to the first evaluated round that is at least as good as the target."""
+    for round, value in by_round.items():
+        if value >= target if goal.higher_is_better else value <= target:
+            return run.cost(round)
+    return None
+
+
+def compare(tables: Sequence[Table], baseline: str, goal: Goal) -> tuple[Table, ...]:
+    """Each table that has the baseline, with every other row's differences to it."""
+    found = [(table, baseline_row(table, baseline)) for table in tables]
+    if not any(row for _, row in found):
+        raise InputError(unknown("baseline", baseline, (row.label for table in tables for row in table.rows)))
+    compared = tuple(with_differences(table, row, goal) if row else table for table, row in found)
+    differences = [difference for table in compared for difference in table.differences]
+    if differences and not any(difference.seeds for difference in differences):
+        seeds = sorted({seed for _, row in found if row for seed in row.seeds})
+        raise InputError(
+            f"The baseline {baseline!r} ({'seeds ' + ', '.join(map(str, seeds)) if seeds else 'no finished run'}) has "
+            "no seed in common with any other row; run both with the same seeds."
+        )
+    return compared
+
+
+def baseline_row(table: Table, name: str) -> Row | None:
+    """The row with that label, or the only one of that method."""
+    exact = [row for row in table.rows if row.label == name]
+    rows = exact or [row for row in table.rows if row.method == name]
+    if len(rows) > 1:
+        raise InputError(
+            f"The baseline {name!r} could be any of {', '.join(repr(row.label) for row in rows)}; name one in full."
+        )
+    return rows[0] if rows else None
+
+
+def with_differences(table: Table, baseline: Row, goal: Goal) -> Table:
+    differences = [difference(row, baseline, goal) for row in table.rows if row is not baseline]
+    tested = [number for number, found in enumerate(differences) if not math.isnan(found.p)]
+    corrected = dict(zip(tested, holm([differences[number].p for number in tested]), strict=True))
+    differences = [
+        replace(found, corrected=float(corrected.get(number, math.nan))) for number, found in enumerate(differences)
+    ]
+    return replace(table, baseline=baseline.label, differences=tuple(differences))
+
+
+def difference(row: Row, baseline: Row, goal: Goal) -> Difference:
+    """Over the seeds both have, on the same partition."""
+    theirs = {score.run.pair: score.tail for score in baseline.scores}
+    pairs = [(score.run.seed, score.tail - theirs[score.run.pair]) for score in row.scores if score.run.pair in theirs]
+    values = np.array([value for _, value in pairs])
+    gains = values if goal.higher_is_better else -values
+    return Difference(
+        label=row.label,
+        seeds=tuple(seed for seed, _ in pairs),
+        values=values,
+        mean=mean_spread(values).mean,
+        interval=bootstrap_interval(values),
+        better=None if goal.higher_is_better is None else int((gains > 0).sum()),
+        p=wilcoxon(values) if pairs else math.nan,
+    )

@@ -1,0 +1,111 @@
+"""Each statistic against a case worked out by hand or by SciPy."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from fedwmsam.analysis.statistics import bootstrap_interval, holm, mean_spread, smallest_p, wilcoxon
+
+
+def test_mean_and_sample_deviation() -> None:
+    assert mean_spread([1.0, 2.0, 6.0]) == pytest.approx((3.0, math.sqrt((4 + 1 + 9) / 2), 3))
+
+
+def test_one_value_has_no_spread_and_none_has_no_mean() -> None:
+    one, none = mean_spread([0.5]), mean_spread([])
+    assert one.mean == 0.5 and math.isnan(one.deviation) and one.n == 1
+    assert math.isnan(none.mean) and math.isnan(none.deviation) and none.n == 0
+
+
+# Holm
+
+
+def test_holm_by_hand() -> None:
+    """Sorted 0.005, 0.01, 0.03, 0.04: times 4, 3, 2, 1 = 0.02, 0.03, 0.06, 0.04; the last may not fall below 0.06."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_holm_stays_at_most_one_and_keeps_a_single_p() -> None:
+    assert holm([0.7, 0.9]).tolist() == [1.0, 1.0]
+    assert holm([0.03]).tolist() == [0.03]
+    assert holm([]).size == 0
+
+
+# Wilcoxon
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 20, 49])
+def test_wilcoxon_is_scipys_exact_test(count: int) -> None:
+    differences = np.random.default_rng(count).normal(0.3, 1, count)
+    expected = scipy.stats.wilcoxon(differences, method="exact").pvalue
+    assert wilcoxon(differences) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [
+        [1, 1, 1],
+        [1, -1, 2, 2, 3],
+        [0, 1, 2, -2, 0, 5],
+        [1, 1, -1, 2, 2, -3, 3, 3, 4, 0],
+        [-2, -2, -2, 3],
+        [-0.1, -0.1, -0.1, 0.3 - 0.2],
+    ],
+)
+def test_wilcoxon_with_ties_and_zeros_counts_every_choice_of_signs(differences: list[float]) -> None:
+    """SciPy, told to try all 2^n sign patterns on the differences without zeros."""
+    numbers = np.round([d for d in differences if d], 12)
+    every = scipy.stats.PermutationMethod(n_resamples=np.inf)
+    assert wilcoxon(differences) == pytest.approx(scipy.stats.wilcoxon(numbers, method=every).pvalue, abs=1e-12)
+
+
+def test_wilcoxon_without_any_difference_is_one() -> None:
+    assert wilcoxon([0, 0, 0]) == 1 and wilcoxon([]) == 1
+    assert math.isnan(wilcoxon([1, math.nan]))
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_no_p_is_smaller_than_the_smallest(count: int) -> None:
+    assert smallest_p(count) == wilcoxon(np.arange(1, count + 1)) == 2 / 2**count
+    assert wilcoxon([1, 1, *np.arange(2, count)][:count]) >= smallest_p(count)
+
+
+def test_three_seeds_can_never_be_significant_and_six_can() -> None:
+    assert smallest_p(3) == 0.25 and smallest_p(5) > 0.05 > smallest_p(6)
+
+
+# Bootstrap
+
+
+def test_the_interval_of_two_values_is_their_range() -> None:
+    """A quarter of the resamples is (1, 1), a quarter (3, 3)."""
+    assert bootstrap_interval([1.0, 3.0]) == (1.0, 3.0)
+
+
+def test_the_interval_of_one_value_is_unknown_and_of_equal_values_a_point() -> None:
+    assert all(map(math.isnan, bootstrap_interval([0.5])))
+    assert bootstrap_interval([0.25, 0.25, 0.25]) == (0.25, 0.25)
+
+
+def test_the_interval_is_repeatable_and_wider_for_more_confidence() -> None:
+    values = np.random.default_rng(0).normal(size=12)
+    assert bootstrap_interval(values) == bootstrap_interval(values) != bootstrap_interval(values, seed=1)
+    low, high = bootstrap_interval(values, 0.99)
+    assert low < bootstrap_interval(values)[0] < values.mean() < bootstrap_interval(values)[1] < high
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    """30 normal values: about 94% of 95% intervals hold the mean (percentile intervals are a little narrow)."""
+    draws = np.random.default_rng(1).normal(2.0, 1.0, (400, 30))
+    intervals = [bootstrap_interval(row, resamples=800, seed=number) for number, row in enumerate(draws)]
+    assert 0.91 <= np.mean([low <= 2.0 <= high for low, high in intervals]) <= 0.97
+
+
+def test_the_interval_is_that_of_scipy() -> None:
+    values = np.random.default_rng(5).exponential(size=15)
+    theirs = scipy.stats.bootstrap(
+        (values,), np.mean, method="percentile", rng=np.random.default_rng(0), n_resamples=20_000
+    )
+    assert bootstrap_interval(values, resamples=20_000) == pytest.approx(tuple(theirs.confidence_interval), abs=0.02)

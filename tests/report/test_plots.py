@@ -1,0 +1,174 @@
+"""Pictures of a report: which there are, and that nothing in them is cut off or hidden."""
+
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from run_folders import write_run
+
+from fedwmsam.errors import InputError
+from fedwmsam.report import plots
+from fedwmsam.report.runs import find_runs
+from fedwmsam.report.tables import Comparison, make_goal, summarise
+
+pytest.importorskip("matplotlib")
+
+
+def climbing(seed: int, rounds: int, top: float) -> list[float]:
+    noise = np.random.default_rng(seed).normal(0, 0.02, rounds)
+    return list(top * (1 - np.exp(-np.arange(1, rounds + 1) / (rounds / 5))) + noise)
+
+
+def write_all(folder: Path, rounds: int = 12) -> Path:
+    """Three methods over two seeds, a sweep of rho and an ablation, with a schedule."""
+    variants: list[dict[str, Any]] = [{"method": "fedavg"}, {"method": "scaffold"}]
+    variants += [{"method": "fedwmsam", "rho": rho} for rho in (0.01, 0.05, 0.2)]
+    variants += [{"method": "fedwmsam", "correction": "none", "perturbation": "momentum"}]
+    variants += [{"method": "fedwmsam", "correction": "none"}]
+    for number, settings in enumerate(variants):
+        for seed in (0, 1):
+            extra = {"alpha": climbing(seed, rounds, 0.3)} if settings["method"] == "fedwmsam" else {}
+            loss = {"loss": [2 - value for value in climbing(seed, rounds, 1.5)]}
+            values = climbing(10 * number + seed, rounds, 0.6 + number / 20)
+            write_run(folder / f"{number}-{seed}", values, seed=seed, columns=extra | loss, **settings)
+    return folder
+
+
+def comparison(folder: Path, *targets: float) -> Comparison:
+    return summarise(find_runs([folder])[0], make_goal("accuracy", targets))
+
+
+EVERY = {
+    "accuracy-over-rounds", "loss-over-rounds", "alpha-over-rounds", "accuracy-over-bytes", "accuracy-over-seconds",
+    "rounds-to-target", "sensitivity-rho", "ablation-fedwmsam",
+}  # fmt: skip
+
+
+def test_every_picture_the_runs_support_is_written(tmp_path: Path) -> None:
+    written = plots.draw(comparison(write_all(tmp_path / "runs"), 0.5, 0.7), tmp_path / "new" / "pictures")
+    assert {path.name for path in written} == {f"{name}.png" for name in EVERY}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+def test_what_the_runs_lack_is_not_drawn(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "runs" / "a", [0.1, 0.5])
+    (path / "timings.jsonl").unlink()
+    written = plots.draw(comparison(tmp_path / "runs"), tmp_path)
+    assert {path.stem for path in written} == {"accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes"}
+
+
+def test_several_tables_have_pictures_of_their_own(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", [0.1, 0.5])
+    write_run(tmp_path / "runs" / "b", [0.1, 0.5, 0.6])
+    write_run(tmp_path / "runs" / "c", [0.1], status=None, rounds=9)
+    write_run(tmp_path / "runs" / "d", [0.1], dataset="/far/away" * 40)
+    names = {path.stem for path in plots.draw(comparison(tmp_path / "runs"), tmp_path)}
+    assert len(names) == 12 and "accuracy-over-rounds-digits-dirichlet-0.1-mlp-20-clients-3-rounds" in names
+
+
+@pytest.mark.parametrize(("format", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path, format: str, start: bytes) -> None:
+    write_run(tmp_path / "runs" / "a", [0.1, 0.5])
+    found = comparison(tmp_path / "runs", 0.4)
+    first, second = (plots.draw(found, tmp_path / name, format) for name in ("one", "two"))
+    assert len(first) == 5 and all(path.suffix == f".{format}" for path in first)
+    for one, two in zip(first, second, strict=True):
+        assert one.read_bytes() == two.read_bytes() and one.read_bytes().startswith(start)
+
+
+def figures(found: Comparison) -> Iterator[tuple[str, Any]]:
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with rc_context(plots.STYLE):
+        for name, height, drawing in plots.pictures(found):
+            figure = Figure(figsize=(plots.WIDTH, height), layout="constrained")
+            FigureCanvasAgg(figure)
+            drawing(figure)
+            figure.canvas.draw()
+            yield name, figure
+
+
+def texts(figure: Any) -> list[Any]:
+    from matplotlib.text import Text
+
+    return [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+
+
+@pytest.mark.parametrize("rounds", [12, 60])
+def test_no_word_is_cut_off_and_no_legend_covers_the_picture(tmp_path: Path, rounds: int) -> None:
+    drawn = 0
+    for name, figure in figures(comparison(write_all(tmp_path, rounds), 0.5, 0.7, 5.0)):
+        (axes,) = figure.axes
+        inside = [text for text in texts(figure) if in_view(axes, text)]
+        for text in inside:
+            box = text.get_window_extent()
+            assert box.x0 >= -1 and box.y0 >= -1, (name, text.get_text())
+            assert box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1, (name, text.get_text())
+        for legend in figure.legends:
+            assert not legend.get_window_extent().overlaps(axes.get_window_extent()), name
+        assert axes.get_window_extent().height > 0.25 * figure.bbox.height, name
+        drawn += 1
+    assert drawn == len(EVERY)
+
+
+def in_view(axes: Any, text: Any) -> bool:
+    """Tick labels beyond an axis' limits exist but are not drawn."""
+    low, high = sorted(axes.get_xlim())
+    ticks = [
+        label
+        for value, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+        if not low <= value <= high
+    ]
+    low, high = sorted(axes.get_ylim())
+    ticks += [
+        label
+        for value, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
+        if not low <= value <= high
+    ]
+    return text not in ticks
+
+
+@pytest.mark.filterwarnings("error")
+def test_few_and_long_names_have_room_too(tmp_path: Path) -> None:
+    """matplotlib warns where a picture is too small for its words."""
+    for number, correction in enumerate(("none", "mean_gradient")):
+        settings = {"perturbation": "momentum", "similarity": "disagreement"} if number else {}
+        write_run(tmp_path / "two" / f"{number}", [0.5], method="fedwmsam", correction=correction, **settings)
+    write_run(tmp_path / "one" / "a", [0.5])
+    for folder, pictures in (("one", 5), ("two", 6)):
+        assert len(list(figures(comparison(tmp_path / folder, 0.4)))) == pictures
+
+
+def test_tick_labels_do_not_touch_each_other(tmp_path: Path) -> None:
+    for name, figure in figures(comparison(write_all(tmp_path, 60), 0.5)):
+        (axes,) = figure.axes
+        shown = [label for label in axes.get_xticklabels(which="both") if label.get_text() and in_view(axes, label)]
+        boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.x0)
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), name
+
+
+def test_curves_differ_without_colour_too() -> None:
+    looks = [plots.style(number) for number in range(40)]
+    assert len({(look["color"], str(look["linestyle"]), look["marker"]) for look in looks}) == 40
+    assert len({(str(look["linestyle"]), look["marker"]) for look in looks[:8]}) == 8
+
+
+def test_a_seed_that_did_not_reach_the_target_is_told_in_the_picture(tmp_path: Path) -> None:
+    for seed, top in enumerate((0.9, 0.5)):
+        write_run(tmp_path / f"{seed}", [0.1, top], seed=seed)
+    found = dict(figures(comparison(tmp_path, 0.8, 0.95)))
+    words = [text.get_text() for text in texts(found["rounds-to-target"])]
+    assert "2 (1 of 2 seeds)" in words and "not reached" in words
+
+
+def test_without_matplotlib_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "a", [0.5])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(InputError, match=r"matplotlib.*fedwmsam\[plot\].*--plots"):
+        plots.draw(comparison(tmp_path), tmp_path)

@@ -1,0 +1,335 @@
+"""Rows, tables, targets and differences, on run folders whose numbers are known."""
+
+import csv
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from run_folders import write_run
+
+from fedwmsam.analysis.statistics import bootstrap_interval
+from fedwmsam.errors import InputError
+from fedwmsam.report.runs import State, find_runs
+from fedwmsam.report.tables import Comparison, make_goal, parse_targets, summarise
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """Writes runs, each into a folder of its own."""
+
+    def run(accuracy: list[Any], **settings: Any) -> Path:
+        return write_run(tmp_path / f"run{len(list(tmp_path.iterdir())):02}", accuracy, **settings)
+
+    return run
+
+
+def comparison(folder: Path, metric: str = "accuracy", baseline: str | None = None, **goal: Any) -> Comparison:
+    return summarise(find_runs([folder])[0], make_goal(metric, **goal), baseline)
+
+
+def rows_of(folder: Path) -> dict[str, list[int]]:
+    (table,) = comparison(folder).tables
+    return {row.label: row.seeds for row in table.rows}
+
+
+# Which runs stand together
+
+
+def test_seeds_of_one_configuration_are_one_row(make: Make, tmp_path: Path) -> None:
+    for seed in (2, 0, 1):
+        make([0.1 * seed, 0.2], seed=seed)
+    make([0.5, 0.5], method="scaffold", seed=1)
+    assert rows_of(tmp_path) == {"fedavg": [0, 1, 2], "scaffold": [1]}
+    row = comparison(tmp_path).tables[0].rows[0]
+    values = [0.1, 0.15, 0.2]  # means of both rounds
+    assert row.spread("tail") == pytest.approx((np.mean(values), np.std(values, ddof=1), 3))
+    assert row.spread("last") == pytest.approx((0.2, 0.0, 3))
+
+
+def test_what_changes_no_number_makes_no_row(make: Make, tmp_path: Path) -> None:
+    make([0.1], seed=0)
+    make([0.1], seed=1, workers=2)
+    make([0.1], seed=2, checkpoint_every=3, data_dir="/elsewhere")
+    make([0.1], seed=3, device="cuda")
+    assert rows_of(tmp_path) == {"fedavg": [0, 1, 2, 3]}
+
+
+def test_labels_name_what_differs_and_nothing_else(make: Make, tmp_path: Path) -> None:
+    make([0.1], method="fedwmsam", rho=0.1, correction="none")
+    make([0.1], method="fedwmsam", rho=0.05, correction="none")
+    make([0.1], method="fedsam", rho=0.2)
+    make([0.1])
+    assert list(rows_of(tmp_path)) == ["fedwmsam rho=0.05", "fedwmsam rho=0.1", "fedsam", "fedavg"]
+
+
+def test_what_most_rows_share_goes_without_saying_and_is_said_once(make: Make, tmp_path: Path) -> None:
+    make([0.1], method="fedwmsam", correction="none", rho=0.05)
+    make([0.1], method="fedwmsam", rho=0.05)
+    make([0.1], method="fedwmsam")
+    make([0.1], weight_decay_mode="sgd")
+    make([0.1])
+    (table,) = comparison(tmp_path).tables
+    assert [row.label for row in table.rows] == [
+        "fedwmsam", "fedwmsam correction=none", "fedwmsam rho=0.01", "fedavg", "fedavg weight_decay_mode=sgd",
+    ]  # fmt: skip
+    assert table.unsaid == ("weight_decay_mode=objective", "fedwmsam rho=0.05 correction=scaffold")
+
+
+def test_a_setting_that_differs_is_named_in_every_row(make: Make, tmp_path: Path) -> None:
+    """Two methods with different step sizes: the reader must see it."""
+    make([0.1], lr=0.1)
+    make([0.1], method="fedsam", lr=0.5)
+    assert list(rows_of(tmp_path)) == ["fedavg lr=0.1", "fedsam lr=0.5"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dataset": "mnist"}, {"partition": "iid"}, {"clients": 30}, {"model": "linear"}, {"rounds": 3},
+        {"validation": 0.1}, {"evaluate_every": 2}, {"target_accuracy": 0.9}, {"time_budget": 60.0},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_is_not_in_one_table(make: Make, tmp_path: Path, other: dict[str, Any]) -> None:
+    make([0.1, 0.2])
+    make([0.1, 0.2, 0.3][: other.get("rounds", 2)], seed=1, **other)
+    tables = comparison(tmp_path).tables
+    assert [[row.seeds for row in table.rows] for table in tables] == [[[0]], [[1]]]
+    assert tables[0].title != tables[1].title
+
+
+def test_other_data_under_the_same_name_are_told_apart(make: Make, tmp_path: Path) -> None:
+    make([0.1])
+    path = make([0.1], seed=1)
+    (path / "data.json").write_text('{"data_hash": "e", "partition_hash": "p"}')
+    assert [table.title.split(", ")[-1] for table in comparison(tmp_path).tables] == ["data_hash d", "data_hash e"]
+
+
+# What does not count is shown
+
+
+def test_runs_that_do_not_count_are_kept_beside_their_row(make: Make, tmp_path: Path) -> None:
+    make([0.1, 0.2], seed=0)
+    make([0.9, 0.9], seed=1, status="diverged at round 3: the model is not finite", rounds=2)
+    make([0.9], seed=2, status=None, rounds=2)
+    make([], seed=3, status=None, rounds=2)
+    damaged = make([0.9, 0.9], seed=4)
+    (damaged / "metrics.jsonl").write_text("{\n")
+    (table,) = comparison(tmp_path).tables
+    (row,) = table.rows
+    assert row.seeds == [0] and row.spread("last") == pytest.approx((0.2, math.nan, 1), nan_ok=True)
+    assert [run.state for run in row.left_out] == [State.DIVERGED, State.UNFINISHED, State.EMPTY, State.DAMAGED]
+
+
+def test_a_run_without_a_readable_configuration_is_listed_apart(make: Make, tmp_path: Path) -> None:
+    make([0.1])
+    (make([0.1], seed=1) / "config.toml").write_text("= =")
+    found = comparison(tmp_path)
+    assert [run.path.name for run in found.unreadable] == ["run01"] and rows_of(tmp_path) == {"fedavg": [0]}
+
+
+def test_a_seed_that_was_run_twice_counts_once(make: Make, tmp_path: Path) -> None:
+    make([0.1])
+    make([0.1])
+    row = comparison(tmp_path).tables[0].rows[0]
+    assert row.seeds == [0] and [run.path.name for run in row.repeated] == ["run01"]
+
+
+def test_a_run_without_the_metric_does_not_count(make: Make, tmp_path: Path) -> None:
+    make([0.1], columns={"f1": [0.5]})
+    make([0.1], seed=1)
+    row = comparison(tmp_path, "f1").tables[0].rows[0]
+    assert row.seeds == [0] and [run.state for run in row.left_out] == [State.UNMEASURED]
+
+
+# Numbers of one run
+
+
+def test_the_tail_is_the_last_ten_evaluations_wherever_they_are(make: Make, tmp_path: Path) -> None:
+    values = [number / 100 for number in range(30)]
+    make([value if number % 2 else ... for number, value in enumerate(values)], evaluate_every=2)
+    score = comparison(tmp_path).tables[0].scores[0]
+    assert score.last == 0.29 and score.tail == pytest.approx(np.mean(values[11::2])) and score.evaluations == 10
+
+
+def test_the_best_is_chosen_by_validation_and_only_there(make: Make, tmp_path: Path) -> None:
+    make([0.3, 0.9, 0.5], validation=0.1, best_round=3)
+    make([0.3, 0.9, 0.5], method="scaffold", validation=0.1, best_round=1)
+    scores = comparison(tmp_path).tables[0].scores
+    assert [score.best for score in scores] == [0.5, 0.3] and [score.best_on_test for score in scores] == [0.9, 0.9]
+
+
+def test_without_validation_there_is_no_best(make: Make, tmp_path: Path) -> None:
+    make([0.3, 0.9])
+    assert comparison(tmp_path).tables[0].scores[0].best is None
+
+
+def test_a_value_that_is_not_finite_is_not_passed_over(make: Make, tmp_path: Path) -> None:
+    make([0.3, 0.4], columns={"loss": [0.5, None]})
+    score = comparison(tmp_path, "loss").tables[0].scores[0]
+    assert math.isnan(score.last) and math.isnan(score.tail) and score.best_on_test == 0.5
+
+
+# Targets
+
+
+def test_a_target_costs_what_was_spent_up_to_its_first_evaluated_round(make: Make, tmp_path: Path) -> None:
+    make([0.1, 0.6, ..., 0.7, 0.5], seed=0)
+    make([0.1, 0.2, 0.2, 0.2, 0.7], seed=1)
+    make([0.1, 0.2, 0.2, 0.2, 0.2], seed=2)
+    row = comparison(tmp_path, targets=(0.6, 0.7, 0.8)).tables[0].rows[0]
+    assert [score.reached[0.7] for score in row.scores] == [(4, 8.0, 600, 28), (5, 10.0, 750, 35), None]
+    assert row.reached(0.7, "rounds") == pytest.approx((4.5, math.sqrt(0.5), 2))
+    assert row.reached(0.6, "bytes") == pytest.approx(((300 + 750) / 2, 225 * math.sqrt(2), 2))
+    assert row.reached(0.8, "rounds").n == 0
+
+
+def test_a_target_of_a_loss_is_reached_from_above(make: Make, tmp_path: Path) -> None:
+    make([0.1] * 3, columns={"loss": [2.0, 1.0, 0.5]})
+    score = comparison(tmp_path, "loss", targets=(1.0, 0.1)).tables[0].scores[0]
+    assert score.reached[1.0] is not None and score.reached[1.0].rounds == 2 and score.reached[0.1] is None
+    assert score.best_on_test == 0.5
+
+
+def test_targets_are_numbers() -> None:
+    assert parse_targets(" 0.7, .8,0.7,") == (0.7, 0.8)
+    for text in ("0.7;0.8", "high", "nan"):
+        with pytest.raises(InputError, match=text.split(";")[0]):
+            parse_targets(text)
+
+
+def test_an_unknown_metric_lists_what_there_is(make: Make, tmp_path: Path) -> None:
+    make([0.1])
+    with pytest.raises(
+        InputError, match=r"Unknown metric 'acuracy'. Did you mean 'accuracy'\? Known: accuracy, .*loss"
+    ):
+        comparison(tmp_path, "acuracy")
+
+
+def test_which_way_is_better_must_be_known_for_a_target(make: Make, tmp_path: Path) -> None:
+    make([0.1], columns={"f1": [0.5]})
+    assert comparison(tmp_path, "f1").tables[0].scores[0].best_on_test is None
+    with pytest.raises(InputError, match=r"f1 .*--better"):
+        comparison(tmp_path, "f1", targets=(0.5,))
+    assert comparison(tmp_path, "f1", targets=(0.6,), better="lower").tables[0].scores[0].reached[0.6] is not None
+
+
+# Differences
+
+
+def test_differences_are_paired_by_seed(make: Make, tmp_path: Path) -> None:
+    baseline, method = {1: 0.5, 2: 0.6, 3: 0.1}, {2: 0.65, 1: 0.6, 4: 0.9}
+    for seed, value in baseline.items():
+        make([value], seed=seed)
+    for seed, value in method.items():
+        make([value], method="scaffold", seed=seed)
+    (table,) = comparison(tmp_path, baseline="fedavg").tables
+    (found,) = table.differences
+    assert table.baseline == "fedavg" and found.label == "scaffold" and found.seeds == (1, 2)
+    assert found.values == pytest.approx([0.1, 0.05]) and found.mean == pytest.approx(0.075)
+    assert found.interval == bootstrap_interval(found.values) == pytest.approx((0.05, 0.1))
+    assert (found.better, found.p, found.corrected) == (2, 0.5, 0.5)
+
+
+def test_lower_is_better_for_a_loss(make: Make, tmp_path: Path) -> None:
+    for method, loss in (("fedavg", 1.0), ("scaffold", 0.5)):
+        make([0.1], method=method, columns={"loss": [loss]})
+    (found,) = comparison(tmp_path, "loss", baseline="fedavg").tables[0].differences
+    assert found.mean == -0.5 and found.better == 1
+
+
+def test_holm_corrects_over_the_rows_of_a_table(make: Make, tmp_path: Path) -> None:
+    for seed in range(4):
+        make([0.5], seed=seed)
+        make([0.6 + seed / 100], method="scaffold", seed=seed)  # better on all four: p = 1/8
+        make([0.5 + (seed - 1.2) / 10], method="fedsam", seed=seed)
+    first, second = comparison(tmp_path, baseline="fedavg").tables[0].differences
+    assert first.p == 0.125 and first.corrected == 0.25
+    assert second.corrected == second.p > 0.25
+
+
+def test_runs_on_another_partition_are_no_pair(make: Make, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        make([0.5], seed=seed)
+        make([0.6], method="scaffold", seed=seed, partition_hash="p" if seed else "q")
+    assert comparison(tmp_path, baseline="fedavg").tables[0].differences[0].seeds == (1,)
+
+
+def test_an_unknown_baseline_lists_the_rows(make: Make, tmp_path: Path) -> None:
+    make([0.1])
+    with pytest.raises(InputError, match=r"Unknown baseline 'fedavgg'.*'fedavg'\?"):
+        comparison(tmp_path, baseline="fedavgg")
+
+
+def test_a_baseline_that_could_be_several_rows_must_be_named_in_full(make: Make, tmp_path: Path) -> None:
+    for rho in (0.1, 0.2):
+        make([rho], method="fedsam", rho=rho)
+    with pytest.raises(InputError, match=r"'fedsam rho=0.1', 'fedsam rho=0.2'"):
+        comparison(tmp_path, baseline="fedsam")
+    (found,) = comparison(tmp_path, baseline="fedsam rho=0.2").tables[0].differences
+    assert found.mean == pytest.approx(-0.1)
+
+
+def test_a_baseline_without_a_common_seed_is_refused(make: Make, tmp_path: Path) -> None:
+    make([0.1], seed=3)
+    make([0.1], method="scaffold", seed=1)
+    with pytest.raises(InputError, match=r"'fedavg' \(seeds 3\).*no seed in common"):
+        comparison(tmp_path, baseline="fedavg")
+
+
+def test_a_row_without_a_common_seed_is_shown_without_a_difference(make: Make, tmp_path: Path) -> None:
+    make([0.1], seed=1)
+    make([0.2], method="scaffold", seed=1)
+    make([0.3], method="fedsam", seed=2)
+    found = comparison(tmp_path, baseline="fedavg").tables[0].differences
+    assert [difference.seeds for difference in found] == [(1,), ()] and math.isnan(found[1].corrected)
+
+
+# Independently
+
+
+def test_the_table_over_three_seeds_is_what_numpy_makes_of_the_metrics(cli: Callable[..., Any], tmp_path: Path) -> None:
+    small = [
+        "--model",
+        "linear",
+        "--clients",
+        "5",
+        "--local-epochs",
+        "1",
+        "--rounds",
+        "12",
+        "--validation",
+        "0.1",
+        "-q",
+    ]
+    for method in ("fedavg", "fedwmsam"):
+        for seed in ("1", "2", "3"):
+            done = cli("run", *small, "--method", method, "--seed", seed, "--out", tmp_path / "runs")
+            assert done.code == 0, done.err
+    file = tmp_path / "tables" / "new" / "rows.csv"
+    outcome = cli("report", tmp_path / "runs", "--baseline", "fedavg", "--paper-columns", "--csv", file)
+    assert outcome.code == 0, outcome.err
+    lines = {line["row"]: line for line in csv.DictReader(file.open())}
+    tails = {}
+    for method in ("fedavg", "fedwmsam"):
+        runs = []
+        for path in sorted((tmp_path / "runs").glob(f"{method}-*")):
+            rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+            runs.append([[row["accuracy"], row["validation_accuracy"]] for row in rows])
+        test, validation = np.moveaxis(np.array(runs), -1, 0)
+        assert test.shape == (3, 12)
+        tails[method] = test[:, 2:].mean(axis=1)
+        chosen = np.array([row[best] for row, best in zip(test, validation.argmax(axis=1), strict=True)])
+        expected = {"last": test[:, -1], "tail": tails[method], "best": chosen, "best_on_test": test.max(axis=1)}
+        for name, values in expected.items():
+            assert float(lines[method][f"{name}_mean"]) == pytest.approx(values.mean(), rel=1e-14)
+            assert float(lines[method][f"{name}_deviation"]) == pytest.approx(values.std(ddof=1), rel=1e-12)
+            assert f"{values.mean():.4f} ± {values.std(ddof=1):.4f}" in outcome.out
+    difference = (tails["fedwmsam"] - tails["fedavg"]).mean()
+    assert float(lines["fedwmsam"]["difference"]) == pytest.approx(difference, rel=1e-12)
+    assert f"{difference:+.4f}" in outcome.out
