@@ -14,10 +14,11 @@ from fedwmsam import streams, toml
 from fedwmsam.config import Settings
 from fedwmsam.data.clients import Clients, Collate, LazyClients, Reader, split_validation
 from fedwmsam.engine.folder import RunFolder, is_run
+from fedwmsam.engine.nursery import cores
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.engine.run import Callback, Plan, Run
 from fedwmsam.engine.schedule import KeyedSchedule
-from fedwmsam.engine.workers import Pool, cores
+from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.methods import Method, make_method
 from fedwmsam.result import Result

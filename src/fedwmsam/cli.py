@@ -143,14 +143,24 @@ def run(
     arguments = dict(locals())
     apart = ("config", "set_", "out", "name", "quiet")
     given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
+    file = toml.load(config) if config else {}
+    start_workers(workers or file.get("workers"))
     from fedwmsam import config as configs
 
-    file = toml.load(config) if config else {}
     chosen = configs.method_name(
         file, given, *({"method": text[7:]} for text in set_ or [] if text.startswith("method="))
     )
     resolved = configs.resolve(file, given, configs.parse_assignments(set_ or [], chosen))
     start(resolved, out, name, quiet)
+
+
+def start_workers(wanted: object) -> None:
+    """Before PyTorch is imported here, so that it is imported everywhere at once; a wrong number is refused later."""
+    from fedwmsam.engine.nursery import cores, start_early
+
+    count = cores() if wanted in ("auto", 0, "0") else int(str(wanted)) if str(wanted).isdecimal() else 1
+    if 1 < count <= 64:
+        start_early(count)
 
 
 def start(config: Any, out: Path, name: str | None, quiet: bool) -> None:
@@ -213,6 +223,7 @@ def resume(
     """
     from dataclasses import replace
 
+    start_workers(workers)
     from fedwmsam.config import parse_workers
     from fedwmsam.experiment import load_config, prepare
 

@@ -8,12 +8,10 @@ training a client is a pure function, so nothing else changes.
 
 import contextlib
 import io
-import os
 import pickle
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -23,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedwmsam.engine import nursery
 from fedwmsam.engine.rounds import Federation, Job, train_client
 from fedwmsam.engine.shared import Block, Place, aligned
 from fedwmsam.errors import InputError
@@ -47,6 +46,8 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.connection.close()  # all first: they end at the same time
         for worker in self.workers:
             worker.close()
         self.data.close()
@@ -114,16 +115,10 @@ class Worker:
         self.inbox, self.outbox = Block(), Block()
         self.job: Job | None = None
         self.deaths = 0
-        ours, theirs = socket.socketpair()
-        descriptors = [theirs.fileno(), data.descriptor, self.inbox.descriptor, self.outbox.descriptor]
-        program = f"from fedwmsam.engine.workers import work; work({', '.join(map(str, descriptors))})"
-        # A session of its own: Ctrl-C in the terminal is for the main process, which ends its workers itself.
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program], pass_fds=descriptors, start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        )  # fmt: skip
-        theirs.close()
-        self.connection = Connection(ours.detach())
+        self.process, channel = nursery.take()
+        with contextlib.suppress(BrokenPipeError):
+            socket.send_fds(channel, [b"blocks"], [data.descriptor, self.inbox.descriptor, self.outbox.descriptor])
+        self.connection = Connection(channel.detach())
         with contextlib.suppress(BrokenPipeError):  # it has died already: noticed when it should answer
             self.connection.send_bytes(recipe)
 
@@ -161,13 +156,19 @@ class Worker:
         )
 
 
-def work(connection: int, data: int, inbox: int, outbox: int) -> None:
+def work(connection: int) -> None:
     """A worker's life: take the recipe, then train one client after the other until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    channel, into, out = Connection(connection), Block(inbox), Block(outbox)
+    with socket.socket(fileno=connection) as raw:
+        _, descriptors, _, _ = socket.recv_fds(raw, len(b"blocks"), 3)
+        raw.detach()
+    if len(descriptors) < 3:  # nobody needed this worker
+        return
+    data, into, out = (Block(descriptor) for descriptor in descriptors)
+    channel = Connection(connection)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        federation = Unpickler(io.BytesIO(channel.recv_bytes()), Block(data)).load()
+        federation = Unpickler(io.BytesIO(channel.recv_bytes()), data).load()
         while True:
             client, places, info = channel.recv()
             tensors = into.read(places)
@@ -239,8 +240,3 @@ class Unpickler(pickle.Unpickler):
 
     def persistent_load(self, place: Place) -> Tensor:
         return self.data.view(place)
-
-
-def cores() -> int:
-    """How many processes can work at once."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
