@@ -127,6 +127,9 @@ def run(
     name: Annotated[
         str | None, typer.Option(help="Name of the run's folder.", show_default="from the settings")
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what the run would take, from a probe of a few steps, and stop.")
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Train one model over many clients.
@@ -139,19 +142,27 @@ def run(
     - `fedwmsam run --method fedavg --partition iid --rounds 30`
     - `fedwmsam run --dataset fashion-mnist --preset paper --set rho=0.05`
     - `fedwmsam run settings.toml --seed 1`
+    - `fedwmsam run --dataset cifar-10 --model resnet18 --preset paper --dry-run`
     """
     arguments = dict(locals())
-    apart = ("config", "set_", "out", "name", "quiet")
+    apart = ("config", "set_", "out", "name", "dry_run", "quiet")
     given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
     file = toml.load(config) if config else {}
-    start_workers(workers or file.get("workers"))
+    if not dry_run:
+        start_workers(workers or file.get("workers"))
     from fedwmsam import config as configs
 
     chosen = configs.method_name(
         file, given, *({"method": text[7:]} for text in set_ or [] if text.startswith("method="))
     )
     resolved = configs.resolve(file, given, configs.parse_assignments(set_ or [], chosen))
-    start(resolved, out, name, quiet)
+    if dry_run:
+        from fedwmsam.experiment import anchored, prepare
+        from fedwmsam.report.terminal import show_estimate
+
+        show_estimate(console, prepare(anchored(resolved)).estimate(), resolved)
+    else:
+        start(resolved, out, name, quiet)
 
 
 def start_workers(wanted: object) -> None:

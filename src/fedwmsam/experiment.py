@@ -13,7 +13,9 @@ from fedwmsam.config import RunConfig, resolve
 from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, load_dataset, make_partition, parse_rule
 from fedwmsam.data.augmentation import Augmentation, augment
 from fedwmsam.data.clients import TensorSamples
+from fedwmsam.engine.estimate import Estimate, estimate
 from fedwmsam.engine.folder import RunFolder, existing, read_json
+from fedwmsam.engine.nursery import cores
 from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.evaluation import Breakdown, fine_tuned
@@ -73,6 +75,15 @@ class Experiment:
             run.folder, run.breakdown = folder, self.breakdown.columns
             with side_by_side(run, self.config.workers):
                 return execute(run, self.config.flat(), make_reader(self.task))
+
+    def estimate(self) -> Estimate:
+        """What the run would take, found by training one client for a few steps."""
+        with calm_torch():
+            run = make_run(self.config, self.config.make_method(), self.task, self.clients, self.test, self.validation)
+            try:
+                return estimate(run, self.config.workers or cores())
+            finally:
+                run.close()
 
     def examine(self, weights: Vectors, fine_tune: int = 0, lr: float = 0.01) -> dict[str, Any]:
         """Accuracy by class and by client of a model, and after each client has trained it on its own data."""

@@ -1,4 +1,4 @@
-"""Sentences that many error messages share."""
+"""Words that many messages share."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,3 +10,10 @@ def unknown(what: str, given: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.4)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"Unknown {what} {given!r}.{hint} Known: {', '.join(names)}."
+
+
+def duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -22,8 +22,9 @@ VERSIONS = 3
 @dataclass(frozen=True)
 class Estimate:
     parameters: int
+    bytes_each: int
     clients: int
-    cohort: float
+    cohort: int
     steps: float
     """Local steps of an average client of the first cohort."""
     bytes_down: int
@@ -42,6 +43,7 @@ class Estimate:
     step_seconds: float
     round_seconds: float
     rounds: int
+    workers: int
 
 
 def estimate(run: Run, workers: int) -> Estimate:
@@ -63,13 +65,14 @@ def estimate(run: Run, workers: int) -> Estimate:
     rows_in_ram = min(seen * row, plan.memory_budget * 1e6)
     versions = min(VERSIONS * seen, seen + 2 * len(cohort) * plan.checkpoint_every)
     return Estimate(
-        parameters=federation.task.size, clients=info.clients, cohort=len(cohort), steps=steps,
+        parameters=federation.task.size, bytes_each=federation.task.dtype.itemsize, clients=info.clients,
+        cohort=len(cohort), steps=steps,
         bytes_down=size_in_bytes(job.down) + size_in_bytes(job.buffers),
         bytes_up=size_in_bytes(result.up) + size_in_bytes(result.buffers), row=row, seen=seen,
         rows_in_ram=rows_in_ram, disk=versions * row + 3 * size_in_bytes(state.server),
         process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, step_seconds=step_seconds,
         round_seconds=len(cohort) * (once + steps * step_seconds) / workers + evaluating / plan.evaluate_every,
-        rounds=plan.rounds,
+        rounds=plan.rounds, workers=workers,
     )  # fmt: skip
 
 

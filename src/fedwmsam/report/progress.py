@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedwmsam.comparison.crew import Task, seconds_left
+from fedwmsam.wording import duration
 
 EVERY = 15.0
 """Seconds between lines where there is no terminal."""
@@ -61,10 +62,3 @@ class Board:
                 seed = f"seed {task.member.config.seed}"
                 table.add_row(task.member.label, seed, f"round {task.done}/{task.rounds}", "  ".join(shown))
         return Group(ProgressBar(total=total, completed=done), Text(self.summary()), table)
-
-
-def duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = seconds / 60
-    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -13,6 +13,8 @@ from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from fedwmsam.config import Settings
+from fedwmsam.engine.estimate import Estimate
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.run import Progress as RoundProgress
 from fedwmsam.methods import METHODS, method_class
@@ -20,6 +22,7 @@ from fedwmsam.options import limits
 from fedwmsam.presets import BY_METHOD, COMMON, preset_values
 from fedwmsam.report.sheets import Sheet
 from fedwmsam.result import Result
+from fedwmsam.wording import duration
 
 
 class Display:
@@ -91,6 +94,28 @@ def show_sheets(console: Console, sheets: Sequence[Sheet]) -> None:
         for note in sheet.notes:
             console.print(f"- {note}", soft_wrap=True)
         console.print()
+
+
+def show_estimate(console: Console, found: Estimate, config: Settings) -> None:
+    """The plan of a run that was not started."""
+    total = found.rounds * found.round_seconds
+    traffic = found.cohort * (found.bytes_down + found.bytes_up)
+    lines = {
+        "model": f"{found.parameters:,} trainable parameters, {size(found.parameters * found.bytes_each)}",
+        "round": f"{found.cohort:,} of {found.clients:,} clients, {found.steps:,.0f} local steps each on average",
+        "traffic": f"{size(found.bytes_down)} down and {size(found.bytes_up)} up a client, {size(traffic)} a round, "
+        f"{size(traffic * found.rounds)} in {found.rounds:,} rounds",
+        "memory": f"{size(found.process)} this process has held so far, {size(found.rows_in_ram)} for clients' rows "
+        f"({size(found.row)} each, about {found.seen:,.0f} clients seen; memory_budget {config.memory_budget:g} MB)",
+        "disk": f"at most about {size(found.disk)} in the run folder",
+        "time": f"about {duration(found.round_seconds)} a round, {duration(total)} in all "
+        f"({1000 * found.step_seconds:.1f} ms a step; if each of the {found.workers} workers has a core)",
+    }
+    table = Table.grid(padding=(0, 2))
+    for name, text in lines.items():
+        table.add_row(name, text)
+    console.print(table)
+    console.print("Nothing was trained or written; leave out --dry-run to start.")
 
 
 def show_evaluation(console: Console, found: Record) -> None:
