@@ -1,4 +1,4 @@
-"""A run in a process of its own, for tests that kill it: python killed_run.py FOLDER KIND ROUNDS."""
+"""A run in a process of its own, for tests that kill it: python killed_run.py FOLDER KIND ROUNDS BUDGET."""
 
 import sys
 
@@ -21,11 +21,12 @@ def clients():
         yield torch.randn(30, 8, generator=generator) + y[:, None] + 0.2 * k, y
 
 
-def main(folder, kind, rounds):
+def main(folder, kind, rounds, budget=1000):
     data = list(clients())
     fedwmsam.fit(
         NETWORKS[kind], data[:7], test=data[7], validation=0.2, rounds=int(rounds), participation=0.5, batch_size=10,
         local_epochs=2, seed=3, run_folder=folder, resume=True, checkpoint_every=3,
+        memory_budget=float(budget),
     )  # fmt: skip
 
 

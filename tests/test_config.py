@@ -227,6 +227,7 @@ SETTINGS = {
     "dataset": st.sampled_from(["digits", "fashion-mnist"]), "model": st.sampled_from(["mlp", "linear"]),
     "partition": st.sampled_from(["iid", "dirichlet:0.1", "pathological:3"]),
     "augmentation": st.sampled_from(["none", "paper"]), "workers": st.integers(0, 64),
+    "memory_budget": numbers(0, 1e30),
     "clients": st.integers(5, 10**6), "validation": numbers(0, 0.9), "data_dir": maybe(words),
     "preset": st.sampled_from([None, "paper"]),
 }  # fmt: skip

@@ -27,7 +27,9 @@ from fedwmsam.training.objectives import OBJECTIVES, Measure, Objective, make_ob
 from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
 from fedwmsam.training.vectors import Vectors
 
-FREE_TO_CHANGE = ("rounds", "target_accuracy", "patience", "time_budget", "checkpoint_every", "device", "workers")
+FREE_TO_CHANGE = (
+    "rounds", "target_accuracy", "patience", "time_budget", "checkpoint_every", "device", "workers", "memory_budget",
+)  # fmt: skip
 """What may differ when a run goes on: nothing that would change its numbers."""
 
 
@@ -67,6 +69,7 @@ def fit(
     target_accuracy: float | None = None,
     patience: int | None = None,
     time_budget: float | None = None,
+    memory_budget: float = Settings.memory_budget,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Train `model` over `clients` and return a `Result`.
@@ -82,6 +85,7 @@ def fit(
         such functions, called once on all outputs; `monitor` names the one that defines "best" ("-mae": lower wins).
     initial_weights: a state_dict to start from.
     workers: processes that train clients side by side, with the same numbers for any count (0: one for each core).
+    memory_budget: megabytes of RAM for what a method keeps per client; the rest is on disk, with the same numbers.
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes on, for example
         from 500 to 800 rounds. Settings that would change its numbers must be the same; that the data are is up to you.
     callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`.
@@ -94,7 +98,7 @@ def fit(
         local_epochs=local_epochs, batch_size=batch_size, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay,
         weight_decay_mode=weight_decay_mode, clip_norm=clip_norm, averaging=averaging, seed=seed,
         evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, target_accuracy=target_accuracy,
-        patience=patience, time_budget=time_budget, workers=workers, device=device,
+        patience=patience, time_budget=time_budget, memory_budget=memory_budget, workers=workers, device=device,
     )  # fmt: skip
     if isinstance(method, str):
         method = make_method(method)
@@ -148,7 +152,7 @@ def make_run(
     check_stopping(settings, task.objective, test, validation)
     plan = Plan(
         settings.rounds, settings.evaluate_every, settings.checkpoint_every, settings.target_accuracy,
-        settings.patience, settings.time_budget,
+        settings.patience, settings.time_budget, settings.memory_budget,
     )  # fmt: skip
     return Run(make_federation(settings, method, task, clients, sizes), plan, test, validation, callbacks=callbacks)
 
@@ -161,8 +165,7 @@ def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
             run.folder.write_config(config)  # a resumed run may have a new goal
         run.execute()
     finally:
-        if run.folder:
-            run.folder.close()
+        run.close()
     return Result(
         status=run.status, rows=run.history, timings=run.timings, model=run.model(), best_model=run.best_model(),
         best_round=run.best.round if run.best else None, config=config, folder=run.folder.path if run.folder else None,

@@ -223,6 +223,7 @@ def resume(
     run: Annotated[Path, typer.Argument(help="The run's folder.")],
     rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
     workers: Annotated[str | None, typer.Option(help="Processes that train side by side: auto or a number.")] = None,
+    memory_budget: Annotated[float | None, typer.Option(help="Megabytes of RAM for what is kept per client.")] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with an interrupted run, or extend a finished one.
@@ -243,6 +244,8 @@ def resume(
         config = replace(config, rounds=rounds)
     if workers is not None:
         config = replace(config, workers=parse_workers(workers))
+    if memory_budget is not None:
+        config = replace(config, memory_budget=memory_budget)
     experiment = prepare(config)
     carry_out(experiment, experiment.reopen(run), quiet)
 

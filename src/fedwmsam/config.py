@@ -42,6 +42,7 @@ class Settings:
     target_accuracy: float | None = option(None, "stop when it is reached", above=0, high=1)
     patience: int | None = option(None, "stop after so many rounds without a better validation score", low=1)
     time_budget: float | None = option(None, "stop after so many seconds", above=0)
+    memory_budget: float = option(1000.0, "megabytes of RAM for what is kept per client; the rest is on disk", low=0)
     workers: int = option(1, "processes that train clients side by side (0: one for each core)", low=0, high=1024)
     device: str = option("cpu", "where to compute: cpu, cuda, mps (the last two are untested)")
 

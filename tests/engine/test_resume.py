@@ -15,12 +15,12 @@ SCRIPT = Path(__file__).parents[1] / "killed_run.py"
 ROUNDS = 40
 
 
-def start(folder, kind):
-    return subprocess.Popen([sys.executable, SCRIPT, folder, kind, str(ROUNDS)], stderr=subprocess.PIPE)
+def start(folder, kind, budget=1000):
+    return subprocess.Popen([sys.executable, SCRIPT, folder, kind, str(ROUNDS), str(budget)], stderr=subprocess.PIPE)
 
 
-def finish(folder, kind):
-    process = start(folder, kind)
+def finish(folder, kind, budget=1000):
+    process = start(folder, kind, budget)
     errors = process.communicate(timeout=120)[1]
     assert process.returncode == 0, errors.decode()
 
@@ -32,9 +32,9 @@ def contents(folder):
     }
 
 
-@pytest.mark.parametrize("kind", ["plain", "dropout", "batchnorm"])
-def test_kill_9_at_random_moments(tmp_path, kind):
-    kill_and_compare(tmp_path, kind, times=3)
+@pytest.mark.parametrize(("kind", "budget"), [("plain", 0), ("dropout", 1000), ("batchnorm", 1000)])
+def test_kill_9_at_random_moments(tmp_path, kind, budget):
+    kill_and_compare(tmp_path, kind, times=3, budget=budget)
 
 
 @pytest.mark.slow
@@ -44,13 +44,20 @@ def test_kill_9_many_times(tmp_path):
         kill_and_compare(tmp_path / str(trial), "dropout", times=8)
 
 
-def kill_and_compare(tmp_path, kind, times):
+@pytest.mark.slow
+def test_kill_9_with_every_row_on_disk(tmp_path):
+    for trial in range(4):
+        (tmp_path / str(trial)).mkdir()
+        kill_and_compare(tmp_path / str(trial), "plain", times=8, budget=0)
+
+
+def kill_and_compare(tmp_path, kind, times, budget=1000):
     finish(tmp_path / "whole", kind)
     folder, seed = tmp_path / "killed", random.randrange(2**32)
     chance, kills = random.Random(seed), 0
     print("seed", seed)
     while kills < times:
-        process = start(folder, kind)
+        process = start(folder, kind, budget)
         deadline = time.monotonic() + 60
         while not (folder / "metrics.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -62,7 +69,7 @@ def kill_and_compare(tmp_path, kind, times):
         process.stderr.close()
         kills += 1
     assert kills, "the run never lived long enough to be killed"
-    finish(folder, kind)
+    finish(folder, kind, budget)
     assert contents(folder) == contents(tmp_path / "whole")
 
 

@@ -78,7 +78,7 @@ def test_the_same_numbers_and_a_dead_worker_changes_nothing(kind):
             found.append(record)
         assert pool.cpu_seconds > 0
     assert same(state.server, expected[-1].server) and same(state.buffers, expected[-1].buffers)
-    assert all(same(state.memory.get(k), row) for k, row in expected[-1].memory.rows.items())
+    assert all(same(state.memory.get(k), row) for k, row in expected[-1].memory.items())
     assert found == records
 
 

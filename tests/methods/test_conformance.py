@@ -15,6 +15,7 @@ from fedwmsam.engine import checkpoint, rounds
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.rounds import Job, State, first_state, run_round, train_client
 from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.store import Store
 from fedwmsam.methods import METHODS, FedGloSS, FedLESAM, FedLESAMS, FedSpeed, FedWMSAM
 from fedwmsam.methods.base import Method
 from fedwmsam.verify import federation_of
@@ -167,7 +168,7 @@ def test_declared_costs_are_the_counted_ones(method):
         steps += len(federation.schedule.steps(1, k, samples))
         passes += federation.schedule.epoch(samples)
     assert records[1]["backprops"] == cost.backprops * steps + cost.full_gradients * passes
-    rows = states[-1].memory.rows.values()
+    rows = states[-1].memory.values()
     assert {sum(v.numel() for v in row.values()) for row in rows} == ({cost.memory * P} if cost.memory else set())
 
 
@@ -179,12 +180,17 @@ def test_is_finite_and_learns_on_the_reference_problem(method):
 
 
 def from_disk(state, path):
-    rows = {f"memory/{k}": row for k, row in state.memory.rows.items()}
-    bundles = {"server": state.server, "buffers": state.buffers} | rows
-    checkpoint.write(path, checkpoint.Checkpoint(bundles, {"round": state.round}))
-    read = checkpoint.read(path).bundles
-    memory = Memory({int(k.split("/")[1]): row for k, row in read.items() if k.startswith("memory/")})
-    return State(state.round, read["server"], read["buffers"], memory)
+    store = Store(path.with_suffix(".rows"))
+    changes = Memory(store, budget=0).changing()
+    for client, row in state.memory.items():
+        changes.put(client, row)
+    index = store.describe(changes.done().save())
+    bundles = {"server": state.server, "buffers": state.buffers} | index.bundles
+    checkpoint.write(path, checkpoint.Checkpoint(bundles, {"round": state.round} | index.notes))
+    read, again = checkpoint.read(path), Store(store.path)
+    again.check(read)
+    memory = Memory(again, budget=0).stored(again.adopt([read])[0])
+    return State(state.round, read.bundles["server"], read.bundles["buffers"], memory)
 
 
 def test_resumes_at_every_round_boundary(method, tmp_path):
@@ -195,7 +201,7 @@ def test_resumes_at_every_round_boundary(method, tmp_path):
         frozen = from_disk(state, tmp_path / "state")
         state, record = run_round(federation, state)
         again, same_record = run_round(make(method), frozen)
-        assert same(again.server, state.server) and same(again.memory.rows, state.memory.rows)
+        assert same(again.server, state.server) and same(dict(again.memory), dict(state.memory))
         assert record == same_record
 
 

@@ -7,7 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,6 +109,10 @@ def aligned(value: torch.Tensor) -> torch.Tensor:
     return value.clone()
 
 
+def on(vectors: Vectors, device: torch.device) -> Vectors:
+    return {name: value.to(device) for name, value in vectors.items()}
+
+
 def _metadata(payload: memoryview) -> dict[str, str]:
     length = int.from_bytes(payload[:8], "little")
     metadata: dict[str, str] = json.loads(bytes(payload[8 : 8 + length]))["__metadata__"]
@@ -124,6 +128,7 @@ def rounds_in(folder: Path) -> list[int]:
     return sorted((int(p.stem.removeprefix("round-")) for p in folder.glob("round-*.checkpoint")), reverse=True)
 
 
-def prune(folder: Path) -> None:
-    for round in rounds_in(folder)[KEEP:]:
-        path_of(folder, round).unlink(missing_ok=True)
+def prune(folder: Path, keep: Container[int]) -> None:
+    for round in rounds_in(folder):
+        if round not in keep:
+            path_of(folder, round).unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""A run on disk: config.toml, metrics.jsonl, timings.jsonl, checkpoints/, model.safetensors, summary.json.
+"""A run on disk: config.toml, metrics.jsonl, timings.jsonl, checkpoints/ (memory.rows beside them),
+model.safetensors, summary.json.
 
 Metrics hold only what a rerun reproduces byte for byte; timings live in a file of their own.
 """
@@ -15,6 +16,8 @@ from typing import Any, TextIO
 from fedwmsam import toml
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
+from fedwmsam.engine.memory import Memory
+from fedwmsam.engine.store import Slot, Store
 from fedwmsam.errors import InputError
 
 log = logging.getLogger("fedwmsam")
@@ -27,6 +30,9 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
+        self.store = Store(self.checkpoints / "memory.rows")
+        self._kept: dict[int, dict[int, Slot]] = {}
+        """The rounds of whole checkpoints, and their slots, which must not be written over."""
         self._lock: TextIO | None = None
         self._files: dict[str, TextIO] = {}
 
@@ -72,6 +78,7 @@ class RunFolder:
         for file in self._files.values():
             file.close()
         self._files = {}
+        self.store.close()
         if self._lock:
             self._lock.close()
             self._lock = None
@@ -83,18 +90,25 @@ class RunFolder:
         self._files[name].write(json_line(record))
         self._files[name].flush()
 
-    def save(self, state: Checkpoint) -> None:
-        """Make a checkpoint durable, its metrics before it; then drop the ones no longer needed."""
+    def save(self, state: Checkpoint, memory: Memory) -> None:
+        """Make a checkpoint durable, its metrics and rows before it; then drop the ones no longer needed."""
+        assert memory.store is self.store
         for file in self._files.values():
             os.fsync(file.fileno())
-        checkpoint.write(checkpoint.path_of(self.checkpoints, state.notes["round"]), state)
-        checkpoint.prune(self.checkpoints)
+        slots, round = memory.save(), state.notes["round"]
+        index = self.store.describe(slots)
+        whole = Checkpoint(state.bundles | index.bundles, state.notes | index.notes)
+        checkpoint.write(checkpoint.path_of(self.checkpoints, round), whole)
+        kept = dict(sorted((self._kept | {round: slots}).items())[-checkpoint.KEEP :])
+        checkpoint.prune(self.checkpoints, kept)
+        self._kept = kept
 
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint whose metrics are all there; what was written after it is cut off."""
         for round in checkpoint.rounds_in(self.checkpoints):
             try:
                 found = checkpoint.read(checkpoint.path_of(self.checkpoints, round))
+                self.store.check(found)
                 self._cut("metrics.jsonl", round, strict=True)
                 self._cut("timings.jsonl", round, strict=False)
                 return found
@@ -103,6 +117,24 @@ class RunFolder:
         self._cut("metrics.jsonl", 0, strict=False)
         self._cut("timings.jsonl", 0, strict=False)
         return None
+
+    def recall(self, found: Checkpoint, memory: Memory) -> Memory:
+        """A checkpoint's rows; those of the checkpoints before it stay where they are, should they be needed."""
+        newest = found.notes["round"]
+        before = [self._whole(round) for round in checkpoint.rounds_in(self.checkpoints) if round < newest]
+        whole = [*filter(None, before), found]
+        self._kept = {kept.notes["round"]: slots for kept, slots in zip(whole, self.store.adopt(whole), strict=True)}
+        changes = memory.stored(self._kept[newest]).changing()
+        for name, row in found.bundles.items():  # checkpoints hold the rows themselves in runs begun before the store
+            if name.startswith("memory/"):
+                changes.put(int(name.removeprefix("memory/")), checkpoint.on(row, memory.device))
+        return changes.done()
+
+    def _whole(self, round: int) -> Checkpoint | None:
+        try:
+            return checkpoint.read(checkpoint.path_of(self.checkpoints, round))
+        except Damaged:
+            return None
 
     def _cut(self, name: str, rounds: int, *, strict: bool) -> None:
         """Keep the first `rounds` lines; `strict` demands that they are there."""

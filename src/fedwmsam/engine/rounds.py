@@ -63,9 +63,10 @@ class Diverged(Exception):
     """The global model stopped being finite; the state before the round is the last good one."""
 
 
-def first_state(federation: Federation) -> State:
-    task = federation.task
-    return State(0, federation.method.server_init(task.initial_weights), task.initial_buffers, Memory())
+def first_state(federation: Federation, memory: Memory | None = None) -> State:
+    """Before the first round; an empty memory says where rows will be kept (by default in RAM)."""
+    task, memory = federation.task, Memory() if memory is None else memory
+    return State(0, federation.method.server_init(task.initial_weights), task.initial_buffers, memory)
 
 
 def run_round(
@@ -78,17 +79,17 @@ def run_round(
         round=state.round, lr=federation.schedule.lr(state.round), clients=len(federation.clients), cohort=len(cohort),
         share=len(cohort) / len(federation.clients), layout=federation.task.layout,
     )  # fmt: skip
-    memories = {k: state.memory.get(k) or method.memory_init(server["w"]) for k in cohort}
-    mean, ledger, changes = WeightedMean(), Ledger(), {}
+    mean, ledger, changes = WeightedMean(), Ledger(), state.memory.changing()
     trainer = federation.trainer or train_cohort
 
-    for job, result in trainer(federation, jobs(federation, state, cohort, memories, info)):
+    for job, result in trainer(federation, jobs(federation, state, cohort, info)):
         if observe:
             observe(job, result)
         if not all_finite(result.up) or not all_finite(result.buffers):
             ledger.reject(job, result)
             continue
-        changes[job.client], contribution = method.settle(server, memories[job.client], result.up, job.info)
+        row, contribution = method.settle(server, memory_of(federation, state, job.client), result.up, job.info)
+        changes.put(job.client, row)
         movement = {f"buffer {name}": difference(value, state.buffers[name]) for name, value in result.buffers.items()}
         mean.add(contribution | movement, job.info.samples if federation.averaging == "size" else 1)
         ledger.add(job, result, contribution)
@@ -105,17 +106,21 @@ def run_round(
     if not all_finite(next_server) or not all_finite(buffers):
         raise Diverged("the global model is no longer finite")
     record = {"round": state.round + 1, "lr": info.lr} | scalars(server) | ledger.record()
-    return State(state.round + 1, next_server, buffers, state.memory.after(changes)), record
+    return State(state.round + 1, next_server, buffers, changes.done()), record
 
 
-def jobs(
-    federation: Federation, state: State, cohort: list[int], memories: dict[int, Vectors], info: Info
-) -> Iterator[Job]:
+def memory_of(federation: Federation, state: State, client: int) -> Vectors:
+    """Read when a client is asked and again when it has answered: a cohort's memories may be too much for RAM."""
+    return state.memory.get(client) or federation.method.memory_init(state.server["w"])
+
+
+def jobs(federation: Federation, state: State, cohort: list[int], info: Info) -> Iterator[Job]:
     for client in cohort:
         samples = len(federation.clients[client])
         steps = federation.schedule.count(state.round, client, samples)
         own = replace(info, steps=steps, samples=samples)
-        yield Job(client, federation.method.downlink(state.server, memories[client], own), state.buffers, own)
+        down = federation.method.downlink(state.server, memory_of(federation, state, client), own)
+        yield Job(client, down, state.buffers, own)
 
 
 def train_cohort(federation: Federation, jobs: Iterable[Job]) -> Iterator[tuple[Job, LocalResult]]:

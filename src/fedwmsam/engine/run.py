@@ -3,16 +3,17 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.checkpoint import Checkpoint
+from fedwmsam.engine.checkpoint import Checkpoint, on
 from fedwmsam.engine.folder import Record, RunFolder, finite_only, read_lines
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.rounds import Diverged, Federation, State, first_state, run_round
+from fedwmsam.engine.store import Store
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.training.objectives import measure
@@ -32,6 +33,8 @@ class Plan:
     target_accuracy: float | None = None
     patience: int | None = None
     time_budget: float | None = None
+    memory_budget: float = 1000
+    """Megabytes of RAM for clients' rows; the others are on disk."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +88,13 @@ class Run:
     saved_round: int = -1
 
     def __post_init__(self) -> None:
-        self.state = first_state(self.federation)
+        device = self.federation.task.device
+        self.state = first_state(self.federation, Memory(Store(), self.plan.memory_budget * 1e6, device))
 
     def warm_start(self, weights: Vectors) -> None:
         """Begin from these weights instead of the model's own."""
         w, buffers = self.federation.task.adopt(weights)
-        self.state = State(0, self.federation.method.server_init(w), buffers, Memory())
+        self.state = State(0, self.federation.method.server_init(w), buffers, self.state.memory)
 
     def execute(self) -> None:
         """Train until the plan is done; whatever ends it, the last completed round is on disk."""
@@ -197,17 +201,18 @@ class Run:
     def save(self) -> None:
         assert self.folder
         bundles = {"server": self.state.server, "buffers": self.state.buffers, "frozen": self.federation.task.frozen()}
-        bundles |= {f"memory/{client}": row for client, row in self.state.memory.rows.items()}
         notes: dict[str, Any] = {"round": self.state.round, "method": self.federation.method.name}
         if self.best:
             bundles |= {"best": {"w": self.best.w}, "best buffers": self.best.buffers}
             notes |= {"best_round": self.best.round, "best_score": self.best.score}
-        self.folder.save(Checkpoint(bundles, notes))
+        self.folder.save(Checkpoint(bundles, notes), self.state.memory)
         self.saved_round = self.state.round
 
     def restore(self) -> None:
         """Go on from the folder's newest whole checkpoint, or from the start if there is none."""
         assert self.folder
+        memory = replace(self.state.memory, store=self.folder.store)
+        self.state = replace(self.state, memory=memory)
         found = self.folder.newest()
         if found is None:
             return
@@ -224,17 +229,19 @@ class Run:
                 f"{self.folder.path} has done {notes['round']} rounds already; {self.plan.rounds} is less."
             )
         self.federation.task.load_frozen(bundles["frozen"])
-        rows = {int(k.split("/")[1]): row for k, row in bundles.items() if k.startswith("memory/")}
-        device = self.federation.task.device
-        self.state = State(notes["round"], on(theirs, device), on(bundles["buffers"], device), Memory(
-            {client: on(row, device) for client, row in rows.items()}
-        ))  # fmt: skip
+        device, memory = self.federation.task.device, self.folder.recall(found, memory)
+        self.state = State(notes["round"], on(theirs, device), on(bundles["buffers"], device), memory)
         if "best" in bundles:
             w, buffers = bundles["best"]["w"].to(device), on(bundles["best buffers"], device)
             self.best = Best(notes["best_round"], notes["best_score"], w, buffers)
         self.history = read_lines(self.folder.path / "metrics.jsonl")
         self.timings = read_lines(self.folder.path / "timings.jsonl")
         self.saved_round = self.state.round
+
+    def close(self) -> None:
+        self.state.memory.store.close()
+        if self.folder:
+            self.folder.close()
 
     def write_results(self, folder: RunFolder) -> None:
         checkpoint.write_tensors(folder.path / "model.safetensors", self.model())
@@ -248,7 +255,3 @@ class Run:
             "best_round": self.best.round if self.best else None,
         }
         folder.write_json("summary.json", summary | {f"last_{k}": v for k, v in last.items() if k != "round"})
-
-
-def on(vectors: Vectors, device: torch.device) -> Vectors:
-    return {name: value.to(device) for name, value in vectors.items()}

@@ -1,0 +1,229 @@
+"""Clients' rows on disk: a file of equal slots that a crash at any instant leaves usable.
+
+A row is never changed where it lies: its next version goes to a free slot, and a slot is free only when nothing refers
+to it any more, neither a memory nor a checkpoint that is kept. Rows are read and written by plain calls instead of
+through a mapping, so that a full disk or a bad sector is an error and not the end of the process.
+"""
+
+import errno
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedwmsam.engine.checkpoint import Checkpoint, Damaged, sync_folder
+from fedwmsam.errors import InputError
+from fedwmsam.training.vectors import Vectors
+
+PAGE = 4096
+"""Slots begin on pages of their own: writing one can never tear another."""
+DIGEST = 16
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What every row of a run holds: names, types and shapes, in the order they lie in a slot."""
+
+    parts: dict[str, tuple[torch.dtype, tuple[int, ...]]]
+
+    @classmethod
+    def of(cls, row: Vectors) -> "Layout":
+        return cls({name: (value.dtype, tuple(value.shape)) for name, value in row.items()})
+
+    @property
+    def size(self) -> int:
+        """Bytes of a row."""
+        return sum(dtype.itemsize * prod(shape) for dtype, shape in self.parts.values())
+
+    @property
+    def stride(self) -> int:
+        """Bytes from one slot to the next."""
+        return -(-self.size // PAGE) * PAGE
+
+    def empty(self) -> Vectors:
+        """A row to read into, in torch's own aligned memory: vector instructions may round differently on other."""
+        return {name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in self.parts.items()}
+
+    def notes(self) -> dict[str, Any]:
+        return {name: [str(dtype).removeprefix("torch."), shape] for name, (dtype, shape) in self.parts.items()}
+
+    @classmethod
+    def noted(cls, notes: dict[str, Any]) -> "Layout":
+        return cls({name: (getattr(torch, dtype), tuple(shape)) for name, (dtype, shape) in notes.items()})
+
+
+class Slot:
+    """One version of a row in the file; the slot is free again when the last reference to it is gone."""
+
+    __slots__ = ("_free", "digest", "number")
+
+    def __init__(self, number: int, digest: bytes, free: list[int]) -> None:
+        self.number, self.digest, self._free = number, digest, free
+
+    def __del__(self) -> None:
+        self._free.append(self.number)
+
+
+class Store:
+    """The file: in a run's folder, or without a name, so that it disappears with the process however that ends."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self.layout = Layout({})
+        self.count = 0
+        """Slots in use or free; what the file holds beyond them is forgotten."""
+        self.free: list[int] = []
+        self._file: FileIO | None = None
+
+    def admit(self, row: Vectors) -> None:
+        """The first row says what all rows hold."""
+        layout = Layout.of(row)
+        self.layout = self.layout if self.layout.parts else layout
+        if layout != self.layout:
+            raise InputError(
+                f"A client's memory was {described(self.layout)} and is now {described(layout)}; a method must keep "
+                "its names, types and shapes for the whole run."
+            )
+
+    def write(self, row: Vectors) -> Slot:
+        """Put a row into a free slot; it is durable after the next `sync`."""
+        if not self.free:
+            self.free.append(self.count)
+            self.count += 1
+        slot = Slot(self.free.pop(), b"", self.free)  # free again should writing fail
+        parts = [as_bytes(row[name]) for name in self.layout.parts]
+        slot.digest = digest_of(parts) if self.path else b""  # only a checkpoint needs it
+        with self.file() as file:
+            file.seek(slot.number * self.layout.stride)
+            for part in parts:
+                write_whole(file, part)
+        return slot
+
+    def read(self, number: int) -> Vectors:
+        row = self.layout.empty()
+        with self.file() as file:
+            file.seek(number * self.layout.stride)
+            for value in row.values():
+                read_whole(file, as_bytes(value))
+        return row
+
+    def sync(self) -> None:
+        if self._file is not None:
+            with self.file() as file:
+                os.fsync(file.fileno())
+
+    def describe(self, slots: Mapping[int, Slot]) -> Checkpoint:
+        """What a checkpoint has to hold so that these rows are found again."""
+        digests = np.array([slot.digest for slot in slots.values()], dtype=f"V{DIGEST}")
+        index = {
+            "clients": torch.tensor(list(slots), dtype=torch.int64),
+            "slots": torch.tensor([slot.number for slot in slots.values()], dtype=torch.int64),
+            "digests": torch.from_numpy(digests.view(np.uint8)),
+        }
+        return Checkpoint({"memory": index}, {"memory": self.layout.notes()})
+
+    def check(self, found: Checkpoint) -> None:
+        """Raises Damaged unless every row that the checkpoint names is as it was written."""
+        self.layout = Layout.noted(found.notes.get("memory", {}))
+        for client, number, digest in index_of(found):
+            self.opened()  # a file that may not be read is no damaged one
+            try:
+                whole = digest_of(as_bytes(value) for value in self.read(number).values()) == digest
+            except OSError:  # cut short, or a bad sector
+                whole = False
+            if not whole:
+                raise Damaged(f"{self.path} is damaged where the memory of client {client} lies")
+
+    def adopt(self, kept: Iterable[Checkpoint]) -> list[dict[int, Slot]]:
+        """Each checkpoint's slots by client, all others are free; where two disagree about a row the last is right."""
+        indexes = [index_of(found) for found in kept]
+        digests = {number: digest for index in indexes for _, number, digest in index}
+        self.count = max(digests, default=-1) + 1
+        self.free = [number for number in range(self.count) if number not in digests]
+        slots = {number: Slot(number, digest, self.free) for number, digest in digests.items()}
+        return [{client: slots[number] for client, number, _ in index} for index in indexes]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    @contextmanager
+    def file(self) -> Iterator[FileIO]:
+        """The open file; errors name it, as those of `open` do."""
+        try:
+            yield self.opened()
+        except OSError as error:
+            error.filename = error.filename or str(self.path or temporary_folder())
+            raise
+
+    def opened(self) -> FileIO:
+        if self._file is None:
+            self._file = named_file(self.path) if self.path else unnamed_file()
+        return self._file
+
+
+def named_file(path: Path) -> FileIO:
+    if path.exists():
+        return FileIO(path, "r+")
+    file = FileIO(path, "x+")
+    sync_folder(path.parent)
+    return file
+
+
+def unnamed_file() -> FileIO:
+    with tempfile.TemporaryFile(dir=temporary_folder()) as file:
+        return FileIO(os.dup(file.fileno()), "r+")
+
+
+def write_whole(file: FileIO, part: memoryview) -> None:
+    while len(part):  # one call writes at most 2 GB
+        part = part[file.write(part) :]
+
+
+def read_whole(file: FileIO, part: memoryview) -> None:
+    while len(part):
+        count = file.readinto(part)
+        if not count:
+            raise OSError(errno.EIO, "The file is cut short")
+        part = part[count:]
+
+
+def index_of(found: Checkpoint) -> list[tuple[int, int, bytes]]:
+    """Client, slot and digest of each row that a checkpoint names."""
+    if "memory" not in found.bundles:
+        return []
+    index = found.bundles["memory"]
+    digests = index["digests"].numpy().view(f"V{DIGEST}").tolist()
+    return list(zip(index["clients"].tolist(), index["slots"].tolist(), digests, strict=True))
+
+
+def as_bytes(value: torch.Tensor) -> memoryview:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def digest_of(parts: Iterable[memoryview]) -> bytes:
+    digest = hashlib.blake2b(digest_size=DIGEST)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def described(layout: Layout) -> str:
+    return ", ".join(f"{name} {dtype}{list(shape)}" for name, (dtype, shape) in layout.parts.items())
+
+
+def temporary_folder() -> str:
+    """Where large files lie on a disk: /tmp is in RAM on many systems."""
+    if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):
+        return "/var/tmp"
+    return tempfile.gettempdir()
