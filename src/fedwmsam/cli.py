@@ -36,6 +36,9 @@ PartitionOption = Annotated[
     str | None,
     typer.Option(help="iid, dirichlet:0.1, shards:2, natural …; docs/partitions.md.", show_default="dirichlet:0.1"),
 ]
+ClientsOption = Annotated[
+    int | None, typer.Option(help="Number of clients.", show_default="20; with natural, what the data say")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -86,7 +89,7 @@ def run(
     ] = None,
     partition: PartitionOption = None,
     augmentation: Annotated[str | None, typer.Option(help="paper: flip and crop images.", show_default="none")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
+    clients: ClientsOption = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients a round.", show_default="0.25")] = None,
     clients_per_round: Annotated[int | None, typer.Option(help="Their number, instead of the share.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default="50")] = None,
@@ -212,7 +215,7 @@ def resume(
 def partition(
     dataset: DatasetOption = None,
     partition: PartitionOption = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
+    clients: ClientsOption = None,
     seed: Annotated[int | None, typer.Option(help="Key of everything random.", show_default="0")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
     save: Annotated[Path | None, typer.Option(help="Also draw it to a .png, .svg or .pdf file.")] = None,
