@@ -1,10 +1,10 @@
 """Time of the paper's augmentation for whole batches against the same recipe image by image, interleaved in one run.
 
-    python benchmarks/augmentation.py [--repeats 5] [--images 50000]
+    python benchmarks/augmentation.py [--repeats 5] [--images 50000] [--batches 50 200 1000]
 
-Batches of 50 random 3 × 32 × 32 images on one thread. "alone" is the change itself, for batches already in memory;
-"loading" is what training waits for: a DataLoader over a data set that changes each image it hands out, against
-indexing the whole tensor and changing the batch. CPU time; the ratio is of medians; the first repeat warms up.
+Random 3 × 32 × 32 images on one thread. "alone" is the change itself, for batches already in memory; "loading" is what
+training waits for: a DataLoader over a data set that changes each image it hands out, against picking rows of the whole
+tensor and changing them. CPU time a batch; the ratio is of medians; the first repeat warms up.
 """
 
 import argparse
@@ -19,8 +19,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
 from fedwmsam.data.augmentation import REACH, flip_and_crop
-
-BATCH = 50
 
 
 def change(image: Tensor) -> Tensor:
@@ -45,32 +43,36 @@ class Changed(Dataset[tuple[Tensor, Tensor]]):
         return change(self.images[index]), self.labels[index]
 
 
-def alone_one_by_one(images: Tensor, _labels: Tensor) -> None:
-    for batch in images.split(BATCH):
-        torch.stack([change(image) for image in batch])
+def alone_one_by_one(images: Tensor, _labels: Tensor, batch: int) -> None:
+    for part in images.split(batch):
+        torch.stack([change(image) for image in part])
 
 
-def alone_batched(images: Tensor, _labels: Tensor) -> None:
-    for seed, batch in enumerate(images.split(BATCH)):
-        flip_and_crop(batch, seed)
+def alone_batched(images: Tensor, _labels: Tensor, batch: int) -> None:
+    for seed, part in enumerate(images.split(batch)):
+        flip_and_crop(part, seed)
 
 
-def loading_one_by_one(images: Tensor, labels: Tensor) -> None:
-    for _ in DataLoader(Changed(images, labels), BATCH, shuffle=True):
+def loading_one_by_one(images: Tensor, labels: Tensor, batch: int) -> None:
+    for _ in DataLoader(Changed(images, labels), batch, shuffle=True):
         pass
 
 
-def loading_batched(images: Tensor, labels: Tensor) -> None:
-    for seed, index in enumerate(torch.randperm(len(labels)).split(BATCH)):
-        flip_and_crop(images[index], seed), labels[index]
+def loading_batched(images: Tensor, labels: Tensor, batch: int) -> None:
+    for seed, index in enumerate(torch.randperm(len(labels)).split(batch)):
+        flip_and_crop(images.index_select(0, index), seed), labels.index_select(0, index)
 
 
-PAIRS = {"alone": (alone_one_by_one, alone_batched), "loading": (loading_one_by_one, loading_batched)}
+Work = Callable[[Tensor, Tensor, int], None]
+PAIRS: dict[str, tuple[Work, Work]] = {
+    "alone": (alone_one_by_one, alone_batched),
+    "loading": (loading_one_by_one, loading_batched),
+}
 
 
-def cpu_seconds(function: Callable[[Tensor, Tensor], None], images: Tensor, labels: Tensor) -> float:
+def cpu_seconds(work: Work, images: Tensor, labels: Tensor, batch: int) -> float:
     start = time.process_time()
-    function(images, labels)
+    work(images, labels, batch)
     return time.process_time() - start
 
 
@@ -78,20 +80,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--images", type=int, default=50_000)
+    parser.add_argument("--batches", type=int, nargs="+", default=[50, 200, 1000])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     images, labels = torch.randn(arguments.images, 3, 32, 32), torch.randint(10, (arguments.images,))
-    seconds: dict[Callable[[Tensor, Tensor], None], list[float]] = {f: [] for pair in PAIRS.values() for f in pair}
+    cases = [(work, batch) for batch in arguments.batches for pair in PAIRS.values() for work in pair]
+    seconds: dict[tuple[Work, int], list[float]] = {case: [] for case in cases}
     for _ in range(arguments.repeats + 1):
-        for function, values in seconds.items():
-            values.append(cpu_seconds(function, images, labels))
-    middle = {function: statistics.median(values[1:]) for function, values in seconds.items()}
+        for work, batch in cases:
+            seconds[work, batch].append(cpu_seconds(work, images, labels, batch))
     print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, n = {arguments.repeats}")
-    for name, (slow, fast) in PAIRS.items():
-        per_batch = [1000 * middle[function] * BATCH / arguments.images for function in (slow, fast)]
-        print(f"{name:8} {per_batch[0]:.2f} ms a batch one by one, {per_batch[1]:.2f} ms batched: ", end="")
-        print(f"{per_batch[0] / per_batch[1]:.1f} ×")
+    for batch in arguments.batches:
+        for name, pair in PAIRS.items():
+            middle = [statistics.median(seconds[work, batch][1:]) for work in pair]
+            slow, fast = (1000 * value * batch / arguments.images for value in middle)
+            print(f"batch {batch:4} {name:8}{slow:6.2f} ms one by one, {fast:5.2f} ms batched: {slow / fast:.1f} ×")
 
 
 if __name__ == "__main__":

@@ -190,6 +190,14 @@ def written_and_read(config: RunConfig, folder: Path) -> RunConfig:
     return resolve(toml.load(path))
 
 
+def test_the_number_of_clients_is_20_or_what_was_given_or_left_to_the_data() -> None:
+    assert resolve({}).clients == 20
+    assert resolve({"partition": "natural"}).clients is None
+    assert resolve({"partition": "natural", "clients": 20}).clients == 20
+    assert resolve({"partition": "natural", "preset": "paper"}).clients is None
+    assert resolve({"partition": "natural", "preset": "paper", "clients": 7}).clients == 7
+
+
 def test_no_limit_survives_the_file(tmp_path: Path) -> None:
     assert written_and_read(RunConfig(clip_norm=None), tmp_path).clip_norm is None
 

@@ -82,8 +82,25 @@ def test_a_natural_split_has_a_client_for_each_group(cli, speakers, tmp_path):
     assert data["group_names"] == ["Ann", "Bob", "Cid"] and len(data["class_counts"]) == 3
     outcome = cli("evaluate", tmp_path / "r")
     assert outcome.code == 0 and "Ann" in outcome.out and "worst_client_accuracy" in outcome.out
-    refused = cli("run", *arguments, "--clients", "7", "--rounds", "2", "--out", tmp_path)
-    assert refused.code == 2 and "3" in refused.err
+    for wrong in ("7", "20"):
+        refused = cli("run", *arguments, "--clients", wrong, "--rounds", "2", "--out", tmp_path / "none")
+        assert refused.code == 2 and f"{wrong} clients" in refused.err and "3 groups" in refused.err
+    refused = cli("run", *arguments, "--clients-per-round", "4", "--rounds", "2", "--out", tmp_path / "none")
+    assert refused.code == 2 and "only 3 clients" in refused.err and not (tmp_path / "none").exists()
+
+
+def test_a_natural_run_records_its_clients_and_resumes_also_where_20_were_recorded(cli, speakers, tmp_path):
+    arguments = ["--dataset", f"{speakers},context=8,stride=2", "--partition", "natural", "--model", "char"]
+    arguments += ["--participation", "1", "--out", tmp_path, "-q", "--name"]
+    assert cli("run", *arguments, "whole", "--clients", "3", "--rounds", "2").code == 0
+    assert cli("run", *arguments, "parts", "--rounds", "1").code == 0
+    config = tmp_path / "parts" / "config.toml"
+    assert "\nclients = 3\n" in config.read_text()
+    config.write_text(config.read_text().replace("clients = 3", "clients = 20"))  # as early runs wrote it
+    outcome = cli("resume", tmp_path / "parts", "--rounds", "2", "-q")
+    assert outcome.code == 0, outcome.err
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
 
 
 def test_the_partition_command_draws(cli, tmp_path):

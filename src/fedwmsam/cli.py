@@ -57,6 +57,9 @@ class Picture(Enum):
     PDF = "pdf"
 
 
+ClientsOption = Annotated[
+    int | None, typer.Option(help="Number of clients.", show_default="20; with natural, what the data say")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -105,7 +108,7 @@ def run(
     model: ModelOption = None,
     partition: PartitionOption = None,
     augmentation: Annotated[str | None, typer.Option(help="paper: flip and crop images.", show_default="none")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
+    clients: ClientsOption = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients a round.", show_default="0.25")] = None,
     clients_per_round: Annotated[int | None, typer.Option(help="Their number, instead of the share.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default="50")] = None,
@@ -323,7 +326,7 @@ def compare(
 def partition(
     dataset: DatasetOption = None,
     partition: PartitionOption = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
+    clients: ClientsOption = None,
     seed: Annotated[int | None, typer.Option(help="Key of everything random.", show_default="0")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
     save: Annotated[Path | None, typer.Option(help="Also draw it to a .png, .svg or .pdf file.")] = None,

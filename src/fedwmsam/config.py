@@ -66,6 +66,15 @@ class Settings:
         return max(1, round_half_up(self.participation * clients))
 
 
+CLIENTS = 20
+"""How many there are when neither the user nor the data say."""
+
+
+def is_natural(partition: object) -> bool:
+    """Whether the data say how many clients there are."""
+    return str(partition).startswith("natural")
+
+
 @dataclass(frozen=True)
 class RunConfig(Settings):
     method: str = option("fedwmsam", "which method; `fedwmsam methods` lists them")
@@ -73,7 +82,7 @@ class RunConfig(Settings):
     model: str = option("mlp", "which model")
     partition: str = option("dirichlet:0.1", "how the data are dealt out, such as iid or dirichlet:BETA")
     augmentation: str = option("none", "paper: flip and crop training images", choices=("none", "paper"))
-    clients: int = option(20, "number of clients", low=1)
+    clients: int | None = option(None, "number of clients: 20, or what the data say with natural", low=1)
     validation: float = option(0.0, "share of the training data held out to choose the best model", low=0, high=0.9)
     data_dir: str | None = option(None, "folder with the data set's files")
     preset: str | None = option(None, "paper or tuned: named settings below any explicit value")
@@ -83,7 +92,9 @@ class RunConfig(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.make_method()
-        if not self.partition.startswith("natural"):  # there the data say how many clients there are
+        if self.clients is None and not is_natural(self.partition):
+            object.__setattr__(self, "clients", CLIENTS)
+        if self.clients is not None:
             self.per_round(self.clients)
 
     def make_method(self) -> Method:
@@ -112,7 +123,10 @@ def resolve(*layers: dict[str, Any]) -> RunConfig:
     if not isinstance(given.get("preset", ""), str | None):
         raise InputError(f"preset must be a word, not {shortened(given['preset'])}.")
     own, known, kinds = option_names(method), setting_names(), kinds_of(RunConfig)
-    given = preset_values(given.get("preset"), method) | given
+    preset = preset_values(given.get("preset"), method)
+    if is_natural(given.get("partition")):
+        preset.pop("clients", None)
+    given = preset | given
     for key in given:
         if key not in known and key not in own:
             raise InputError(unknown(f"setting or option of {method}", key, [*known, *own]))

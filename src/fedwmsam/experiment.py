@@ -9,8 +9,8 @@ import torch
 
 from fedwmsam import streams, toml
 from fedwmsam.api import DataCheck, check_stopping, execute, make_federation, make_reader, make_run, side_by_side
-from fedwmsam.config import RunConfig, resolve
-from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, load_dataset, make_partition, parse_rule
+from fedwmsam.config import RunConfig, is_natural, resolve
+from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, load_dataset, make_partition
 from fedwmsam.data.augmentation import Augmentation, augment
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.estimate import Estimate, estimate
@@ -111,6 +111,7 @@ def prepare(config: RunConfig) -> Experiment:
     data = load_data(config.dataset, config.data_dir)
     pool, held = split_pool(len(data.train), config.validation, config.seed)
     split = deal(config, data, pool)
+    config = replace(config, clients=len(split.clients))
     with calm_torch():
         factory = model_factory(config.model, data.input_shape, data.classes)
         task = Task(factory, objective_for(data), seed=streams.key(config.seed, "init"), device=config.device)
@@ -124,8 +125,7 @@ def prepare(config: RunConfig) -> Experiment:
     check_stopping(config, task.objective, test, validation)  # before a folder is made for a run that cannot be
     first, labels = clients[0].batch(torch.arange(min(2, len(clients[0]))), seed=0)
     DataCheck(task)("The data", first, labels)
-    natural = parse_rule(config.partition).name == "natural"
-    groups, names = natural_clients(data, pool) if natural else (None, ())
+    groups, names = natural_clients(data, pool) if is_natural(config.partition) else (None, ())
     breakdown = Breakdown(data.classes, torch.from_numpy(split.counts), groups)
     return Experiment(config, data, split, clients, validation, test, task, breakdown, names)
 
@@ -168,10 +168,8 @@ def typed(key: str, text: str, default: Any) -> Any:
 def deal(config: RunConfig, data: Dataset, pool: torch.Tensor) -> Partition:
     """Which of the pool's rows each client has; a natural split has as many clients as the data have groups."""
     groups = None if data.train.groups is None else data.train.groups[pool].numpy()
-    natural = parse_rule(config.partition).name == "natural"
-    clients = None if natural and config.clients == RunConfig.clients else config.clients
     labels = data.train.labels[pool].numpy()
-    return make_partition(config.partition, labels, clients, config.seed, data.classes, groups)
+    return make_partition(config.partition, labels, config.clients, config.seed, data.classes, groups)
 
 
 def objective_for(data: Dataset) -> Objective:
@@ -200,6 +198,8 @@ def load_config(folder: Path) -> RunConfig:
     values = toml.load(existing(folder) / "config.toml")
     if "dataset" not in values:
         raise InputError(f"{folder} was made by fit() from Python; go on there with fit(..., resume=True).")
+    if is_natural(values.get("partition")):
+        values.pop("clients", None)  # the data say it again; early folders hold 20 whatever it was
     return resolve(values)
 
 

@@ -1,5 +1,7 @@
 """The paper's augmentation: what it does to each image, how often, and that a seed fixes it."""
 
+import hashlib
+
 import pytest
 import torch
 from torch import Tensor
@@ -69,6 +71,59 @@ def test_a_seed_fixes_the_result_and_another_one_changes_it():
     images = distinct(50, 3, 8, 8)
     assert torch.equal(paper(images, 2**62 + 1), paper(images, 2**62 + 1))
     assert not torch.equal(paper(images, 1), paper(images, 2))
+
+
+def test_published_seeds_give_what_they_gave():
+    result = paper(distinct(50, 3, 8, 8), 11)
+    assert hashlib.sha256(result.numpy().tobytes()).hexdigest()[:12] == "f45ecddf03a7"
+
+
+def bits(images: Tensor) -> Tensor:
+    return images.contiguous().view(torch.int32)
+
+
+def test_what_no_arithmetic_would_keep_is_kept():
+    odd = torch.tensor([-0.0, float("inf"), -float("inf"), float("nan"), 1e-45])
+    images = odd[torch.arange(60 * 2 * 6 * 7) % 5].view(60, 2, 6, 7)
+    for image, result in zip(bits(images), bits(paper(images, 3)), strict=True):
+        for mirrored in (image, image.flip(2)):
+            padded = functional.pad(mirrored, (4, 4, 4, 4))
+            if any(torch.equal(padded[:, y : y + 6, x : x + 7], result) for y in range(9) for x in range(9)):
+                break
+        else:
+            raise AssertionError("not a copy of the image's bits")
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (3, 2), (4, 5)])
+def test_images_smaller_than_a_crop_can_leave_the_frame(height, width):
+    images = distinct(300, 1, height, width)
+    results = paper(images, 1)
+    assert (results.flatten(1) == 0).all(dim=1).any() and (results != 0).any()
+    for image, result in zip(images, results, strict=True):
+        padded = functional.pad(image, (4, 4, 4, 4))
+        mirrored = functional.pad(image.flip(2), (4, 4, 4, 4))
+        places = [(slice(None), slice(y, y + height), slice(x, x + width)) for y in range(9) for x in range(9)]
+        assert any(torch.equal(whole[place], result) for whole in (padded, mirrored) for place in places)
+
+
+def test_the_layout_in_memory_does_not_matter():
+    images = distinct(50, 3, 9, 9)
+    for same in (
+        images.contiguous(memory_format=torch.channels_last),
+        images.transpose(2, 3).contiguous().transpose(2, 3),
+        torch.stack([images, images], dim=1)[:, 1],
+    ):
+        result = paper(same, 4)
+        assert torch.equal(result, paper(images, 4)) and result.is_contiguous()
+
+
+def test_gradients_go_back_to_the_pixels_they_came_from():
+    images = distinct(50, 3, 9, 9, dtype=torch.float64).requires_grad_()
+    result = paper(images, 4)
+    (0.5 * result.square()).sum().backward()
+    assert torch.equal(result.detach(), paper(images.detach(), 4))
+    kept = torch.isin(images.detach(), result.detach())
+    assert torch.equal(images.grad, images.detach() * kept)
 
 
 def test_torchs_own_random_numbers_are_neither_used_nor_advanced():

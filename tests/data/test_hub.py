@@ -90,6 +90,7 @@ def test_feature_columns_are_standardised() -> None:
         (StandIn({"image": pictures(2), "label": [None, 1]}), {}, "object"),
         (StandIn({"image": [None, 3], "label": [0, 1]}), {}, "row 0"),
         (StandIn({"image": [{"bytes": b"x"}, 3], "label": [0, 1]}), {}, "row 0"),
+        (StandIn({"image": ["a.png", "b.png"], "label": [0, 1]}), {}, "cast the column"),
         (StandIn({"image": pictures(2), "label": [0, 1]}), {"image_size": 0}, "image_size"),
         (StandIn({"image": pictures(2), "label": [0, 1]}), {"group": "g"}, "'g'"),
         (StandIn({"a": [1.0, float("nan")], "label": [0, 1]}), {"features": ["a"]}, "finite"),
@@ -103,11 +104,117 @@ def test_what_does_not_fit_is_refused(data: Any, options: dict[str, Any], words:
     assert words in refusal(lambda: from_hub(data, **options))
 
 
-def test_the_real_package(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason="needs the package datasets; the stand-in above has its methods")
-    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["cat", "dog"])})
-    data = datasets.Dataset.from_dict({"image": pictures(10), "label": [0, 1] * 5}, features=features)
-    found = from_hub(datasets.DatasetDict({"train": data, "test": data}), image_size=4)
-    assert found.class_names == ("cat", "dog") and found.test.inputs[:, 0, 0, 0].tolist() == list(range(10))
-    table = datasets.Dataset.from_dict({"a": list(range(10)), "label": [0, 1] * 5})
-    assert from_hub(table, features=["a"]).input_shape == (1,)
+def test_pictures_still_in_their_files(tmp_path: Path) -> None:
+    for index, picture in enumerate(pictures(4)):
+        picture.save(tmp_path / f"{index}.png")
+    rows = [{"bytes": None, "path": str(tmp_path / f"{index}.png")} for index in range(4)]
+    data = {"train": StandIn({"image": rows, "label": [0, 1] * 2})}
+    found = from_hub(data | {"test": data["train"]}, image_size=4)
+    assert found.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+    (tmp_path / "2.png").unlink()
+    assert "row 2" in refusal(lambda: from_hub(data | {"test": data["train"]}, image_size=4))
+
+
+@pytest.fixture(scope="module")
+def package() -> Any:
+    return pytest.importorskip("datasets", reason="needs the package datasets; the stand-in above has its methods")
+
+
+@pytest.fixture(scope="module")
+def real(package: Any) -> Any:
+    """Twenty pictures 7 wide and 5 high, no two alike; red at the top left is the row's number."""
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 5, 7, 3), dtype=np.uint8)
+    pixels[:, :3, :3, 0] = np.arange(20)[:, None, None]
+    columns = {
+        "image": [Image.fromarray(one) for one in pixels],
+        "label": [0, 1] * 10,
+        "row": list(range(20)),
+        "pair": [[row, -row] for row in range(20)],
+        "writer": [f"w{row % 3}" for row in range(20)],
+    }
+    features = package.Features(
+        {
+            "image": package.Image(),
+            "label": package.ClassLabel(names=["cat", "dog"]),
+            "row": package.Value("int32"),
+            "pair": package.Sequence(package.Value("float32")),
+            "writer": package.Value("string"),
+        }
+    )
+    return package.Dataset.from_dict(columns, features=features)
+
+
+def rows_of(inputs: torch.Tensor) -> list[int]:
+    return inputs[:, 0, 0, 0].tolist()
+
+
+def test_real_splits_and_class_names(package: Any, real: Any) -> None:
+    splits = package.DatasetDict({"train": real.select(range(12)), "validation": real.select(range(12, 20))})
+    found = from_hub(splits, image_size=5, group="writer")
+    assert found.class_names == ("cat", "dog") and found.group_names == ("w0", "w1", "w2")
+    assert rows_of(found.train.inputs) == list(range(12)) and rows_of(found.test.inputs) == list(range(12, 20))
+    assert found.test.labels.tolist() == [0, 1] * 4
+    assert found.test.groups is not None and found.test.groups.tolist() == [row % 3 for row in range(12, 20)]
+    alone = from_hub(real, image_size=5)
+    assert sorted(rows_of(alone.train.inputs) + rows_of(alone.test.inputs)) == list(range(20))
+    assert len(alone.test) == 4 and (torch.tensor(rows_of(alone.test.inputs)) % 2 == alone.test.labels).all()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.with_format("torch"),
+        lambda data: data.with_format("numpy"),
+        lambda data: data.with_format("arrow"),
+        lambda data: data.with_format("torch", columns=["row"]),
+        lambda data: data.with_transform(lambda batch: {"row": batch["row"]}),
+    ],
+    ids=["torch", "numpy", "arrow", "columns", "transform"],
+)
+def test_real_formats_change_nothing(real: Any, change: Any) -> None:
+    for options in ({"image_size": 5}, {"features": ["row", "pair"], "group": "writer"}):
+        plain, formatted = from_hub(real, **options), from_hub(change(real), **options)
+        assert plain.hash == formatted.hash and plain.class_names == formatted.class_names == ("cat", "dog")
+        assert torch.equal(plain.train.inputs, formatted.train.inputs)
+
+
+@pytest.mark.parametrize(
+    "choose",
+    [
+        lambda data: data.shuffle(seed=3),
+        lambda data: data.filter(lambda row: row % 3 > 0, input_columns="row"),
+        lambda data: data.shard(3, 1),
+        lambda data: data.sort("row", reverse=True).select(range(2, 12)),
+        lambda data: data.shuffle(seed=1).filter(lambda row: row > 4, input_columns="row").with_format("torch"),
+    ],
+    ids=["shuffled", "filtered", "shard", "sorted", "all of it"],
+)
+def test_real_rows_that_were_chosen(real: Any, choose: Any) -> None:
+    chosen = choose(real)
+    expected = chosen.with_format(None)["row"][:]
+    found = from_hub({"train": chosen, "test": real}, image_size=5)
+    assert rows_of(found.train.inputs) == expected and found.train.labels.tolist() == [row % 2 for row in expected]
+    alone = from_hub(chosen, image_size=5)
+    assert sorted(rows_of(alone.train.inputs) + rows_of(alone.test.inputs)) == sorted(expected)
+    assert (torch.tensor(rows_of(alone.train.inputs)) % 2 == alone.train.labels).all()
+
+
+def test_real_pictures_not_decoded(package: Any, real: Any, tmp_path: Path) -> None:
+    plain = from_hub(real, image_size=5)
+    encoded = real.cast_column("image", package.Image(decode=False))
+    assert torch.equal(from_hub(encoded, image_size=5).train.inputs, plain.train.inputs)
+    paths = []
+    for row, picture in enumerate(real["image"]):
+        paths.append(str(tmp_path / f"{row}.png"))
+        picture.save(paths[-1])
+    texts = real.remove_columns("image").add_column("image", paths)
+    assert "cast the column" in refusal(lambda: from_hub(texts, image_size=5))
+    for kind in (package.Image(), package.Image(decode=False)):
+        found = from_hub(texts.cast_column("image", kind), image_size=5)
+        assert torch.equal(found.train.inputs, plain.train.inputs)
+
+
+def test_real_streams_are_refused(package: Any, real: Any) -> None:
+    stream = real.to_iterable_dataset()
+    for data in (stream, package.IterableDatasetDict({"train": stream})):
+        assert "without streaming" in refusal(lambda data=data: from_hub(data))

@@ -7,19 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedwmsam.data import Partition, make_partition
-from fedwmsam.data.partitions import (
-    SYNTAX,
-    _apportion,
-    _draw_columns,
-    _Drawn,
-    _longtail_counts,
-    _renormalise,
-    _taken_from_the_top,
-    _turns,
-    heterogeneity,
-    parse_rule,
-)
+from fedwmsam.data.partitions import SYNTAX, Partition, heterogeneity, make_partition, parse_rule
+from fedwmsam.data.partitions.with_priors import _draw_columns, _Drawn, _renormalise, _turns
+from fedwmsam.data.partitions.without_priors import _apportion, _longtail_counts, _taken_from_the_top
 from fedwmsam.errors import InputError
 
 LABELS = np.repeat(np.arange(10), 600)

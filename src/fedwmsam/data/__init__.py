@@ -3,7 +3,7 @@
 from fedwmsam.data.base import Dataset, Normalise, Prepare, Split
 from fedwmsam.data.datasets import DATASETS, dataset_options, load_dataset
 from fedwmsam.data.hub import from_hub
-from fedwmsam.data.partitions import Partition, make_partition, parse_rule
+from fedwmsam.data.partitions import Partition, make_partition
 
 __all__ = [
     "DATASETS",
@@ -16,5 +16,4 @@ __all__ = [
     "from_hub",
     "load_dataset",
     "make_partition",
-    "parse_rule",
 ]

@@ -46,7 +46,7 @@ class TensorSamples:
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         # index_select copies whole rows where inputs[rows] would copy element by element.
-        rows = index if self.rows is None else self.rows.index_select(0, index)
+        rows = (index if self.rows is None else self.rows.index_select(0, index)).to(self.inputs.device)
         inputs = self.inputs.index_select(0, rows)
         if self.prepare is not None:
             inputs = self.prepare(inputs)

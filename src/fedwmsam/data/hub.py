@@ -1,10 +1,12 @@
 """Data sets that the Hugging Face `datasets` package has in memory, taken over column by column.
 
 Anything with `column_names`, `len()` and `data[column]` will do, and a dict of such as splits; the package itself is
-not needed here. Give either the column of pictures or the columns of numbers.
+not needed here. Give either the column of pictures or the columns of numbers. Columns are taken as stored, whatever
+format or transform is set.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,6 +94,17 @@ class _Rows:
         return [value for value, taken in values if taken]
 
 
+def _rows(data: Any, rows: Array) -> Any:
+    if hasattr(data, "select"):  # the package's own way, which decodes none of the other rows' pictures
+        return data.select(np.flatnonzero(rows))
+    return _Rows(data, rows)
+
+
+def _as_stored(data: Any) -> Any:
+    """Formats hide columns and turn pictures around; transforms are meant for each epoch anew."""
+    return data.with_format(None) if hasattr(data, "with_format") else data
+
+
 def _splits(data: Any) -> tuple[Any, Any]:
     if not isinstance(data, Mapping):
         data = {"train": data}
@@ -100,12 +113,13 @@ def _splits(data: Any) -> tuple[Any, Any]:
         raise InputError(
             f"expected a data set with column_names, len() and columns by name, or a dict of them with 'train', "
             f"not {type(train).__name__ if train is not None else ', '.join(map(str, data)) or 'an empty dict'}: "
-            "pass what datasets.load_dataset returns"
+            "pass what datasets.load_dataset returns without streaming"
         )
     test = next((data[name] for name in TEST_SPLITS if name in data), None)
     if test is None:
         chosen = held_out(len(train))
-        train, test = _Rows(train, ~chosen), _Rows(train, chosen)
+        train, test = _rows(train, ~chosen), _rows(train, chosen)
+    train, test = _as_stored(train), _as_stored(test)
     if len(train) == 0 or len(test) == 0:
         raise InputError(
             f"{len(train)} training and {len(test)} test rows, expected at least one of each: add rows or a split"
@@ -113,15 +127,14 @@ def _splits(data: Any) -> tuple[Any, Any]:
     return train, test
 
 
-def _column(data: Any, column: str) -> Iterable[Any]:
+def _column(data: Any, column: str) -> Any:
     if column not in data.column_names:
         raise InputError(unknown("column", column, map(str, data.column_names)))
-    values: Iterable[Any] = data[column]
-    return values
+    return data[column]
 
 
 def _array(data: Any, column: str) -> Array:
-    values = list(_column(data, column))
+    values = list(_column(data, column)[:])  # all at once: the package takes long to hand out single rows
     if len(values) != len(data):
         raise InputError(f"the column {column!r} has {len(values)} values for {len(data)} rows: correct it")
     try:
@@ -163,15 +176,22 @@ def _pictures(data: Any, column: str, size: int) -> Array:
 
 
 def _picture(value: Any, name: str, size: int) -> Array:
-    """One picture: decoded by Pillow, still encoded ({"bytes": ...}), or an array of bytes."""
-    if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):
-        return decode_picture(value["bytes"], name, size)
+    """One picture: decoded by Pillow, still encoded ({"bytes": ..., "path": ...}), or an array of bytes."""
+    if isinstance(value, str):
+        raise InputError(f"{name} is text, expected a picture: cast the column to datasets.Image()")
     try:
+        if isinstance(value, Mapping):
+            content = value.get("bytes")
+            value = content if content is not None else Path(value["path"]).read_bytes()
+        if isinstance(value, bytes):
+            return decode_picture(value, name, size)
         if not hasattr(value, "convert"):
             from PIL import Image
 
             value = Image.fromarray(np.asarray(value, np.uint8))
         return resized(value, size)
+    except InputError:
+        raise
     except Exception as error:  # whatever such an object raises, it is not a picture
         raise InputError(f"{name} is not a picture ({type(error).__name__}: {error}): replace or remove it") from error
 

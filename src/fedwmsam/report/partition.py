@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from fedwmsam.data.partitions import Indices, Numbers, Partition, heterogeneity
+from fedwmsam.data.partitions.partition import Indices, Numbers, Partition, heterogeneity
 from fedwmsam.errors import InputError
 from fedwmsam.wording import unknown
 
