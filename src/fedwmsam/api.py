@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam import streams, toml
-from fedwmsam.config import Settings
+from fedwmsam.config import GOALS, WITHOUT_EFFECT, Settings
 from fedwmsam.data.clients import Clients, Collate, LazyClients, Reader, split_validation
 from fedwmsam.engine.folder import RunFolder, is_run
 from fedwmsam.engine.nursery import cores
@@ -26,11 +26,6 @@ from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import OBJECTIVES, Measure, Objective, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
 from fedwmsam.training.vectors import Vectors
-
-FREE_TO_CHANGE = (
-    "rounds", "target_accuracy", "patience", "time_budget", "checkpoint_every", "device", "workers", "memory_budget",
-)  # fmt: skip
-"""What may differ when a run goes on: nothing that would change its numbers."""
 
 
 def fit(
@@ -70,6 +65,7 @@ def fit(
     patience: int | None = None,
     time_budget: float | None = None,
     memory_budget: float = Settings.memory_budget,
+    keep_states: int | None = Settings.keep_states,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Train `model` over `clients` and return a `Result`.
@@ -88,6 +84,7 @@ def fit(
     memory_budget: megabytes of RAM for what a method keeps per client; the rest is on disk, with the same numbers.
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes on, for example
         from 500 to 800 rounds. Settings that would change its numbers must be the same; that the data are is up to you.
+    keep_states: keep what the server knew before every so many rounds, so that they can be replayed exactly.
     callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`.
 
     >>> result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
@@ -99,6 +96,7 @@ def fit(
         weight_decay_mode=weight_decay_mode, clip_norm=clip_norm, averaging=averaging, seed=seed,
         evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, target_accuracy=target_accuracy,
         patience=patience, time_budget=time_budget, memory_budget=memory_budget, workers=workers, device=device,
+        keep_states=keep_states,
     )  # fmt: skip
     if isinstance(method, str):
         method = make_method(method)
@@ -152,7 +150,7 @@ def make_run(
     check_stopping(settings, task.objective, test, validation)
     plan = Plan(
         settings.rounds, settings.evaluate_every, settings.checkpoint_every, settings.target_accuracy,
-        settings.patience, settings.time_budget, settings.memory_budget,
+        settings.patience, settings.time_budget, settings.memory_budget, settings.keep_states,
     )  # fmt: skip
     return Run(make_federation(settings, method, task, clients, sizes), plan, test, validation, callbacks=callbacks)
 
@@ -202,7 +200,7 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
         return RunFolder.create(path, config)
     folder = RunFolder.open(path)
     before, now = toml.load(path / "config.toml"), tomllib.loads(toml.dump(config))
-    for key in [key for key in (now | before) if key not in FREE_TO_CHANGE]:
+    for key in [key for key in (now | before) if key not in GOALS + WITHOUT_EFFECT]:
         if before.get(key) != now.get(key):
             folder.close()
             raise InputError(

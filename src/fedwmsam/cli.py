@@ -273,8 +273,8 @@ def compare(
     preset: PresetOption = None,
     weight_decay_mode: DecayOption = None,
     keep_states: Annotated[
-        int | None, typer.Option(help="Keep every so many rounds' state for later analysis.", show_default="none")
-    ] = None,
+        bool, typer.Option("--keep-states", help="Keep the state before every tenth round, for later analysis.")
+    ] = False,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
@@ -294,7 +294,7 @@ def compare(
     - `fedwmsam compare table1.toml --jobs 2`
     """
     arguments = dict(locals())
-    apart = ("config", "grid", "pilot", "pilot_rounds", "set_", "out", "jobs", "baseline", "quiet")
+    apart = ("config", "grid", "pilot", "pilot_rounds", "keep_states", "set_", "out", "jobs", "baseline", "quiet")
     given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
     from fedwmsam.comparison.command import compare as carry_out
     from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
@@ -305,7 +305,7 @@ def compare(
     from fedwmsam.report.terminal import show_sheets
 
     file = toml.load(config) if config else {}
-    given |= read_settings(set_ or [], file | given)
+    given |= ({"keep_states": 10} if keep_states else {}) | read_settings(set_ or [], file | given)
     if grid:
         given["grid"] = read_axes(grid, file | given)
     plan, trial = make_grid(file, given), read_axes(pilot or [], file | given)

@@ -17,6 +17,11 @@ from fedwmsam.presets import preset_values
 from fedwmsam.training.local import WEIGHT_DECAY_MODES
 from fedwmsam.wording import unknown
 
+GOALS = ("rounds", "target_accuracy", "patience", "time_budget")
+"""Settings that say when a run ends."""
+WITHOUT_EFFECT = ("workers", "device", "checkpoint_every", "memory_budget", "keep_states", "data_dir", "preset")
+"""Settings that change no number of a run; a preset is in the values it sets."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -43,6 +48,7 @@ class Settings:
     patience: int | None = option(None, "stop after so many rounds without a better validation score", low=1)
     time_budget: float | None = option(None, "stop after so many seconds", above=0)
     memory_budget: float = option(1000.0, "megabytes of RAM for what is kept per client; the rest is on disk", low=0)
+    keep_states: int | None = option(None, "keep the state before every so many rounds, for later analysis", low=1)
     workers: int = option(1, "processes that train clients side by side (0: one for each core)", low=0, high=1024)
     device: str = option("cpu", "where to compute: cpu, cuda, mps (the last two are untested)")
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedwmsam import streams, toml
-from fedwmsam.config import RunConfig, option_names, parse_assignments, resolve, setting_names
+from fedwmsam.config import WITHOUT_EFFECT, RunConfig, option_names, parse_assignments, resolve, setting_names
 from fedwmsam.errors import InputError
 from fedwmsam.methods import METHODS
 from fedwmsam.options import shortened
@@ -19,8 +19,6 @@ from fedwmsam.wording import unknown
 
 Values = dict[str, Any]
 Axes = Mapping[str, Sequence[Any]]
-IN_ANY_CASE_THE_SAME = ("workers", "device", "checkpoint_every", "memory_budget", "data_dir", "preset", "keep_states")
-"""Settings that do not change a run's numbers; a preset is already in the values it sets."""
 KEYS = ("methods", "seeds", "grid", "variants")
 """What a comparison's file has beside the settings of its runs."""
 
@@ -85,7 +83,7 @@ def label(values: Values, config: RunConfig) -> str:
 
 
 def fingerprint(config: RunConfig) -> str:
-    same = {k: v for k, v in config.flat().items() if k not in IN_ANY_CASE_THE_SAME and v is not None}
+    same = {k: v for k, v in config.flat().items() if k not in WITHOUT_EFFECT and v is not None}
     return streams.digest(toml.dump(dict(sorted(same.items()))))[:8]
 
 

@@ -1,10 +1,12 @@
 """A process of a comparison's crew: takes a run's configuration, carries it out, says how far it is."""
 
+import contextlib
 import json
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,13 +14,15 @@ from queue import SimpleQueue
 from typing import Any
 
 from fedwmsam.config import resolve
-from fedwmsam.engine.folder import is_run
+from fedwmsam.engine.folder import Busy, RunFolder, is_run
 from fedwmsam.engine.run import Progress
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment import Experiment, prepare
 
 CHANNEL = sys.stdout
 """Where the crew listens."""
+PATIENCE = 60
+"""Seconds."""
 
 
 def main() -> None:
@@ -55,7 +59,7 @@ def outcome(order: dict[str, Any]) -> str:
     path = Path(order["path"])
     try:
         experiment = prepare(resolve({k: v for k, v in order["config"].items() if v is not None}))
-        folder = experiment.reopen(path) if is_run(path) else experiment.create(path)
+        folder = opened(experiment, path)
         tell({"status": "running"})
         return experiment.run(folder, [report]).status
     except InputError as error:
@@ -65,6 +69,15 @@ def outcome(order: dict[str, Any]) -> str:
     except Exception as error:  # a bug in a user's model, say: the other runs go on
         traceback.print_exc()
         return f"failed: {type(error).__name__}: {error}"
+
+
+def opened(experiment: Experiment, path: Path) -> RunFolder:
+    """A process that outlived a killed comparison may still be saving its last round: wait for it."""
+    for _ in range(PATIENCE):
+        with contextlib.suppress(Busy):
+            return experiment.reopen(path) if is_run(path) else experiment.create(path)
+        time.sleep(1)
+    return experiment.reopen(path)
 
 
 def report(progress: Progress) -> None:

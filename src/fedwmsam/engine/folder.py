@@ -24,6 +24,10 @@ log = logging.getLogger("fedwmsam")
 Record = dict[str, Any]
 
 
+class Busy(InputError):
+    """Another process holds the folder."""
+
+
 class RunFolder:
     """An open run folder; one process at a time holds it."""
 
@@ -66,7 +70,7 @@ class RunFolder:
             self._lock = (self.path / "lock").open("a")
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InputError(f"Another process is working in {self.path}; wait for it or stop it first.") from None
+            raise Busy(f"Another process is working in {self.path}; wait for it or stop it first.") from None
         except OSError as error:
             raise InputError(f"Cannot write in {self.path}: {error.strerror}; make it writable.") from error
 
@@ -102,6 +106,11 @@ class RunFolder:
         kept = dict(sorted((self._kept | {round: slots}).items())[-checkpoint.KEEP :])
         checkpoint.prune(self.checkpoints, kept)
         self._kept = kept
+
+    def keep(self, state: Checkpoint) -> None:
+        """Keep the state before a round for later analysis; unlike a checkpoint it stays."""
+        (self.path / "states").mkdir(exist_ok=True)
+        checkpoint.write(checkpoint.path_of(self.path / "states", state.notes["round"]), state)
 
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint whose metrics are all there; what was written after it is cut off."""

@@ -35,6 +35,8 @@ class Plan:
     time_budget: float | None = None
     memory_budget: float = 1000
     """Megabytes of RAM for clients' rows; the others are on disk."""
+    keep_states: int | None = None
+    """Rounds from one kept state to the next."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,8 @@ class Run:
 
     def one_round(self) -> None:
         start, cpu = time.perf_counter(), self.cpu_seconds()
+        if self.folder and self.plan.keep_states and self.state.round % self.plan.keep_states == 0:
+            self.folder.keep(kept_state(self.federation, self.state))
         try:
             state, record = run_round(self.federation, self.state)
         except Diverged as reason:
@@ -255,3 +259,22 @@ class Run:
             "best_round": self.best.round if self.best else None,
         }
         folder.write_json("summary.json", summary | {f"last_{k}": v for k, v in last.items() if k != "round"})
+
+
+def kept_state(federation: Federation, state: State) -> Checkpoint:
+    """All that the next round reads: the server's state and the memory of the clients that will take part."""
+    cohort = federation.schedule.cohort(state.round)
+    rows = {f"memory/{client}": state.memory[client] for client in cohort if client in state.memory}
+    bundles = {"server": state.server, "buffers": state.buffers, "frozen": federation.task.frozen()}
+    return Checkpoint(bundles | rows, {"round": state.round, "method": federation.method.name})
+
+
+def recalled_state(federation: Federation, kept: Checkpoint) -> State:
+    """The state before a round, from what `kept_state` kept of it: `run_round` then repeats the round exactly."""
+    device, changes = federation.task.device, Memory(device=federation.task.device).changing()
+    federation.task.load_frozen(kept.bundles["frozen"])
+    for name, row in kept.bundles.items():
+        if name.startswith("memory/"):
+            changes.put(int(name.removeprefix("memory/")), on(row, device))
+    server, buffers = on(kept.bundles["server"], device), on(kept.bundles["buffers"], device)
+    return State(kept.notes["round"], server, buffers, changes.done())

@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fedwmsam.api import FREE_TO_CHANGE
-from fedwmsam.config import setting_names
+from fedwmsam.config import WITHOUT_EFFECT, setting_names
 from fedwmsam.engine.folder import Record
 from fedwmsam.report.runs import Run
 
@@ -14,8 +13,8 @@ HELD_EQUAL = (
     "evaluate_every", "target_accuracy", "patience", "time_budget",
 )  # fmt: skip
 """Runs that differ in any of these are not compared: another task, or another moment of it."""
-WITHOUT_EFFECT = ({*FREE_TO_CHANGE} - {*HELD_EQUAL}) | {"seed", "data_dir", "preset"}
-"""What does not set two rows apart: it changes no number, or is written out in the other settings."""
+NOT_A_ROW = {*WITHOUT_EFFECT, "seed"}
+"""What does not set two rows apart."""
 
 
 def held_equal(run: Run) -> Record:
@@ -24,7 +23,7 @@ def held_equal(run: Run) -> Record:
 
 def configuration(run: Run) -> Record:
     """What sets a row apart within its table."""
-    return {key: value for key, value in run.config.items() if key not in HELD_EQUAL and key not in WITHOUT_EFFECT}
+    return {key: value for key, value in run.config.items() if key not in HELD_EQUAL and key not in NOT_A_ROW}
 
 
 def grouped(runs: Iterable[Run], key: Callable[[Run], Record]) -> list[list[Run]]:
