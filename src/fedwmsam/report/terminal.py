@@ -109,7 +109,7 @@ def show_estimate(console: Console, found: Estimate, config: Settings) -> None:
         f"({size(found.row)} each, about {found.seen:,.0f} clients seen; memory_budget {config.memory_budget:g} MB)",
         "disk": f"at most about {size(found.disk)} in the run folder",
         "time": f"about {duration(found.round_seconds)} a round, {duration(total)} in all "
-        f"({1000 * found.step_seconds:.1f} ms a step; if each of the {found.workers} workers has a core)",
+        f"({1000 * found.step_seconds:.1f} ms a local step, {found.workers} of them at a time)",
     }
     table = Table.grid(padding=(0, 2))
     for name, text in lines.items():
