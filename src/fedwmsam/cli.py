@@ -297,8 +297,9 @@ def compare(
     apart = ("config", "grid", "pilot", "pilot_rounds", "keep_states", "set_", "out", "jobs", "baseline", "quiet")
     given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
     from fedwmsam.comparison.command import compare as carry_out
-    from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
+    from fedwmsam.comparison.grid import check_axes, check_baseline, make_grid, read_axes, read_settings
     from fedwmsam.config import parse_workers
+    from fedwmsam.engine.folder import is_run
     from fedwmsam.report.runs import find_runs
     from fedwmsam.report.sheets import sheets
     from fedwmsam.report.tables import ACCURACY, summarise
@@ -310,13 +311,16 @@ def compare(
         given["grid"] = read_axes(grid, file | given)
     plan, trial = make_grid(file, given), read_axes(pilot or [], file | given)
     check_axes(plan, trial)
+    if baseline is not None:
+        check_baseline(plan, baseline)
     try:
         folders = carry_out(plan, out, parse_workers(jobs), trial, pilot_rounds, console, quiet)
     except KeyboardInterrupt:
         errors.print("Stopped; the same command goes on from the last completed rounds.", soft_wrap=True)
         raise
     if not quiet:
-        show_sheets(console, sheets(summarise(find_runs(folders)[0], ACCURACY, baseline)))
+        begun = [folder for folder in folders if is_run(folder)]
+        show_sheets(console, sheets(summarise(find_runs(begun)[0], ACCURACY, baseline)))
         console.print(f"Runs: {out}; more with: fedwmsam report {out} --help", soft_wrap=True)
     if not all((folder / "summary.json").exists() for folder in folders):
         sys.exit(1)
