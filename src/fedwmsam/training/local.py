@@ -88,7 +88,7 @@ def train(
         v, scratch = method.direction(w, grad, down, scratch)
         if rules.clip_norm is not None:
             v = clip(v, rules.clip_norm)
-        # Sums take the direction's memory, and so does the next point: fresh vectors would push others out of the cache.
+        # Sums take the direction's memory, and so does the next point: fresh vectors push others out of the cache.
         room = None if is_held(v, {"w": w}, down, scratch) else v
         force = method.pull(w, down)
         if isinstance(force, Tensor):
