@@ -17,8 +17,9 @@ VARIABLES = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",
 }
-"""Peers stay on this machine."""
+"""Peers tell nobody that they run, and Ray's workers do not step back behind whatever else this machine does."""
 
 
 def python_of(peer: str) -> Path:
