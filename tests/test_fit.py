@@ -923,8 +923,9 @@ class Twice(FedAvg):
     name = "twice"
 
     def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
-        SEEN.append((grad(w), grad(w)))
-        return SEEN[-1][1], scratch
+        first, second = grad(w), grad(w)
+        SEEN.append((first, second.clone()))  # the loop goes on with the memory of what is returned
+        return second, scratch
 
 
 def test_a_second_gradient_sees_the_same_dropout_and_moves_no_statistics() -> None:
