@@ -19,7 +19,7 @@ import machine
 import method_cost
 import startup
 from contestants import ENTRIES, ROUNDS, compare
-from environments import PACKAGES, python_of, versions
+from environments import PACKAGES, alone, python_of, versions
 from measuring import Samples, cells, median, numbers, progress, ratio, table
 
 from fedwmsam.methods import METHODS
@@ -37,15 +37,8 @@ def main() -> None:
     if unknown:
         sys.exit(f"--only: {', '.join(sorted(unknown))} unknown; choose from {', '.join([*ENTRIES, *PARTS])}")
     names = contestants(chosen, arguments.skip_peers)
-    parts = [part for part in PARTS if part in chosen]
-    announce(names, parts, arguments.repeats)
-
-    found: dict[str, object] = {"date": datetime.date.today().isoformat(), "repeats": arguments.repeats}
-    found |= machine.describe() | versions(sys.executable, ["fedwmsam", "torch"])
-    if names:
-        found |= rounds(names, arguments.repeats)
-    for part in parts:
-        found |= PARTS[part](arguments.repeats)
+    with alone():
+        found = measure(names, [part for part in PARTS if part in chosen], arguments.repeats)
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     progress(f"written to {RESULTS}")
@@ -57,6 +50,17 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join([*ENTRIES, *PARTS])}")
     parser.add_argument("--skip-peers", action="store_true", help="leave out pfl-research and Flower")
     return parser.parse_args()
+
+
+def measure(names: list[str], parts: list[str], repeats: int) -> dict[str, object]:
+    announce(names, parts, repeats)
+    found: dict[str, object] = {"date": datetime.date.today().isoformat(), "repeats": repeats}
+    found |= machine.describe() | versions(sys.executable, ["fedwmsam", "torch"])
+    if names:
+        found |= rounds(names, repeats)
+    for part in parts:
+        found |= PARTS[part](repeats)
+    return found
 
 
 def contestants(chosen: Sequence[str], skip_peers: bool) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from contenders import workload
-from contenders.protocol import Contender, Failed, family
+from contenders.protocol import Contender, Failed
 from environments import FOLDER, ROOT, VARIABLES, python_of
 from measuring import Sample, Samples, interleave, progress
 
@@ -67,9 +67,12 @@ class Contestant:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as file:
             self.contender = Contender([python, ROOT / "benchmarks" / "contenders" / script, *rest], environment, file)
-
-        self.contender.receive()
-        self.signal(signal.SIGSTOP)
+        try:
+            self.contender.receive()
+        except BaseException:  # also when the benchmark itself is told to end: nobody else knows of the process yet
+            self.contender.close(patience=0)
+            raise
+        self.contender.signal(signal.SIGSTOP)
 
     def turn(self) -> Sample:
         with self.awake():
@@ -87,20 +90,15 @@ class Contestant:
         return found
 
     def close(self) -> None:
-        self.signal(signal.SIGCONT)
+        self.contender.signal(signal.SIGCONT)
         self.contender.close()
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[None]:
-        self.signal(signal.SIGCONT)
+        self.contender.signal(signal.SIGCONT)
         time.sleep(SETTLING)
         yield
-        self.signal(signal.SIGSTOP)
-
-    def signal(self, number: signal.Signals) -> None:
-        for process in family(self.contender.process.pid):
-            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-                os.kill(process, number)
+        self.contender.signal(signal.SIGSTOP)
 
 
 def compare(names: Sequence[str], repeats: int) -> tuple[Samples, dict[str, float], dict[str, str]]:

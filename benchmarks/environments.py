@@ -1,7 +1,10 @@
 """A virtual environment for each peer, made once: what they need must not meet what this project needs."""
 
+import contextlib
+import fcntl
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from contenders.protocol import Failed
@@ -20,6 +23,18 @@ VARIABLES = {
     "RAY_worker_niceness": "0",
 }
 """Peers tell nobody that they run, and Ray's workers do not step back behind whatever else this machine does."""
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Two benchmarks at once would measure each other."""
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("Another benchmark is running here; wait for it to end.")
+        yield
 
 
 def python_of(peer: str) -> Path:

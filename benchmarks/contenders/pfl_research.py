@@ -17,8 +17,9 @@ import workload
 from torch import Tensor, nn
 
 RANK = os.environ.get("BENCH_RANK")
-if RANK is not None:  # pfl reads these while it is imported
-    os.environ |= {"PFL_WORKER_RANK": RANK, "PFL_WORKER_ADDRESSES": "localhost:47611,localhost:47612"}
+if RANK is not None:  # pfl reads these while it is imported; only the first address is ever used
+    addresses = f"localhost:{os.environ['BENCH_PORT']},localhost:0"
+    os.environ |= {"PFL_WORKER_RANK": RANK, "PFL_WORKER_ADDRESSES": addresses}
 
 from pfl.aggregate.simulate import SimulatedBackend  # noqa: E402
 from pfl.algorithm.base import NNAlgorithmParams  # noqa: E402

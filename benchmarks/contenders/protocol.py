@@ -4,8 +4,10 @@
 of local steps taken; "accuracy" answers with the test accuracy of the model as it is now.
 """
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -68,14 +70,21 @@ class Contender:
         place = f"; see {self.log.name}" if self.log else ""
         return Failed(f"ended with exit code {self.process.wait()}{place}")
 
-    def close(self) -> None:
-        """Without its input a contender ends; what it started has ended before it."""
-        self.process.stdin.close()
+    def close(self, patience: float = 30) -> None:
+        """Without its input a contender ends; if not, it is killed with all that it started."""
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
         try:
-            self.process.wait(timeout=30)
+            self.process.wait(timeout=patience)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            self.signal(signal.SIGKILL)
             self.process.wait()
+
+    def signal(self, number: signal.Signals) -> None:
+        """To its whole family."""
+        for process in family(self.process.pid):
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(process, number)
 
 
 def cpu_seconds() -> float:
@@ -87,7 +96,8 @@ def family(process: int) -> list[int]:
     found = [process]
     for parent in found:  # grows while it is walked
         for children in Path(f"/proc/{parent}/task").glob("*/children"):
-            found += map(int, children.read_text().split())
+            with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+                found += map(int, children.read_text().split())
     return found
 
 

@@ -1,8 +1,10 @@
 """The figures of `make bench`: what is counted, how ratios are formed, and that the limit computes what others do."""
 
 import os
+import signal
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -88,6 +90,27 @@ def test_cpu_time_counts_children_of_children():
     assert cpu_seconds() - own >= 0.5
     child.send("")
     child.close()
+
+
+def test_a_contender_that_does_not_end_is_ended_with_its_children():
+    stays = "import time; print('{}', flush=True); time.sleep(1000)"
+    child = contender(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stays!r}])")
+    child.receive()
+    grandchild = family(child.process.pid)[-1]
+    child.close(patience=0)
+    assert child.process.returncode == -signal.SIGKILL
+    for _ in range(100):  # the signal has been sent; dying takes a moment
+        if not alive(grandchild):
+            return
+        time.sleep(0.1)
+    os.kill(grandchild, signal.SIGKILL)
+    pytest.fail("its child goes on")
+
+
+def alive(process: int) -> bool:
+    """A zombie that nobody has waited for does not count."""
+    status = Path(f"/proc/{process}/status")
+    return status.exists() and "State:\tZ" not in status.read_text()
 
 
 def test_the_gradient_by_hand_is_autograds():
