@@ -60,7 +60,7 @@ def test_ours_stands_beside_the_papers_number(tmp_path: Path) -> None:
     assert line["paper vs FedAvg"] == "+0.0238" and line["ours vs FedAvg"] == "+0.1000"
     assert [line[0] for line in runs.rows[:11]] == METHODS and len(runs.rows) == 4 * 11
     assert cells(runs, "FedLESAM-S", "Fashion-MNIST β = 0.1")["paper"] == "–"
-    assert any("rounds 20 instead of 500" in note and "dataset" not in note for note in runs.notes)
+    assert "Not the paper's setting: rounds 20 instead of 500." in runs.notes, "each column against its own"
     assert len(nine.rows) == 4 * 9 and any("selection" in note for note in nine.notes)
 
 
