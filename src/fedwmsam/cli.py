@@ -327,6 +327,67 @@ def compare(
 
 
 @app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A recipe, such as table-5.", show_default="list them")] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="small: two cores; paper: its setting.", show_default="small")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="How many, or which: 3, or 0,7,8.")] = "1",
+    rounds: Annotated[int | None, typer.Option(help="Rounds of each run.", show_default="the scale's")] = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
+    set_: SetOption = None,
+    out: Annotated[Path, typer.Option(help="Folder of runs, tables and pictures.")] = Path("reproduction"),
+    jobs: Annotated[str, typer.Option(help="Runs at a time: auto or a number.")] = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and their commands only.")] = False,
+    format: Annotated[Picture, typer.Option(help="Of the pictures.")] = Picture.PNG,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a table, figure or claim of the FedWMSAM paper and set its numbers beside ours.
+
+    Without a name: what there is, and what of it has been run. Interrupted, the same command goes on.
+
+    Examples:
+
+    - `fedwmsam reproduce`
+    - `fedwmsam reproduce table-5 --seeds 3`
+    - `fedwmsam reproduce table-1 --scale paper --dry-run`
+    """
+    from fedwmsam.comparison.grid import read_settings, seeds_of
+    from fedwmsam.config import parse_workers
+    from fedwmsam.recipes import command
+    from fedwmsam.recipes.catalogue import check_scale, find_recipe
+    from fedwmsam.recipes.recipe import SCALES, Plan
+    from fedwmsam.report.terminal import show_sheets
+
+    chosen, recipe = check_scale(scale or "small"), find_recipe(name) if name else None
+    variants = [contender.values for contender in recipe.contenders if contender.values] if recipe else []
+    given = {"rounds": rounds, "data_dir": data_dir} | read_settings(set_ or [], {"variants": variants})
+    overrides = {key: value for key, value in given.items() if value is not None}
+    if recipe is None:
+        show_sheets(console, command.checklist([chosen] if scale else SCALES, seeds_of(seeds), overrides, out))
+        return
+    plan = Plan(recipe, chosen, seeds_of(seeds), overrides)
+    if not quiet:
+        console.print(command.announce(plan, out), soft_wrap=True)
+    if dry_run:
+        for line in command.commands(plan, out):
+            console.print(line, soft_wrap=True)
+        return
+    try:
+        complete = command.carry_out(plan, out, parse_workers(jobs), console, quiet)
+    except KeyboardInterrupt:
+        errors.print("Stopped; the same command goes on from the last completed rounds.", soft_wrap=True)
+        raise
+    sheets, written = command.present(plan, out, format.value)
+    if not quiet:
+        show_sheets(console, sheets)
+        for path in written:
+            console.print(f"Written: {path}", soft_wrap=True)
+    if not complete:
+        sys.exit(1)
+
+
+@app.command()
 def partition(
     dataset: DatasetOption = None,
     partition: PartitionOption = None,

@@ -30,6 +30,7 @@ MOST_BYTES = 4 * MOST_PIXELS  # of one file: no sensible picture takes more than
 LARGEST_SIZE = 1024
 COLLECTIONS = {
     "office-caltech10": (("office_caltech10", "office-caltech10"), ("amazon", "caltech", "dslr", "webcam")),
+    "office-home": (("OfficeHomeDataset_10072016", "office-home"), ("Art", "Clipart", "Product", "Real World")),
     "pacs": (("pacs", "PACS"), ("art_painting", "cartoon", "photo", "sketch")),
 }
 """Data sets published as such folders: the names their folder may have, and their domains."""
@@ -43,11 +44,16 @@ class Picture:
 
 
 def load_collection(name: str, data_dir: Path | None, *, image_size: int = 64, leave_out: str | None = None) -> Dataset:
-    """A data set of pictures by domain, from the first place that holds all its domains."""
+    """A data set of pictures by domain."""
+    return _load(name, find_collection(name, data_dir), COLLECTIONS[name][1], image_size, leave_out)
+
+
+def find_collection(name: str, data_dir: Path | None) -> Path:
+    """The first place that holds all its domains."""
     folders, domains = COLLECTIONS[name]
     for folder in candidates(data_dir, folders):
         if all((folder / domain).is_dir() for domain in domains):
-            return _load(name, folder, domains, image_size, leave_out)
+            return folder
     raise InputError(
         f"{name} was not found, and has no public address: put its folder {folders[0]}, with {', '.join(domains)} in "
         f"it, into {data_dir or cache_folder()} or the folder that ${DATA_VARIABLE} names"

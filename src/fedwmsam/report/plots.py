@@ -3,7 +3,7 @@
 import math
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,20 +41,27 @@ SCHEDULES = ("alpha", "similarity")
 MANY_EVALUATIONS = 50
 AXES = {"rounds": "round", "bytes": "MB down + up", "seconds": "training seconds"}
 Drawing = Callable[["Figure"], None]
+Picture = tuple[str, float, Drawing]
+"""Its name, its height in inches and what draws it."""
 
 
 def draw(comparison: Comparison, folder: Path, format: str = "png") -> list[Path]:
     """Every picture the runs have data for; returns the files."""
+    return draw_pictures(pictures(comparison), folder, format)
+
+
+def draw_pictures(pictures: Iterable[Picture], folder: Path, format: str = "png") -> list[Path]:
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
     except ImportError as error:
         raise InputError(
-            "Pictures need matplotlib, which is not installed: run `pip install fedwmsam[plot]`, or leave out --plots."
+            "Pictures need matplotlib, which is not installed: run `pip install fedwmsam[plot]`. "
+            "(A report needs it only for --plots.)"
         ) from error
     written = []
     with rc_context(STYLE):
-        for name, height, drawing in pictures(comparison):
+        for name, height, drawing in pictures:
             figure = Figure(figsize=(WIDTH, height), layout="constrained")
             drawing(figure)
             path = folder / f"{name}.{format}"
@@ -73,8 +80,8 @@ def save(figure: "Figure", path: Path) -> None:
         raise InputError(f"Cannot write the picture {path}: {error.strerror}; name another place.") from error
 
 
-def pictures(comparison: Comparison) -> Iterator[tuple[str, float, Drawing]]:
-    """Name, height in inches and what draws it, for each picture; with several tables the names say of which."""
+def pictures(comparison: Comparison) -> Iterator[Picture]:
+    """With several tables the names say of which."""
     names = [slug(table.title) for table in comparison.tables]
     for number, table in enumerate(comparison.tables):
         unique = names.count(names[number]) == 1
@@ -89,7 +96,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text)[-100:].strip("-.")
 
 
-def table_pictures(table: Table, goal: Goal) -> Iterator[tuple[str, float, Drawing]]:
+def table_pictures(table: Table, goal: Goal) -> Iterator[Picture]:
     legend = legend_height(rows_with(table, goal.metric))
     for column in dict.fromkeys((goal.metric, "loss", *SCHEDULES)):
         rows = rows_with(table, column)

@@ -1,0 +1,125 @@
+"""What `fedwmsam reproduce` does: the checklist, a plan's runs, its tables and pictures."""
+
+import shlex
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from fedwmsam.comparison.command import Comparison, interrupt
+from fedwmsam.comparison.crew import only_one
+from fedwmsam.comparison.grid import Member, Values
+from fedwmsam.data.image_folder import COLLECTIONS, find_collection
+from fedwmsam.errors import InputError
+from fedwmsam.experiment import load_data
+from fedwmsam.recipes.catalogue import RECIPES
+from fedwmsam.recipes.recipe import Plan, Recipe, departures
+from fedwmsam.recipes.results import Results
+from fedwmsam.report.formats import markdown_text, write
+from fedwmsam.report.plots import draw_pictures
+from fedwmsam.report.sheets import Sheet
+
+
+def runs_of(out: Path) -> Path:
+    """All recipes' runs are in one place, so that what two of them need is run once."""
+    return out / "runs"
+
+
+def done(members: Sequence[Member], out: Path) -> list[Member]:
+    return [member for member in members if (runs_of(out) / member.folder / "summary.json").exists()]
+
+
+# The checklist
+
+
+def checklist(scales: Sequence[str], seeds: Sequence[int], overrides: Values, out: Path) -> list[Sheet]:
+    """What of the paper has been run below `out`: a row for each label, and for each claim of the text."""
+    labels = dict.fromkeys(label for recipe in RECIPES.values() for label in recipe.labels)
+    groups = [(label, [recipe for recipe in RECIPES.values() if label in recipe.labels]) for label in labels]
+    claims = [("", [recipe]) for recipe in RECIPES.values() if not recipe.labels]
+
+    def sheet(title: str, groups: Sequence[tuple[str, list[Recipe]]]) -> Sheet:
+        rows = tuple(
+            (
+                ", ".join(recipe.name for recipe in recipes),
+                label,
+                ", ".join(recipe.title for recipe in recipes),
+                *(state(recipes, scale, seeds, overrides, out) for scale in scales),
+            )
+            for label, recipes in groups
+        )
+        return Sheet(title, ("recipe", "label", "what it is", *(f"scale {scale}" for scale in scales)), rows)
+
+    return [sheet("The paper's tables and figures", groups), sheet("Claims of its text", claims)]
+
+
+def state(recipes: Sequence[Recipe], scale: str, seeds: Sequence[int], overrides: Values, out: Path) -> str:
+    obstacle = next((recipe.obstacle for recipe in recipes if recipe.obstacle), "")
+    if obstacle:
+        return f"not runnable: {obstacle}"
+    try:
+        wanted = [member for recipe in recipes for member in Plan(recipe, scale, seeds, overrides).members()]
+    except InputError as error:  # it varies what was to have one value
+        return f"not runnable: {error}"
+    members = list({member.folder: member for member in wanted}.values())
+    over, count = len(done(members, out)), len(members)
+    if over:
+        return f"run ({count} runs)" if over == count else f"partly run ({over} of {count} runs)"
+    lacking = missing_data(members)
+    return f"not runnable: {lacking}" if lacking else f"not run ({count} runs)"
+
+
+def missing_data(members: Sequence[Member]) -> str:
+    """What is neither here nor can be downloaded."""
+    for name, data_dir in dict.fromkeys((m.config.dataset.split(",")[0], m.config.data_dir) for m in members):
+        if name in COLLECTIONS:
+            try:
+                find_collection(name, Path(data_dir) if data_dir else None)
+            except InputError:
+                return f"the data set {name} is not here and cannot be downloaded"
+    return ""
+
+
+# One recipe
+
+
+def announce(plan: Plan, out: Path) -> str:
+    members = plan.members()
+    rounds = members[0].config.rounds
+    datasets = ", ".join(dict.fromkeys(member.config.dataset for member in members))
+    pictures = ", ".join(picture.name for picture in plan.recipe.pictures)
+    return (
+        f"{plan.recipe.name} at scale {plan.scale}: {len(members)} runs × {rounds} rounds on {datasets}, "
+        f"{len(done(members, out))} of them done before" + (f"; draws {pictures}" if pictures else "")
+    )
+
+
+def commands(plan: Plan, out: Path) -> Iterator[str]:
+    """For each run the command that would do it alone, into the folder where it is looked for."""
+    for member in plan.members():
+        settings = [part for key, value in departures(member.config).items() for part in ("--set", f"{key}={value}")]
+        place = ["--seed", str(member.config.seed), "--out", str(runs_of(out)), "--name", member.folder]
+        yield shlex.join(["fedwmsam", "run", "--preset", "paper", "--method", member.config.method, *settings, *place])
+
+
+def carry_out(plan: Plan, out: Path, jobs: int, console: Console, quiet: bool) -> bool:
+    """Run what is not done; False if some runs failed."""
+    members = plan.members()
+    signal.signal(signal.SIGTERM, interrupt)
+    with only_one(runs_of(out)):
+        if len(done(members, out)) < len(members):
+            # Before any run: if data are missing, theirs is the message to show, once.
+            for dataset, data_dir in dict.fromkeys((m.config.dataset, m.config.data_dir) for m in members):
+                load_data(dataset, data_dir)
+        Comparison(runs_of(out), jobs, console, quiet).run(members)
+    return len(done(members, out)) == len(members)
+
+
+def present(plan: Plan, out: Path, format: str) -> tuple[list[Sheet], list[Path]]:
+    """The tables, and the files they and the pictures were written to."""
+    results, place = Results(plan, runs_of(out)), out / f"{plan.recipe.name}-{plan.scale}"
+    sheets = results.sheets()
+    write(place / "table.md", markdown_text(sheets))
+    pictures = (found for picture in plan.recipe.pictures for found in picture.pictures(results))
+    return sheets, [place / "table.md", *(draw_pictures(pictures, place, format) if plan.recipe.pictures else [])]

@@ -1,0 +1,127 @@
+"""What a plan's runs say: each cell as a row of a report, and all of them beside the paper's numbers."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from fedwmsam.engine.folder import is_run
+from fedwmsam.recipes.quantities import Quantity
+from fedwmsam.recipes.recipe import Column, Contender, Plan
+from fedwmsam.report.runs import Run, number, read_run
+from fedwmsam.report.sheets import NOTHING, Sheet, remarks, seeds_cell
+from fedwmsam.report.tables import TAIL, Row, Table, make_row
+
+NOT_REACHED = "-"
+
+
+class Results:
+    """A plan and its runs below a folder."""
+
+    def __init__(self, plan: Plan, runs: Path) -> None:
+        self.plan, self.recipe, self.place = plan, plan.recipe, runs
+        self.runs: dict[Path, Run] = {}
+        self.rows: dict[tuple[str, str], Row] = {}
+
+    def row(self, contender: Contender, column: Column) -> Row:
+        """A cell over its seeds, under the contender's name."""
+        key = contender.name, column.name
+        if key not in self.rows:
+            self.rows[key] = self.best(contender, column) if contender.best_of else self.own(contender, column)
+        return self.rows[key]
+
+    def best(self, contender: Contender, column: Column) -> Row:
+        rows = [self.row(self.recipe.contender(name), column) for name in contender.best_of]
+        best = max(rows, key=lambda row: np.nan_to_num(column.quantity.value(row), nan=-math.inf))
+        return replace(best, label=f"{contender.name}: {best.label}")
+
+    def own(self, contender: Contender, column: Column) -> Row:
+        members = [self.plan.member(contender, column, seed) for seed in self.plan.seeds]
+        paths = [self.place / member.folder for member in members if is_run(self.place / member.folder)]
+        found = [run for run in map(self.run, paths) if run.config]
+        return make_row(contender.name, members[0].config.flat(), found, column.quantity.goal)
+
+    def run(self, path: Path) -> Run:
+        if path not in self.runs:
+            self.runs[path] = with_complement(read_run(path))
+        return self.runs[path]
+
+    def table(self, column: Column, names: Sequence[str] = ()) -> Table:
+        """A column as a table of a report."""
+        wanted = [contender for contender in self.recipe.contenders if not names or contender.name in names]
+        return Table(column.name, {}, tuple(self.row(contender, column) for contender in wanted))
+
+    def sheets(self) -> list[Sheet]:
+        """The paper's numbers beside ours, one sheet for each view and kind of quantity; then further analyses."""
+        kinds = list(dict.fromkeys(column.quantity.title for column in self.plan.columns))
+        views = self.recipe.views or (tuple(contender.name for contender in self.recipe.contenders),)
+        return [Comparison(self, view, kind).sheet() for view in views for kind in kinds] + [
+            analysis(self) for analysis in self.recipe.analyses
+        ]
+
+
+class Comparison:
+    """One sheet: a view's contenders in the columns that hold one kind of quantity."""
+
+    def __init__(self, results: Results, view: Sequence[str], kind: str) -> None:
+        self.results, self.recipe, self.view = results, results.recipe, view
+        self.columns = [column for column in results.plan.columns if column.quantity.title == kind]
+
+    def sheet(self) -> Sheet:
+        quantity, recipe, plan = self.columns[0].quantity, self.recipe, self.results.plan
+        header = ["row", "column", "seeds", *quantity.header, f"ours vs {recipe.reference}"]
+        if self.has_paper:
+            header[3:3] = ["paper"]
+            header[-1:] = ["ours − paper", f"paper vs {recipe.reference}", f"ours vs {recipe.reference}"]
+        rows = tuple(self.line(name, column) for column in self.columns for name in self.view)
+        title = f"{recipe.name} at scale {plan.scale}, {recipe.title}: {quantity.title}"
+        return Sheet(title, tuple(header), rows, tuple(self.notes(quantity)))
+
+    @cached_property
+    def has_paper(self) -> bool:
+        return any((name, column.name) in self.recipe.printed for name in self.view for column in self.columns)
+
+    def line(self, name: str, column: Column) -> tuple[str, ...]:
+        quantity, printed = column.quantity, self.recipe.printed
+        row, reference = (self.results.row(self.recipe.contender(who), column) for who in (name, self.recipe.reference))
+        ours, gain = (*quantity.cells(row),), quantity.gain(row, reference)
+        if not self.has_paper:
+            return row.label, column.name, seeds_cell(row), *ours, gain
+        text = printed.get((name, column.name), NOTHING)
+        paper, paper_reference = (as_number(printed.get((who, column.name))) for who in (name, self.recipe.reference))
+        return (
+            row.label, column.name, seeds_cell(row), "not reached" if text == NOT_REACHED else text, *ours,
+            quantity.apart(quantity.value(row), paper), quantity.relation(paper, paper_reference), gain,
+        )  # fmt: skip
+
+    def notes(self, quantity: Quantity) -> Iterator[str]:
+        departures = self.results.plan.departures()
+        if departures:
+            whose = "the paper's setting" if self.recipe.labels else "the setting of --scale paper"
+            yield f"Not {whose}: {', '.join(departures)}."
+        if departures and self.has_paper:
+            yield f"So ours − paper says little; what compares is the gain on {self.recipe.reference}."
+        yield from filter(None, (quantity.remark, *self.recipe.remarks))
+        if len(self.results.plan.seeds) == 1:
+            yield "One seed has no spread: whether another would turn the order round is not known."
+        tables = [self.results.table(column, self.view) for column in self.columns]
+        if any(score.evaluations < TAIL for table in tables for score in table.scores):
+            yield f"Some runs have fewer than {TAIL} evaluations; their mean is over those."
+        yield from dict.fromkeys(line for table in tables for line in remarks(table, quantity.goal))
+        yield from (f"{run.path}: {run.remark}; not counted." for run in self.results.runs.values() if not run.config)
+
+
+def as_number(text: str | None) -> float:
+    return math.nan if text in (None, NOT_REACHED) else float(text)
+
+
+def with_complement(run: Run) -> Run:
+    """With one minus the similarity, which the paper draws."""
+    rows = [
+        row | {"one_minus_similarity": 1 - number(row["similarity"])} if "similarity" in row else row
+        for row in run.rows
+    ]
+    return replace(run, rows=rows)
