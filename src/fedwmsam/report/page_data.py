@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -137,10 +137,9 @@ def partitions(table: Table) -> list[Dealt]:
     for run in sorted((run for row in table.rows for run in runs_of(row)), key=lambda run: run.seed):
         counts, name = count_table(run.data.get("class_counts")), str(run.data.get("partition_hash"))
         if counts is not None:
-            before = found[name].seeds if name in found else ()
-            seeds = tuple(dict.fromkeys((*before, run.seed)))
             names = (strings(run.data.get(key)) for key in ("class_names", "group_names"))
-            found[name] = Dealt(seeds, name, counts, *names)
+            dealt = found.setdefault(name, Dealt((), name, counts, *names))
+            found[name] = replace(dealt, seeds=tuple(dict.fromkeys((*dealt.seeds, run.seed))))
     return list(found.values())
 
 
