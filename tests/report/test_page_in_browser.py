@@ -120,6 +120,8 @@ def close(shown: list[str], wanted: list[str]) -> bool:
 def test_a_switch_takes_a_line_away_and_back(show: Open, small: tuple[Path, Comparison]) -> None:
     figure = chart(show(small[0]))
     assert lines(figure) == list(METHODS[:4]) and figure.locator("path.band").count() == 4
+    figure.get_by_label("fedcm").hover()
+    assert figure.locator("path.line.faint").count() == 3
     figure.get_by_label("fedcm").uncheck()
     assert lines(figure) == ["fedavg", "fedavgm", "feddyn"] and values(figure)[2] == ""
     figure.get_by_role("button", name="None").click()

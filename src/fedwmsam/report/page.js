@@ -186,6 +186,10 @@ class Chart {
     this.control("axis").addEventListener("change", () => { this.position = null; this.update(); });
     for (const button of this.figure.querySelectorAll("[data-switch]"))
       button.addEventListener("click", () => this.switchAll(button.dataset.switch === "on"));
+    this.entries.forEach((entry, place) => {
+      for (const kind of ["pointerenter", "focusin"]) entry.addEventListener(kind, () => this.highlight(place));
+      for (const kind of ["pointerleave", "focusout"]) entry.addEventListener(kind, () => this.highlight(null));
+    });
     for (const kind of ["pointermove", "pointerdown"]) this.plot.addEventListener(kind, (event) => this.point(event));
     this.plot.addEventListener("keydown", (event) => this.key(event));
     this.details.addEventListener("toggle", () => this.fillTable());
@@ -203,6 +207,11 @@ class Chart {
   switchAll(on) {
     for (const box of this.boxes) box.checked = on;
     this.update();
+  }
+
+  // The line of one entry of the legend, or all alike.
+  highlight(place) {
+    this.lines.forEach((line, other) => line.classList.toggle("faint", place !== null && other !== place));
   }
 
   // Everything anew: some thousand points take a few milliseconds.
@@ -263,7 +272,7 @@ class Chart {
     const crowd = this.visible.length > 4 ? "many" : "few";
     const layer = draw(svg, "g", { "clip-path": `url(#${this.name})`, class: crowd });
     for (const place of this.visible) this.paintSpread(layer, place);
-    for (const place of this.visible) this.paintLine(layer, place);
+    this.lines = new Map(this.visible.map((place) => [place, this.paintLine(layer, place)]));
     this.cursor = draw(svg, "g", {});
   }
 
@@ -306,7 +315,7 @@ class Chart {
 
   paintLine(layer, place) {
     const curve = this.curves[place], row = this.row(place);
-    draw(layer, "path", {
+    return draw(layer, "path", {
       class: "line", d: path(curve.x.map(this.x), curve.mean.map(this.y)), stroke: `var(--colour-${row.colour})`,
       "stroke-dasharray": row.dash || "none", "data-label": row.label,
     });
