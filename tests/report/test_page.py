@@ -285,6 +285,15 @@ def test_the_page_lists_the_commands_and_why_there_is_none(tmp_path: Path) -> No
     assert any("later_setting" in text for text in page.texts["li"])
 
 
+def test_a_line_break_in_a_label_does_not_begin_a_command(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.5])
+    comparison = compared(tmp_path)
+    (table,) = comparison.tables
+    renamed = replace(table, rows=(replace(table.rows[0], label="x\nrm -rf y"),))
+    (block,) = read(replace(comparison, tables=(renamed,))).texts["code"]
+    assert block.startswith("# x rm -rf y\nfedwmsam run")
+
+
 def test_a_page_of_runs_of_fit_says_that_their_data_are_not_recorded(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", [0.5, 0.6]) / "config.toml"
     path.write_text("".join(line for line in path.open() if not line.startswith(("dataset", "partition", "model"))))
