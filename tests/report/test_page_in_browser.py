@@ -1,5 +1,6 @@
 """The page of a comparison in a real browser, by mouse and by keyboard."""
 
+import itertools
 import math
 import re
 import shutil
@@ -50,8 +51,7 @@ def show(browser: Any) -> Iterator[Open]:
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("request", lambda request: fetched.append(request.url))
         page.goto(path.as_uri())
-        page.wait_for_selector(".plot path.line", state="attached")
-        page.wait_for_selector(".map path", state="attached")
+        page.wait_for_selector(".plot svg", state="attached")
         return page
 
     yield open_page
@@ -271,6 +271,32 @@ def test_a_dark_page_is_dark(show: Open, small: tuple[Path, Comparison]) -> None
     light, dark = show(small[0]), show(small[0], scheme="dark")
     assert brightness(light, "backgroundColor") > 220 > 80 > brightness(light, "color")
     assert brightness(dark, "backgroundColor") < 60 < 180 < brightness(dark, "color")
+
+
+def test_awkward_numbers_are_drawn_without_complaint(show: Open, tmp_path: Path) -> None:
+    """One evaluation, values that never were finite, almost equal or huge, costs that some runs do not know."""
+    huge, never, almost = [1e30, None, -1e30], [None, 0.1, None], [0.1, 0.1 + 1e-16, 0.1]
+    write_run(tmp_path / "a0", [..., ..., 0.5], columns={"x": huge, "y": never, "z": almost})
+    write_run(tmp_path / "a1", [..., ..., 0.5], seed=1, columns={"x": huge, "y": [0.2, None, 0.1], "z": [0.1] * 3})
+    (
+        write_run(tmp_path / "b", [..., ..., 0.6], method="scaffold", columns={"only": [1, 2, 3]}) / "timings.jsonl"
+    ).unlink()
+    write_run(tmp_path / "short", [0.5], method="fedsam", rounds=1)
+    comparison = summarise(find_runs([tmp_path])[0], make_goal("accuracy"))
+    page = show(write_page(tmp_path / "page.html", comparison))
+    drawn = 0
+    for figure in page.locator("figure.chart").all():
+        figure.get_by_text("As a table").click()
+        menus = [figure.locator(f'[data-control="{name}"]') for name in ("column", "axis", "spread", "window")]
+        columns, axes, spreads, _ = ([o.get_attribute("value") for o in menu.locator("option").all()] for menu in menus)
+        for column, axis, spread in itertools.product(columns, axes, spreads):
+            for menu, value in zip(menus, (column, axis, spread, "5"), strict=True):
+                menu.evaluate(
+                    "(menu, value) => { menu.value = value; menu.dispatchEvent(new Event('change')); }", value
+                )
+            assert "NaN" not in figure.inner_html() and "Infinity" not in figure.inner_html()
+            drawn += 1
+    assert drawn > 50
 
 
 def test_a_large_comparison_is_small_enough_and_opens(

@@ -115,9 +115,8 @@ function ticks(low, high, count) {
   const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= rough * (1 - 1e-9)) * power;
-  const found = [];
-  for (let n = Math.ceil(low / step - 1e-9); n * step <= high + 1e-9 * step; n++) found.push(n * step);
-  return found;
+  const first = Math.ceil(low / step - 1e-9), last = Math.floor(high / step + 1e-9);
+  return Array.from({ length: clamp(last - first + 1, 0, 100) }, (_, n) => (first + n) * step);
 }
 
 function logTicks(low, high, count) {
@@ -233,9 +232,9 @@ class Chart {
 
   measureAcross() {
     const xs = this.curves.flatMap((curve) => (curve ? curve.x : [])).filter(Number.isFinite);
-    [this.low, this.high] = minmax(xs);
+    [this.low, this.high] = xs.length ? minmax(xs) : [0, 1];
     this.logarithmic = this.axis.dataset.log !== undefined && this.low > 0;
-    this.stops = this.exact ? [...new Set(xs)].sort((a, b) => a - b) : this.evenStops();
+    this.stops = this.exact || !xs.length ? [...new Set(xs)].sort((a, b) => a - b) : this.evenStops();
   }
 
   evenStops() {
@@ -251,7 +250,8 @@ class Chart {
       for (let n = Math.floor(mean.length * start); n < mean.length; n++)
         if (Number.isFinite(mean[n])) ys.push(mean[n] - (deviation[n] || 0), mean[n] + (deviation[n] || 0));
     const [low, high] = ys.length ? minmax(ys) : [0, 1];
-    const margin = (high - low || Math.abs(high) || 1) * 0.05;
+    const size = Math.max(Math.abs(low), Math.abs(high)), flat = high - low <= 1e-9 * size;
+    const margin = (flat ? size || 1 : high - low) * 0.05;
     [this.bottom, this.top] = [low - margin, high + margin];
   }
 
@@ -348,9 +348,9 @@ class Chart {
   // The values at the position: in the legend, as dots on the lines, and in words.
   read() {
     const position = this.stops[this.stop()], said = [];
-    if (position === undefined) return;
-    const where = `${this.axis.textContent} ${brief(position)}`;
-    this.figure.querySelector(".position").textContent = `At ${where}`;
+    const where = position === undefined ? "" : `${this.axis.textContent} ${brief(position)}`;
+    this.figure.querySelector(".position").textContent = where && `At ${where}`;
+    if (!where) return;
     this.cursor.replaceChildren();
     draw(this.cursor, "line", { class: "cursor", x1: this.x(position), x2: this.x(position), y1: 6, y2: this.base });
     this.entries.forEach((entry, place) => {
