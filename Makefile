@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-slow check clean
+.PHONY: demo test test-slow check bench clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedwmsam run
@@ -21,11 +21,15 @@ check: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# Tables to paste, on the output; `make bench BENCH="--skip-peers --repeats 2"` passes options on.
+bench: $(VENV)/installed
+	@$(BIN)/python benchmarks/bench.py $(BENCH)
+
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) benchmarks/.environments build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

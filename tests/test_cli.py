@@ -77,7 +77,7 @@ def test_a_run_leaves_a_folder_that_tells_everything(run_folder: Path) -> None:
         "config.toml", "metrics.jsonl", "timings.jsonl", "model.safetensors", "best.safetensors", "summary.json",
         "data.json",
     }  # fmt: skip
-    assert len(checkpoints) == 1
+    assert checkpoints == {"checkpoints/round-0000003.checkpoint", "checkpoints/memory.rows"}
     lines = rows(run_folder)
     assert [row["round"] for row in lines] == [1, 2, 3]
     for row in lines:
@@ -274,8 +274,8 @@ def test_a_stopped_run_is_saved_and_goes_on_exactly(cli: Cli) -> None:
     assert process.returncode in (130, 143)
     assert "fedwmsam resume runs/stopped" in err and "Traceback" not in err
     done = metrics.read_bytes().count(b"\n")
-    checkpoints = [p.name for p in Path("runs/stopped/checkpoints").iterdir()]
-    assert checkpoints == [f"round-{done:07d}.checkpoint"]
+    checkpoints = {p.name for p in Path("runs/stopped/checkpoints").iterdir()}
+    assert checkpoints == {f"round-{done:07d}.checkpoint", "memory.rows"}
     assert "not finished" in cli("report", "runs/stopped").out
     assert cli("resume", "runs/stopped", "--rounds", str(done + 2), "-q").code == 0
     assert cli("run", *settings, "--rounds", str(done + 2), "--name", "whole", "-q").code == 0

@@ -7,14 +7,20 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.ticker import MaxNLocator
 
 HERE = Path(__file__).resolve().parent
 PANELS = {
     "cifar10-cnn": "CIFAR-10, small CNN",
     "cifar100-cnn": "CIFAR-100, small CNN",
     "office-cnn": "Office-Caltech10, small CNN",
+    "office-lodo-cnn": "… tested on an unseen domain",
+    "cifar10-resnet18": "CIFAR-10, ResNet-18",
+    "office-resnet18": "Office-Caltech10, ResNet-18",
+    "office-lodo-resnet18": "… tested on an unseen domain",
     "shakespeare": "Shakespeare, character model",
 }
+COLUMNS = 4
 STYLES = {"fedwmsam": ("FedWMSAM", "#D55E00"), "fedavg": ("FedAvg", "#666666")}
 
 
@@ -28,17 +34,23 @@ def read(name: str) -> list[dict[str, str]]:
 
 def main() -> None:
     panels = {name: title for name, title in PANELS.items() if read(f"{name}-fedavg")}
-    figure, axes = plt.subplots(1, len(panels), figsize=(2.9 * len(panels), 2.7), layout="constrained", squeeze=False)
-    for axis, (name, title) in zip(axes[0], panels.items(), strict=True):
+    lines = -(-len(panels) // COLUMNS)
+    size = (2.5 * COLUMNS, 2.4 * lines)
+    figure, axes = plt.subplots(lines, COLUMNS, figsize=size, layout="constrained", squeeze=False)
+    for axis in axes.flat[len(panels) :]:
+        axis.set_visible(False)
+    for axis, (name, title) in zip(axes.flat, panels.items(), strict=False):
         for method, (label, colour) in STYLES.items():
             rows = [row for row in read(f"{name}-{method}") if row["accuracy"]]
             x, y = [int(row["round"]) for row in rows], [float(row["accuracy"]) for row in rows]
-            axis.plot(x, y, color=colour, label=label, linewidth=1.5)
+            axis.plot(x, y, color=colour, label=label, linewidth=1.5, marker="o" if len(x) < 10 else "", markersize=3)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("round", fontsize=8)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))
         axis.tick_params(labelsize=8)
         axis.grid(alpha=0.3)
-    axes[0][0].set_ylabel("test accuracy", fontsize=8)
+    for axis in axes[:, 0]:
+        axis.set_ylabel("test accuracy", fontsize=8)
     axes[0][0].legend(fontsize=8, frameon=False)
     figure.savefig(HERE / "real-data.png", dpi=150)
 

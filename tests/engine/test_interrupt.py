@@ -7,7 +7,10 @@ import time
 
 import pytest
 
+from fedwmsam.config import resolve
 from fedwmsam.engine.folder import read_lines
+from fedwmsam.engine.run import Run
+from fedwmsam.experiment import prepare
 
 
 @pytest.mark.parametrize("kind", ["Ctrl-C", "SIGTERM", "SIGTERM in the background"])
@@ -37,3 +40,24 @@ def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
     assert whole.returncode == 0
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_an_interrupt_between_a_round_and_its_line_loses_neither(tmp_path, monkeypatch):
+    config = resolve({"rounds": 4, "local_epochs": 1, "model": "linear"})
+
+    def interrupted(self, record, timing):
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+        original(self, record, timing)
+
+    original = Run.record
+    monkeypatch.setattr(Run, "record", interrupted)
+    experiment = prepare(config)
+    with pytest.raises(KeyboardInterrupt):
+        experiment.run(experiment.create(tmp_path / "stopped"))
+    monkeypatch.undo()
+    assert [row["round"] for row in read_lines(tmp_path / "stopped" / "metrics.jsonl")] == [1, 2]
+    experiment.run(experiment.reopen(tmp_path / "stopped"))
+    experiment.run(experiment.create(tmp_path / "whole"))
+    for name in ("metrics.jsonl", "model.safetensors"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

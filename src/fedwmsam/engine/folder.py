@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -93,6 +93,14 @@ class RunFolder:
             self._files[name] = (self.path / name).open("a")
         self._files[name].write(json_line(record))
         self._files[name].flush()
+
+    def complete(self, name: str, records: Sequence[Record]) -> None:
+        """Append those of the records that the file lacks at its end."""
+        if name in self._files:
+            self._files[name].flush()
+        path = self.path / name
+        for record in records[path.read_bytes().count(b"\n") if path.exists() else 0 :]:
+            self.append(name, record)
 
     def save(self, state: Checkpoint, memory: Memory) -> None:
         """Make a checkpoint durable, its metrics and rows before it; then drop the ones no longer needed."""

@@ -112,6 +112,8 @@ class Run:
                 self.status = "completed"
         finally:
             if self.folder and self.saved_round != self.state.round:
+                # An interrupt may have come between a round's end and its line.
+                self.folder.complete("metrics.jsonl", self.history[: self.state.round])
                 self.save()
         if self.folder:
             self.write_results(self.folder)
@@ -132,8 +134,8 @@ class Run:
         due = state.round % self.plan.evaluate_every == 0 or state.round == self.plan.rounds
         record |= self.evaluate(state, record) if due else {}
         self.keep_best(state, record)
-        self.state = state
         self.history.append(record)
+        self.state = state
         try:
             self.decide(record)
             for callback in self.callbacks:

@@ -88,13 +88,14 @@ def train(
         v, scratch = method.direction(w, grad, down, scratch)
         if rules.clip_norm is not None:
             v = clip(v, rules.clip_norm)
+        # Sums take the direction's memory, and so does the next point: fresh vectors push others out of the cache.
+        room = None if is_held(v, {"w": w}, down, scratch) else v
         force = method.pull(w, down)
         if isinstance(force, Tensor):
-            v = v + force
+            v = room = torch.add(v, force, out=room)
         if decay:
-            v = torch.add(v, w, alpha=decay)
-        # The next point takes the direction's memory: a fresh vector each step would push the others out of the cache.
-        w = torch.sub(w, v, alpha=info.lr, out=None if is_held(v, {"w": w}, down, scratch) else v)
+            v = room = torch.add(v, w, alpha=decay, out=room)
+        w = torch.sub(w, v, alpha=info.lr, out=room)
 
     up = method.uplink(w - down["w"], down, scratch, info)
     return LocalResult(up, task.buffers(), float(grad.losses) / len(steps), grad.calls)

@@ -1,0 +1,51 @@
+"""fedwmsam's own engine: the run that `fit` makes of the same tensors, with one worker (this process) or more."""
+
+import argparse
+
+import protocol
+import workload
+
+from fedwmsam.api import make_reader, make_run, side_by_side
+from fedwmsam.config import Settings
+from fedwmsam.engine.rounds import run_round
+from fedwmsam.engine.run import Run
+from fedwmsam.methods import make_method
+from fedwmsam.training.objectives import make_objective
+from fedwmsam.training.task import Task, calm_torch
+
+SETTINGS = Settings(
+    clients_per_round=workload.COHORT, local_epochs=workload.EPOCHS, batch_size=workload.BATCH,
+    lr=workload.LEARNING_RATE, lr_decay=1.0, weight_decay=workload.WEIGHT_DECAY, weight_decay_mode="sgd",
+    clip_norm=workload.CLIP_NORM,
+)  # fmt: skip
+"""Weight decay as torch.optim.SGD does it, beside the clipped gradient: every contender makes the same update."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=1)
+    arguments = parser.parse_args()
+    data = workload.load()
+    with calm_torch():
+        task = Task(data.model, make_objective("classification", None, None))
+        clients = make_reader(task).clients([data.client(k) for k in range(workload.CLIENTS)], None)
+        run = make_run(SETTINGS, make_method("fedavg"), task, clients, None, None)
+        with side_by_side(run, arguments.workers):
+            protocol.serve(lambda rounds: advance(run, rounds), lambda: accuracy(run, data))
+
+
+def advance(run: Run, rounds: int) -> int:
+    steps = 0
+    for _ in range(rounds):
+        run.state, record = run_round(run.federation, run.state)
+        steps += record["backprops"]
+    return steps
+
+
+def accuracy(run: Run, data: workload.Workload) -> float:
+    run.federation.task.load(run.state.server["w"])
+    return data.accuracy(run.federation.task.model)
+
+
+if __name__ == "__main__":
+    main()
