@@ -11,16 +11,18 @@ from fedwmsam.config import resolve
 
 def write_run(
     path: Path, accuracy: Sequence[float | None], *, status: str | None = "completed", best_round: int | None = None,
-    columns: dict[str, Sequence[Any]] | None = None, partition_hash: str = "p", **settings: Any,
+    columns: dict[str, Sequence[Any]] | None = None, partition_hash: str = "p", data: dict[str, Any] | None = None,
+    **settings: Any,
 ) -> Path:  # fmt: skip
     """A run of these test accuracies: a round each, 100 bytes down, 50 up, 7 backprops and 2 s.
 
-    `columns` are further ones; in either, `...` is a round without that column. No status: no summary.json.
+    `columns` are further ones; in either, `...` is a round without that column. No status: no summary.json. `data` is
+    what data.json holds beside the hashes.
     """
     path.mkdir(parents=True)
     settings = {"method": "fedavg", "rounds": len(accuracy)} | settings
     (path / "config.toml").write_text(toml.dump(resolve(settings).flat()))
-    (path / "data.json").write_text(json.dumps({"data_hash": "d", "partition_hash": partition_hash}))
+    (path / "data.json").write_text(json.dumps({"data_hash": "d", "partition_hash": partition_hash} | (data or {})))
     rows = []
     for number in range(len(accuracy)):
         row = {"round": number + 1, "bytes_down": 100, "bytes_up": 50, "backprops": 7}

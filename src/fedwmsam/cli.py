@@ -41,6 +41,7 @@ ModelOption = Annotated[
     str | None, typer.Option(help="mlp, cnn, resnet18, char …, or package.module:function.", show_default="mlp")
 ]
 PresetOption = Annotated[str | None, typer.Option(help="paper or tuned: named settings, below explicit values.")]
+HtmlOption = Annotated[Path | None, typer.Option(help="Write everything here as one page for a browser.")]
 DecayOption = Annotated[
     str | None, typer.Option(help="objective, or sgd as published code does.", show_default="objective")
 ]
@@ -280,6 +281,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
     jobs: Annotated[str, typer.Option(help="Runs at a time: auto or a number.")] = "auto",
     baseline: Annotated[str | None, typer.Option(help="Row that the others are compared with.")] = None,
+    html: HtmlOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Run several methods on the same clients, batches and initial weights, over several seeds.
@@ -294,16 +296,14 @@ def compare(
     - `fedwmsam compare table1.toml --jobs 2`
     """
     arguments = dict(locals())
-    apart = ("config", "grid", "pilot", "pilot_rounds", "keep_states", "set_", "out", "jobs", "baseline", "quiet")
+    apart = (
+        "config", "grid", "pilot", "pilot_rounds", "keep_states", "set_", "out", "jobs", "baseline", "html", "quiet",
+    )  # fmt: skip
     given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
     from fedwmsam.comparison.command import compare as carry_out
     from fedwmsam.comparison.grid import check_axes, check_baseline, make_grid, read_axes, read_settings
     from fedwmsam.config import parse_workers
     from fedwmsam.engine.folder import is_run
-    from fedwmsam.report.runs import find_runs
-    from fedwmsam.report.sheets import sheets
-    from fedwmsam.report.tables import ACCURACY, summarise
-    from fedwmsam.report.terminal import show_sheets
 
     file = toml.load(config) if config else {}
     given |= ({"keep_states": 10} if keep_states else {}) | read_settings(set_ or [], file | given)
@@ -318,12 +318,28 @@ def compare(
     except KeyboardInterrupt:
         errors.print("Stopped; the same command goes on from the last completed rounds.", soft_wrap=True)
         raise
+    if html is not None or not quiet:
+        show_comparison([folder for folder in folders if is_run(folder)], baseline, html, quiet)
     if not quiet:
-        begun = [folder for folder in folders if is_run(folder)]
-        show_sheets(console, sheets(summarise(find_runs(begun)[0], ACCURACY, baseline)))
         console.print(f"Runs: {out}; more with: fedwmsam report {out} --help", soft_wrap=True)
     if not all((folder / "summary.json").exists() for folder in folders):
         sys.exit(1)
+
+
+def show_comparison(folders: list[Path], baseline: str | None, html: Path | None, quiet: bool) -> None:
+    from fedwmsam.report.page import write_page
+    from fedwmsam.report.runs import find_runs
+    from fedwmsam.report.sheets import sheets
+    from fedwmsam.report.tables import ACCURACY, summarise
+    from fedwmsam.report.terminal import show_sheets
+
+    comparison = summarise(find_runs(folders)[0], ACCURACY, baseline)
+    if not quiet:
+        show_sheets(console, sheets(comparison))
+    if html is not None:
+        write_page(html, comparison)
+        if not quiet:
+            console.print(f"Written: {html}", soft_wrap=True)
 
 
 @app.command()
@@ -456,6 +472,7 @@ def report(
     csv: Annotated[Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
     latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
+    html: HtmlOption = None,
     plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
     format: Annotated[Picture, typer.Option(help="Of the pictures.")] = Picture.PNG,
 ) -> None:
@@ -469,6 +486,7 @@ def report(
     - `fedwmsam report runs`
     - `fedwmsam report runs --targets 0.7,0.8 --baseline fedavg`
     - `fedwmsam report runs --latex table.tex --plots figures --format pdf`
+    - `fedwmsam report runs --html report.html`
     """
     from fedwmsam.report import formats
     from fedwmsam.report.runs import find_runs
@@ -483,6 +501,10 @@ def report(
     for place in without:
         console.print(f"No run in {place}.", soft_wrap=True)
     written = formats.write_files(comparison, pages, csv, markdown, latex)
+    if html is not None:
+        from fedwmsam.report.page import write_page
+
+        written.append(write_page(html, comparison, paper_columns))
     if plots is not None:
         from fedwmsam.report.plots import draw
 

@@ -55,18 +55,23 @@ def curve(row: Row, column: str, against: str = "rounds", window: int = 1) -> Cu
 
     `against` is a field of `Cost`, its mean over the seeds; None if no round has the column for every seed.
     """
-    runs = [score.run for score in row.scores]
-    columns = [run.values(column) for run in runs]
-    rounds = sorted(set.intersection(*(set(values) for values in columns))) if columns else []
+    rounds, values = by_seed(row, column)
     if not rounds:
         return None
-    values = np.array([running_mean([by_round[round] for round in rounds], window) for by_round in columns])
-    spent = np.array([run.spent[against][np.array(rounds) - 1] for run in runs])
-    deviation = values.std(axis=0, ddof=1) if len(runs) > 1 else np.full(len(rounds), np.nan)
+    values = np.array([running_mean(line, window) for line in values])
+    spent = np.array([score.run.spent[against][np.array(rounds) - 1] for score in row.scores])
+    deviation = values.std(axis=0, ddof=1) if len(values) > 1 else np.full(len(rounds), np.nan)
     return Curve(spent.mean(axis=0), values.mean(axis=0), deviation)
 
 
-def running_mean(values: Sequence[float], window: int) -> Numbers:
+def by_seed(row: Row, column: str) -> tuple[list[int], Numbers]:
+    """The rounds for which every seed has the column, and its values there, a line for each seed."""
+    columns = [score.run.values(column) for score in row.scores]
+    rounds = sorted(set.intersection(*map(set, columns))) if columns else []
+    return rounds, np.array([[by_round[round] for round in rounds] for by_round in columns])
+
+
+def running_mean(values: Sequence[float] | Numbers, window: int) -> Numbers:
     """Over the last `window` values up to each, over fewer at the start."""
     return np.array([np.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)])
 

@@ -1,0 +1,331 @@
+"""The page of a comparison, without a browser: what is in it, and that nothing in it can do harm."""
+
+import base64
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_folders import write_run
+
+from fedwmsam import toml
+from fedwmsam.config import RunConfig, resolve
+from fedwmsam.errors import InputError
+from fedwmsam.report.page import page_text
+from fedwmsam.report.page_commands import command
+from fedwmsam.report.page_markup import data_block, element
+from fedwmsam.report.runs import Run, find_runs, read_run
+from fedwmsam.report.series import curve
+from fedwmsam.report.sheets import sheets
+from fedwmsam.report.tables import Comparison, make_goal, summarise
+
+Cli = Callable[..., Any]
+NASTY = """</script><script>alert(1)</script><img src=x onerror=alert('1')>"&<!--"""
+
+
+class Reader(HTMLParser):
+    """The tags of a page, and the text within each kind of them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "input"):
+            self.open.append(tag)
+        self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        for tag in set(self.open):
+            self.texts[tag][-1] += data
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        return dict(json.loads(self.texts["script"][0]))
+
+
+def compared(folder: Path, baseline: str | None = None, **goal: Any) -> Comparison:
+    return summarise(find_runs([folder])[0], make_goal(**({"metric": "accuracy"} | goal)), baseline)
+
+
+def read(comparison: Comparison) -> Reader:
+    return Reader(page_text(comparison))
+
+
+@pytest.fixture
+def two_methods(tmp_path: Path) -> Path:
+    """Two methods over two seeds; the second method also runs a seed that diverges."""
+    data = {"class_counts": [[3, 0], [1, 2], [0, 4]], "class_names": ["cat", "dog"]}
+    for seed in range(2):
+        common: dict[str, Any] = {"seed": seed, "data": data, "partition_hash": f"p{seed}", "clients": 3}
+        alpha = {"alpha": [0.1, 0.2, 0.3], "worst_client_accuracy": [0.1, 0.1, 0.2 + seed / 10]}
+        write_run(tmp_path / f"a{seed}", [0.5, 0.6, 0.7 + seed / 10], **common)
+        write_run(tmp_path / f"b{seed}", [0.4, 0.8, 0.9], method="fedwmsam", columns=alpha, **common)
+    write_run(tmp_path / "b2", [0.4], seed=2, method="fedwmsam", clients=3, rounds=3, status="diverged at round 2")
+    return tmp_path
+
+
+def test_the_page_holds_every_cell_and_remark_of_the_report(two_methods: Path) -> None:
+    comparison = compared(two_methods, baseline="fedavg", targets=(0.8, 0.95))
+    page = read(comparison)
+    cells, remarks = page.texts["td"] + page.texts["th"], page.texts["li"]
+    for sheet in sheets(comparison):
+        assert {cell for row in sheet.rows for cell in row} <= set(cells)
+        assert set(sheet.notes) <= set(remarks)
+    assert page.texts["h1"] == ["Accuracy of fedavg and fedwmsam"]
+    assert "2 configurations over 2 seeds: 4 runs, 1 run not counted, for the reasons given below." in page.texts["p"]
+    assert page.texts["h2"] == [
+        "Results", "Over the rounds", "How α adapts", "The clients served worst", "Differences to fedavg", "Costs",
+        "Partition", "Settings", "Making the runs again", "Environment",
+    ]  # fmt: skip
+
+
+def test_links_lead_to_sections_and_names_are_there_once(two_methods: Path) -> None:
+    write_run(two_methods / "other", [0.5], partition="iid")
+    page = read(compared(two_methods))
+    names = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    links = [str(attributes["href"])[1:] for tag, attributes in page.tags if tag == "a"]
+    assert len(names) == len(set(names)) and links and set(links) <= set(names)
+    titles = [table.title for table in compared(two_methods).tables]
+    assert page.texts["h2"][:2] == titles and page.texts["h3"].count("Results") == 2
+
+
+def test_nothing_that_people_named_becomes_markup(tmp_path: Path) -> None:
+    data = {"class_counts": [[1, 1]], "class_names": [NASTY, "b"], "group_names": [NASTY]}
+    names: dict[str, Any] = {"dataset": NASTY, "model": NASTY, "data_dir": NASTY, "clients": 1, "data": data}
+    columns = {NASTY: [0.1, 0.2]}
+    write_run(tmp_path / "a", [0.5, 0.6], columns=columns, **names)
+    write_run(tmp_path / "b", [0.5, 0.6], columns=columns, augmentation="paper", **names)
+    write_run(tmp_path / "<script>", [0.5], rounds=2, status=None, seed=1, **names)
+    page = read(compared(tmp_path))
+    assert [tag for tag, _ in page.tags].count("script") == 2 and "img" not in page.texts
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert not page.open, "every tag is closed"
+    assert NASTY in page.texts["option"][0] + page.texts["option"][1]  # the column
+    assert any(NASTY in text for text in page.texts["td"]) and any("/<script>)" in text for text in page.texts["li"])
+    assert page.numbers["maps"][0][0]["classes"][0] == NASTY
+    assert NASTY in page.numbers["charts"][0][0]["y"]
+
+
+def test_markup_escapes_text_and_attributes_and_data() -> None:
+    assert element("p", "a<b>&", title='"<') == '<p title="&quot;&lt;">a&lt;b&gt;&amp;</p>'
+    assert element("input", checked=True, hidden=False, data_row=3) == '<input checked data-row="3">'
+    assert element("p", element("b", "x"), "\udcff") == "<p><b>x</b>?</p>"
+    block = data_block("numbers", {"name": "</script><!--"})
+    assert (
+        block.count("<") == 2 and json.loads(block[block.index(">") + 1 : block.rindex("<")])["name"] == "</script><!--"
+    )
+
+
+def test_the_page_fetches_nothing_and_allows_its_own_script_only(two_methods: Path) -> None:
+    text = page_text(compared(two_methods))
+    page = Reader(text)
+    assert set(re.findall(r"https?://[^\"\s]+", text)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert not [attributes for _, attributes in page.tags if "src" in attributes]
+    (policy,) = (attributes["content"] for _, attributes in page.tags if "http-equiv" in attributes)
+    digest = base64.b64encode(hashlib.sha256(page.texts["script"][1].encode()).digest()).decode()
+    assert policy and policy.startswith("default-src 'none'") and f"script-src 'sha256-{digest}'" in policy
+
+
+def test_the_same_runs_give_the_same_page(two_methods: Path) -> None:
+    assert page_text(compared(two_methods)) == page_text(compared(two_methods))
+
+
+def test_the_curves_are_those_of_the_runs_in_five_digits(tmp_path: Path) -> None:
+    write_run(tmp_path / "a0", [0.123456789, ..., None, 123456.7], columns={"lr": [0.1, 0.2, 0.3, 0.4]})
+    write_run(tmp_path / "a1", [0.5, ..., 0.25, 1.0], seed=1, columns={"lr": [0.1, 0.2, 0.3, 0.4]})
+    comparison = compared(tmp_path)
+    (row,) = read(comparison).numbers["charts"][0]
+    assert row["y"]["accuracy"] == {"runs": [[0.12346, None, 123460], [0.5, 0.25, 1]], "n": 2, "at": [1, 3, 4]}
+    assert row["y"]["lr"] == {"runs": [[0.1, 0.2, 0.3, 0.4]], "n": 2}  # alike, so told once
+    assert list(row["y"]) == ["accuracy", "lr"]  # the loss never changes, bytes and backprops are axes
+    found = curve(comparison.tables[0].rows[0], "accuracy", "bytes")
+    assert found is not None and row["x"]["bytes"][0] == pytest.approx(found.x[0] / 1e6)
+    assert row["x"]["seconds"] == [2, 4, 6, 8] and row["x"]["backprops"] == [7, 14, 21, 28]
+
+
+def test_costs_that_no_run_knows_are_no_axis(tmp_path: Path) -> None:
+    (write_run(tmp_path / "a", [0.5, 0.6]) / "timings.jsonl").unlink()
+    page = read(compared(tmp_path))
+    assert "seconds" not in page.numbers["charts"][0][0]["x"]
+    assert "training seconds" not in page.texts["option"] and "backprops" in page.texts["option"]
+
+
+def test_lines_keep_the_style_of_their_row_when_others_have_no_numbers(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.5], rounds=2, status=None)
+    write_run(tmp_path / "b", [0.5, 0.6], method="scaffold")
+    (row,) = read(compared(tmp_path)).numbers["charts"][0]
+    assert row["label"] == "scaffold" and row["colour"] == 1 and row["dash"]
+
+
+def test_runs_without_numbers_still_make_a_page(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [], rounds=2, status=None)
+    page = read(compared(tmp_path))
+    assert page.numbers == {"charts": [], "maps": []} and "0 of 1 (1 no round done)" in page.texts["td"]
+    (tmp_path / "a" / "config.toml").write_text("= =")
+    page = read(compared(tmp_path))
+    assert page.texts["h2"] == ["Runs that cannot be read", "Environment"]
+    assert str(tmp_path / "a") in page.texts["th"]
+
+
+def test_sweeps_are_drawn_over_the_option(tmp_path: Path) -> None:
+    for rho in (0.01, 0.1, 0.5):
+        write_run(tmp_path / str(rho), [rho], method="fedsam", rho=rho)
+    page = read(compared(tmp_path))
+    assert page.numbers["charts"][1][0]["x"] == {"rho": [0.01, 0.1, 0.5]}
+    assert page.numbers["charts"][1][0]["y"]["tail"]["mean"] == [0.01, 0.1, 0.5]
+    assert "Sensitivity to rho" in page.texts["h2"]
+
+
+def test_partitions_are_told_apart_by_their_hash_and_large_ones_shown_in_part(tmp_path: Path) -> None:
+    counts = [[client % 3, 1] for client in range(300)]
+    for seed, name in enumerate(("p", "p", "q")):
+        data = {"class_counts": counts}
+        write_run(tmp_path / str(seed), [0.5, 0.6], seed=seed, partition_hash=name, data=data, clients=300)
+    page = read(compared(tmp_path))
+    assert [len(found["counts"]) for found in page.numbers["maps"][0]] == [200, 200]
+    assert [text for text in page.texts["option"] if text in ("0, 1", "2")] == ["0, 1", "2"]
+    assert any("The first 200 of 300 clients" in text for text in page.texts["figcaption"])
+    assert "1 / 2 / 3" in page.texts["td"]  # samples of a client
+
+
+@pytest.mark.parametrize("counts", [None, [], "x", [[1], [1, 2]], [[1.5, "x"]], [[-1, 2]], [[0, 0]], [3], {"a": 1}])
+def test_class_counts_that_are_none_are_left_out(tmp_path: Path, counts: Any) -> None:
+    write_run(tmp_path / "a", [0.5, 0.6], data={"class_counts": counts})
+    assert "Partition" not in read(compared(tmp_path)).texts["h2"]
+
+
+def test_settings_say_what_differs_and_what_does_not(two_methods: Path) -> None:
+    page = read(compared(two_methods))
+    lines = page.texts["tr"]
+    assert (
+        any(line.startswith("clients3number of clients") for line in lines)
+        and "lr0.1local step size in the first round" in lines
+    )
+    (head,) = (line for line in lines if line.startswith("methodseeds") and "rho" in line)
+    assert "adapt_rate" in head and "lr_decay" not in head
+    assert not any(line.startswith("rho") for line in lines)
+
+
+# Commands
+
+
+def configuration_of(monkeypatch: pytest.MonkeyPatch, cli: Cli, text: str) -> dict[str, Any]:
+    """What `fedwmsam run` makes of the words of a command."""
+    found: list[RunConfig] = []
+    monkeypatch.setattr("fedwmsam.cli.start", lambda config, *_: found.append(config))
+    name, *arguments = shlex.split(text)
+    outcome = cli(*arguments)
+    assert name == "fedwmsam" and outcome.code == 0, outcome.err
+    return found[0].flat()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"method": "fedavg", "rounds": 20, "seed": 7},
+        {"preset": "paper", "dataset": "fashion-mnist", "rho": 0.05},
+        {"preset": "tuned", "method": "fedgloss", "rounds": 10000, "lr": 0.1, "beta": 1.5},
+        {"method": "fedwmsam", "correction": "none", "alpha": 0.1 + 0.2, "clip_norm": "none", "sampling": "bernoulli"},
+        {
+            "method": "scaffold", "dataset": "/data/o'brien $HOME", "model": "my.nets:make", "partition": "shards:2",
+            "augmentation": "paper", "clients": 7, "participation": 1 / 3, "clients_per_round": 2, "rounds": 3,
+            "local_epochs": 2, "batch_size": 11, "lr": 1e-5, "weight_decay_mode": "sgd", "workers": 0, "seed": 3,
+            "validation": 0.1, "target_accuracy": 0.9, "checkpoint_every": 5, "data_dir": '"; rm -rf x #',
+            "patience": 4, "lr_decay": 1.0, "weight_decay": 0.0, "evaluate_every": 2, "time_budget": 60.0,
+            "averaging": "size", "device": "cuda", "keep_states": 5,
+        },
+    ],
+)  # fmt: skip
+def test_the_command_of_a_run_has_its_configuration(
+    monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    run = read_run(write_run(tmp_path / "a", [0.5], **({"method": "fedwmsam"} | settings)))
+    assert configuration_of(monkeypatch, cli, command(run)) == resolve(toml.load(tmp_path / "a" / "config.toml")).flat()
+
+
+def test_a_command_says_only_what_differs(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "a", [0.5], method="fedsam", preset="paper", rho=0.2, rounds=500))
+    assert command(run) == "fedwmsam run --preset paper --method fedsam --set rho=0.2"
+
+
+def test_runs_of_fit_and_of_unknown_methods_have_no_command(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="fit"):
+        command(Run(tmp_path, config={"method": "fedavg", "seed": 0}))
+    with pytest.raises(InputError, match="newest"):
+        command(Run(tmp_path, config={"dataset": "digits", "method": "newest", "seed": 0}))
+    run = read_run(write_run(tmp_path / "a", [0.5]))
+    with pytest.raises(InputError, match="later_setting"):
+        command(replace(run, config=run.config | {"later_setting": 1}))
+
+
+def test_the_page_lists_the_commands_and_why_there_is_none(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.5], model="x\nrm -rf y", seed=1)
+    write_run(tmp_path / "b", [0.5], model="x\nrm -rf y", seed=2, status="diverged at round 1")
+    path = write_run(tmp_path / "c", [0.5], model="x\nrm -rf y", augmentation="paper") / "config.toml"
+    path.write_text(path.read_text() + "later_setting = 1\n")
+    page = read(compared(tmp_path))
+    (block,) = page.texts["code"]
+    words = shlex.split(block, comments=True)
+    assert words.count("fedwmsam") == 2 and "rm" not in words and "# diverged:\n" in block
+    assert any("later_setting" in text for text in page.texts["li"])
+
+
+def test_a_line_break_in_a_label_does_not_begin_a_command(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.5])
+    comparison = compared(tmp_path)
+    (table,) = comparison.tables
+    renamed = replace(table, rows=(replace(table.rows[0], label="x\nrm -rf y"),))
+    (block,) = read(replace(comparison, tables=(renamed,))).texts["code"]
+    assert block.startswith("# x rm -rf y\nfedwmsam run")
+
+
+def test_a_page_of_runs_of_fit_says_that_their_data_are_not_recorded(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", [0.5, 0.6]) / "config.toml"
+    path.write_text("".join(line for line in path.open() if not line.startswith(("dataset", "partition", "model"))))
+    page = read(compared(tmp_path))
+    assert "pre" not in page.texts and any("made by fit()" in text for text in page.texts["li"])
+
+
+# The command line
+
+
+def test_report_writes_the_page(cli: Cli, two_methods: Path) -> None:
+    out = two_methods / "new" / "page.html"
+    done = cli("report", two_methods, "--targets", "0.8", "--paper-columns", "--html", out)
+    assert done.code == 0 and f"Written: {out}" in done.out, done.err
+    page = Reader(out.read_text(encoding="utf-8"))
+    assert (
+        "best on test (selected on test)" in page.texts["th"]
+        and "Cost of reaching a target accuracy" in page.texts["caption"]
+    )
+    again = cli("report", two_methods, "--html", two_methods)
+    assert again.code == 2 and "Cannot write" in again.err
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_compare_writes_the_page(
+    cli: Cli, two_methods: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quiet: bool
+) -> None:
+    folders = [two_methods / name for name in ("a0", "a1", "b0", "b1")]
+    monkeypatch.setattr("fedwmsam.comparison.command.compare", lambda *_: folders)
+    out = tmp_path / "page.html"
+    words = ["--methods", "fedavg,fedwmsam", "--seeds", "2", "--baseline", "fedavg", "--out", tmp_path / "out"]
+    done = cli("compare", *words, "--html", out, *(["--quiet"] if quiet else []))
+    assert done.code == 0, done.err
+    assert (f"Written: {out}" in done.out) is not quiet
+    assert "Differences to fedavg" in Reader(out.read_text(encoding="utf-8")).texts["h2"]

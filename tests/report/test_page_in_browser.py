@@ -1,0 +1,316 @@
+"""The page of a comparison in a real browser, by mouse and by keyboard."""
+
+import itertools
+import math
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from run_folders import write_run
+
+from fedwmsam.report.page import write_page
+from fedwmsam.report.runs import find_runs
+from fedwmsam.report.series import curve
+from fedwmsam.report.tables import Comparison, make_goal, summarise
+
+pytestmark = pytest.mark.slow
+playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+METHODS = (
+    "fedavg", "fedavgm", "fedcm", "feddyn", "fedgamma", "fedprox", "fedsam", "fedwmsam", "mofedsam", "scaffold",
+)  # fmt: skip
+Open = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"no browser is installed ({', '.join(BROWSERS)}); on Debian: apt-get install chromium")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def show(browser: Any) -> Iterator[Open]:
+    """Open a page file; whatever it complains about or fetches makes the test fail."""
+    contexts, troubles, fetched = [], [], []
+
+    def open_page(path: Path, width: int = 1280, scheme: str = "light") -> Any:
+        context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: fetched.append(request.url))
+        page.goto(path.as_uri())
+        page.wait_for_selector(".plot svg", state="attached")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert troubles == [] and {url for url in fetched if not url.startswith("data:")} == {fetched[0]}
+
+
+def synthetic(folder: Path, methods: int, rounds: int, seeds: int) -> Comparison:
+    """Made-up curves of the usual shape with every column a run may have: for tests of the page alone."""
+    draw = np.random.default_rng(0)
+    for number, method in enumerate(METHODS[:methods]):
+        for seed in range(seeds):
+            climb = 1 - np.exp(-np.arange(1, rounds + 1) / (8 + 4 * number))
+            accuracy = 0.1 + (0.75 - 0.01 * number) * climb + draw.normal(0, 0.02, rounds)
+            noisy = {
+                name: draw.normal(1, 0.1, rounds).tolist()
+                for name in ("loss", "train_loss", "update_norm", "similarity")
+            }
+            fractions = {"worst_client_accuracy": 0.7 * accuracy, "tenth_percentile_accuracy": 0.9 * accuracy}
+            columns = noisy | {name: values.tolist() for name, values in fractions.items()}
+            columns |= {"alpha": (0.1 + 0.5 * climb).tolist(), "lr": (0.1 * 0.998 ** np.arange(rounds)).tolist()}
+            dealt = np.random.default_rng(seed)
+            counts = [1 + dealt.multinomial(50, dealt.dirichlet([0.1] * 10)) for _ in range(20)]
+            data = {"class_counts": np.array(counts).tolist(), "class_names": [f"class {kind}" for kind in range(10)]}
+            write_run(
+                folder / f"{method}-{seed}", accuracy.tolist(), columns=columns, data=data, method=method, seed=seed,
+                partition_hash=f"p{seed}", clients=20,
+            )  # fmt: skip
+    return summarise(find_runs([folder])[0], make_goal("accuracy", targets=(0.84, 0.5)), baseline="fedavg")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison]:
+    folder = tmp_path_factory.mktemp("small")
+    comparison = synthetic(folder / "runs", methods=4, rounds=30, seeds=3)
+    return write_page(folder / "page.html", comparison), comparison
+
+
+def chart(page: Any) -> Any:
+    """The first picture: all columns over the rounds."""
+    return page.locator("figure.chart").first
+
+
+def lines(figure: Any) -> list[str]:
+    return [line.get_attribute("data-label") for line in figure.locator("path.line").all()]
+
+
+def values(figure: Any) -> list[str]:
+    return list(figure.locator("li:not([hidden]) .value").all_text_contents())
+
+
+def expected(comparison: Comparison, column: str, round: int, window: int = 1, against: str = "rounds") -> list[str]:
+    """What the legend must say: what the pictures of the report are drawn from, in four digits."""
+    found = [curve(row, column, against, window) for row in comparison.tables[0].rows]
+    return [f"{one.mean[round - 1]:.4f} ± {one.deviation[round - 1]:.4f}" for one in found if one]
+
+
+def close(shown: list[str], wanted: list[str]) -> bool:
+    """The page holds five digits of each seed, so the fourth decimal may differ by one."""
+    pairs = [(a.split(" ± "), b.split(" ± ")) for a, b in zip(shown, wanted, strict=True)]
+    return all(
+        math.isclose(float(a), float(b), abs_tol=1.5e-4) for one, two in pairs for a, b in zip(one, two, strict=True)
+    )
+
+
+def test_a_switch_takes_a_line_away_and_back(show: Open, small: tuple[Path, Comparison]) -> None:
+    figure = chart(show(small[0]))
+    assert lines(figure) == list(METHODS[:4]) and figure.locator("path.band").count() == 4
+    figure.get_by_label("fedcm").hover()
+    assert figure.locator("path.line.faint").count() == 3
+    figure.get_by_label("fedcm").uncheck()
+    assert lines(figure) == ["fedavg", "fedavgm", "feddyn"] and values(figure)[2] == ""
+    figure.get_by_role("button", name="None").click()
+    assert lines(figure) == []
+    figure.get_by_role("button", name="All").click()
+    assert lines(figure) == list(METHODS[:4])
+
+
+def test_the_legend_reads_the_curves_off(show: Open, small: tuple[Path, Comparison]) -> None:
+    path, comparison = small
+    figure = chart(show(path))
+    assert close(values(figure), expected(comparison, "accuracy", 30))
+    figure.get_by_label("Show").select_option("worst client accuracy")
+    assert close(values(figure), expected(comparison, "worst_client_accuracy", 30))
+    figure.get_by_label("Smoothing").select_option("mean of last 10")
+    assert close(values(figure), expected(comparison, "worst_client_accuracy", 30, window=10))
+    figure.get_by_label("Against").select_option("MB down + up")
+    assert close(values(figure), expected(comparison, "worst_client_accuracy", 30, window=10))
+    plot = figure.locator(".plot").bounding_box()
+    figure.page.mouse.move(plot["x"] + plot["width"] - 40, plot["y"] + 100)
+    moved = values(figure)
+    figure.page.mouse.move(plot["x"] + plot["width"] / 2, plot["y"] + 100)
+    assert values(figure) != moved
+
+
+def test_spread_zoom_and_table_follow_the_controls(show: Open, small: tuple[Path, Comparison]) -> None:
+    path, comparison = small
+    figure = chart(show(path))
+    figure.get_by_label("Spread").select_option("each seed")
+    assert figure.locator("path.seed").count() == 12 and figure.locator("path.band").count() == 0
+    figure.get_by_label("Spread").select_option("none")
+    assert figure.locator("path.seed").count() == 0
+    before = figure.locator("path.line").first.get_attribute("d")
+    figure.get_by_label("Zoom past the start").check()
+    assert figure.locator("path.line").first.get_attribute("d") != before
+    figure.get_by_text("As a table").click()
+    assert figure.locator("tbody tr").count() == 30
+    assert close(
+        figure.locator("tbody tr").last.locator("td").all_text_contents(), expected(comparison, "accuracy", 30)
+    )
+    figure.get_by_label("fedcm").uncheck()
+    assert figure.locator("thead th").all_text_contents() == ["round", "fedavg", "fedavgm", "feddyn"]
+
+
+def test_the_picture_is_read_with_the_keyboard(show: Open, small: tuple[Path, Comparison]) -> None:
+    path, comparison = small
+    page = show(path)
+    figure = chart(page)
+    figure.get_by_label("Zoom past the start").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "plot"
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert close(values(figure), expected(comparison, "accuracy", 28))
+    said = figure.locator("[aria-live]").text_content()
+    assert said.startswith("round 28: fedavg 0.") and said.count(";") == 3
+    page.keyboard.press("Home")
+    assert figure.locator(".plot").get_attribute("aria-valuetext") == "round 1"
+    page.keyboard.press("PageUp")
+    assert figure.locator(".plot").get_attribute("aria-valuenow") == "4"
+    page.keyboard.press("Tab")  # to the first switch
+    page.keyboard.press("Space")
+    assert lines(figure) == ["fedavgm", "fedcm", "feddyn"]
+
+
+def test_the_map_is_read_with_the_keyboard_and_the_mouse(show: Open, small: tuple[Path, Comparison]) -> None:
+    path, comparison = small
+    page = show(path)
+    figure, plot = page.locator("figure.partition"), page.locator(".map")
+    counts = comparison.tables[0].rows[0].scores[0].run.data["class_counts"]
+    plot.focus()
+    page.keyboard.press("ArrowRight")
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    wanted = f"client 1, class class 3: {counts[1][3]} of {sum(counts[1])} samples"
+    assert figure.locator(".readout").text_content().startswith(wanted)
+    plot.hover(position={"x": plot.bounding_box()["width"] - 8, "y": 60})
+    assert figure.locator(".readout").text_content().startswith("client 19, class class 0:")
+    figure.get_by_text("As a table").click()
+    assert figure.locator("tbody tr").count() == 20
+    cells = figure.locator("tbody tr").nth(1).locator("td").all_text_contents()
+    assert cells == [*map(str, counts[1]), str(sum(counts[1]))]
+    before = plot.inner_html()
+    figure.get_by_label("Seed").select_option("1")
+    assert plot.inner_html() != before
+
+
+def test_headers_sort_by_number_and_by_name(show: Open, small: tuple[Path, Comparison]) -> None:
+    page = show(small[0])
+    table = page.locator("table.sortable", has_text="reached by")
+    names, rounds = table.locator("tbody th"), table.locator("tbody td:nth-child(4)")
+
+    def numbers() -> list[float]:
+        """Rounds to the target; those that never reached it must come last."""
+        *reached, never = rounds.all_text_contents()
+        assert never == "not reached"
+        return [float(text.split(" ")[0]) for text in reached if text != never]
+
+    original, head = names.all_text_contents(), table.locator("thead th").nth(3)
+    head.get_by_role("button").focus()
+    page.keyboard.press("Enter")
+    up = numbers()
+    assert head.get_attribute("aria-sort") == "ascending" and up == sorted(up) and len(set(up)) > 3
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "descending" and numbers() == up[::-1]
+    page.keyboard.press("Enter")
+    assert head.get_attribute("aria-sort") == "none" and names.all_text_contents() == original
+    table.locator("thead button").first.click()
+    assert names.all_text_contents() == sorted(original) != original
+
+
+def test_the_commands_can_be_copied(show: Open, small: tuple[Path, Comparison]) -> None:
+    page = show(small[0])
+    page.locator("button.copy").click()
+    playwright.expect(page.locator("button.copy")).to_have_text(re.compile("Copied|Selected"))
+    assert page.evaluate("getSelection().toString()").count("fedwmsam run") == 12
+
+
+@pytest.mark.parametrize("width", [380, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_fault_is_found_by_axe(show: Open, small: tuple[Path, Comparison], width: int, scheme: str) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    page = show(small[0], width, scheme)
+    for summary in page.locator("summary").all():
+        summary.click()
+    found = axe.Axe().run(page).response["violations"]
+    assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found] == []
+
+
+def test_a_narrow_window_does_not_scroll_sideways(show: Open, small: tuple[Path, Comparison]) -> None:
+    page = show(small[0], width=380)
+    for summary in page.locator("summary").all():
+        summary.click()
+    assert page.evaluate("document.documentElement.scrollWidth") == 380
+    wide = [frame for frame in page.locator(".frame").all() if frame.evaluate("e => e.scrollWidth > e.clientWidth")]
+    assert len(wide) > 3 and {frame.get_attribute("tabindex") for frame in wide} == {"0"}
+    page.set_viewport_size({"width": 1280, "height": 900})
+    playwright.expect(page.locator(".frame").first).not_to_have_attribute("tabindex", "0")  # nothing to scroll there
+
+
+def test_a_dark_page_is_dark(show: Open, small: tuple[Path, Comparison]) -> None:
+    def brightness(page: Any, what: str) -> float:
+        colour = page.evaluate(f"getComputedStyle(document.documentElement).{what}")
+        return float(np.mean([float(part) for part in colour.strip("rgb()").split(",")]))
+
+    light, dark = show(small[0]), show(small[0], scheme="dark")
+    assert brightness(light, "backgroundColor") > 220 > 80 > brightness(light, "color")
+    assert brightness(dark, "backgroundColor") < 60 < 180 < brightness(dark, "color")
+
+
+def test_awkward_numbers_are_drawn_without_complaint(show: Open, tmp_path: Path) -> None:
+    """One evaluation, values that never were finite, almost equal or huge, costs that some runs do not know."""
+    huge, never, almost = [1e30, None, -1e30], [None, 0.1, None], [0.1, 0.1 + 1e-16, 0.1]
+    write_run(tmp_path / "a0", [..., ..., 0.5], columns={"x": huge, "y": never, "z": almost})
+    write_run(tmp_path / "a1", [..., ..., 0.5], seed=1, columns={"x": huge, "y": [0.2, None, 0.1], "z": [0.1] * 3})
+    (
+        write_run(tmp_path / "b", [..., ..., 0.6], method="scaffold", columns={"only": [1, 2, 3]}) / "timings.jsonl"
+    ).unlink()
+    write_run(tmp_path / "short", [0.5], method="fedsam", rounds=1)
+    comparison = summarise(find_runs([tmp_path])[0], make_goal("accuracy"))
+    page = show(write_page(tmp_path / "page.html", comparison))
+    drawn = 0
+    for figure in page.locator("figure.chart").all():
+        figure.get_by_text("As a table").click()
+        menus = [figure.locator(f'[data-control="{name}"]') for name in ("column", "axis", "spread", "window")]
+        columns, axes, spreads, _ = ([o.get_attribute("value") for o in menu.locator("option").all()] for menu in menus)
+        for column, axis, spread in itertools.product(columns, axes, spreads):
+            for menu, value in zip(menus, (column, axis, spread, "5"), strict=True):
+                menu.evaluate(
+                    "(menu, value) => { menu.value = value; menu.dispatchEvent(new Event('change')); }", value
+                )
+            assert "NaN" not in figure.inner_html() and "Infinity" not in figure.inner_html()
+            drawn += 1
+    assert drawn > 50
+
+
+def test_a_large_comparison_is_small_enough_and_opens(
+    show: Open, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten methods, 500 rounds, three seeds."""
+    comparison = synthetic(tmp_path / "runs", methods=10, rounds=500, seeds=3)
+    start = time.perf_counter()
+    path = write_page(tmp_path / "page.html", comparison)
+    made, start = time.perf_counter() - start, time.perf_counter()
+    page = show(path)
+    opened = time.perf_counter() - start
+    size = path.stat().st_size / 1e6
+    with capsys.disabled():
+        print(f"\n10 methods × 500 rounds × 3 seeds: {size:.2f} MB, made in {made:.1f} s, opened in {opened:.1f} s")
+    assert size < 2 and opened < 30
+    assert lines(chart(page)) == list(METHODS)
