@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fedwmsam.comparison.grid import IN_ANY_CASE_THE_SAME, Member, Values, applies
-from fedwmsam.config import RunConfig, resolve
+from fedwmsam.comparison.grid import Member, Values, applies
+from fedwmsam.config import WITHOUT_EFFECT, RunConfig, resolve
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import anchored
@@ -145,5 +145,5 @@ def departures(config: RunConfig) -> Record:
 def differing(config: RunConfig, other: RunConfig) -> Iterator[tuple[str, tuple[object, object]]]:
     theirs = other.flat()
     for key, value in config.flat().items():
-        if value != theirs[key] and key not in (*IN_ANY_CASE_THE_SAME, "seed"):
+        if value != theirs[key] and key not in (*WITHOUT_EFFECT, "seed"):
             yield key, (value, theirs[key])
