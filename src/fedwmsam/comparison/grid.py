@@ -78,7 +78,7 @@ def applies(key: str, method: str) -> bool:
 
 
 def label(values: Values, config: RunConfig) -> str:
-    others = [f"{key}={value}" for key, value in values.items() if key not in ("method", "seed")]
+    others = [f"{key}={value}" for key, value in values.items() if key not in ("method", "seed", *WITHOUT_EFFECT)]
     return " ".join([config.method, *others])
 
 
