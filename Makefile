@@ -8,7 +8,7 @@ export OMP_NUM_THREADS = 1
 .PHONY: demo test test-slow check bench clean
 
 demo: $(VENV)/installed
-	$(BIN)/fedwmsam run
+	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest
