@@ -14,13 +14,14 @@ PANELS = {
     "cifar10-cnn": "CIFAR-10, small CNN",
     "cifar100-cnn": "CIFAR-100, small CNN",
     "office-cnn": "Office-Caltech10, small CNN",
-    "office-lodo-cnn": "… tested on an unseen domain",
+    "office-lodo-cnn": "Office, unseen domain, small CNN",
     "cifar10-resnet18": "CIFAR-10, ResNet-18",
+    "cifar100-resnet34": "CIFAR-100, ResNet-34",
     "office-resnet18": "Office-Caltech10, ResNet-18",
-    "office-lodo-resnet18": "… tested on an unseen domain",
+    "office-lodo-resnet18": "Office, unseen domain, ResNet-18",
     "shakespeare": "Shakespeare, character model",
 }
-COLUMNS = 4
+COLUMNS = 3
 STYLES = {"fedwmsam": ("FedWMSAM", "#D55E00"), "fedavg": ("FedAvg", "#666666")}
 
 
