@@ -350,6 +350,9 @@ def reproduce(
     ] = None,
     seeds: Annotated[str, typer.Option(help="How many, or which: 3, or 0,7,8.")] = "1",
     rounds: Annotated[int | None, typer.Option(help="Rounds of each run.", show_default="the scale's")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Only columns with this in their name; repeatable.", show_default="all")
+    ] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of runs, tables and pictures.")] = Path("reproduction"),
@@ -366,6 +369,7 @@ def reproduce(
 
     - `fedwmsam reproduce`
     - `fedwmsam reproduce table-5 --seeds 3`
+    - `fedwmsam reproduce table-1 --column "β = 0.1" --rounds 200`
     - `fedwmsam reproduce table-1 --scale paper --dry-run`
     """
     from fedwmsam.comparison.grid import read_settings, seeds_of
@@ -382,7 +386,7 @@ def reproduce(
     if recipe is None:
         show_sheets(console, command.checklist([chosen] if scale else SCALES, seeds_of(seeds), overrides, out))
         return
-    plan = Plan(recipe, chosen, seeds_of(seeds), overrides)
+    plan = Plan(recipe, chosen, seeds_of(seeds), overrides, column or ())
     if not quiet:
         console.print(command.announce(plan, out), soft_wrap=True)
     if dry_run:

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,23 @@ def test_what_is_done_is_not_done_again(cli: Cli, out: Path) -> None:
     outcome = cli("reproduce", "table-5", *TINY, "--out", out)
     assert outcome.code == 0 and "7 of them done before" in outcome.out
     assert before == {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*/metrics.jsonl")}
+
+
+def test_a_run_of_the_same_configuration_counts_whatever_it_is_called(cli: Cli, out: Path, tmp_path: Path) -> None:
+    shutil.copytree(out / "runs", tmp_path / "runs")
+    for run in (tmp_path / "runs").glob("*-seed0-*"):
+        run.rename(run.with_name(f"mine-{run.name[-8:]}"))
+    outcome = cli("reproduce", "table-5", *TINY, "--out", tmp_path)
+    assert "7 of them done before" in outcome.out and outcome.code == 0
+    assert not list((tmp_path / "runs").glob("*-seed0-*")), "none was made beside them"
+    assert outcome.out.count("│ 1     │") == 7, "their numbers are in the table"
+
+
+def test_some_columns_can_be_chosen(cli: Cli) -> None:
+    chosen = cli("reproduce", "table-1", "--column", "β = 0.1", "--column", "γ = 3", "--dry-run").out
+    assert "22 runs" in chosen and "pathological:3" in chosen and "dirichlet:0.6" not in chosen
+    wrong = cli("reproduce", "table-1", "--column", "beta", "--dry-run")
+    assert wrong.code and "'beta'" in wrong.err and "Fashion-MNIST β = 0.6" in wrong.err
 
 
 def test_the_checklist_knows_what_was_run(cli: Cli, out: Path) -> None:

@@ -60,7 +60,7 @@ def tasks_of(members: Sequence[Member], out: Path) -> list[Task]:
     """What is there already is not done again."""
     found = []
     for member in members:
-        task = Task(member, out / member.folder)
+        task = Task(member, member.place(out))
         rows = read_lines(task.path / "metrics.jsonl")
         task.done, task.record = len(rows), rows[-1] if rows else {}
         if (task.path / "summary.json").exists():

@@ -8,6 +8,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fedwmsam import streams, toml
@@ -35,6 +36,11 @@ class Member:
     def folder(self) -> str:
         words = re.sub(r"[^A-Za-z0-9._-]+", "-", self.label.replace("=", ""))
         return f"{words[:80]}-seed{self.config.seed}-{fingerprint(self.config)}"
+
+    def place(self, below: Path) -> Path:
+        """Where its run is or will be: one of the same configuration is the same run, whatever it is called."""
+        same = sorted(below.glob(f"*-{fingerprint(self.config)}"))
+        return same[0] if same else below / self.folder
 
 
 @dataclass(frozen=True)

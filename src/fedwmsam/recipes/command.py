@@ -27,7 +27,7 @@ def runs_of(out: Path) -> Path:
 
 
 def done(members: Sequence[Member], out: Path) -> list[Member]:
-    return [member for member in members if (runs_of(out) / member.folder / "summary.json").exists()]
+    return [member for member in members if (member.place(runs_of(out)) / "summary.json").exists()]
 
 
 # The checklist
@@ -99,7 +99,14 @@ def commands(plan: Plan, out: Path) -> Iterator[str]:
     """For each run the command that would do it alone, into the folder where it is looked for."""
     for member in plan.members():
         settings = [part for key, value in departures(member.config).items() for part in ("--set", f"{key}={value}")]
-        place = ["--seed", str(member.config.seed), "--out", str(runs_of(out)), "--name", member.folder]
+        place = [
+            "--seed",
+            str(member.config.seed),
+            "--out",
+            str(runs_of(out)),
+            "--name",
+            member.place(runs_of(out)).name,
+        ]
         yield shlex.join(["fedwmsam", "run", "--preset", "paper", "--method", member.config.method, *settings, *place])
 
 

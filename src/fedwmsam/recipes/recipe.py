@@ -89,10 +89,16 @@ class Plan:
     scale: str
     seeds: Sequence[int] = (0,)
     overrides: Values = field(default_factory=dict)
+    parts: Sequence[str] = ()
+    """Only columns whose name has one of these in it; none: all."""
 
     def __post_init__(self) -> None:
         if self.recipe.obstacle:
             raise InputError(f"{self.recipe.name} cannot be run: {self.recipe.obstacle}.")
+        names = [column.name for column in self.recipe.settings[self.scale].columns]
+        for part in self.parts:
+            if not any(part in name for name in names):
+                raise InputError(f"{self.recipe.name} has no column with {part!r} in its name, but {', '.join(names)}.")
         runners = [contender.values for contender in self.recipe.contenders]
         varied = {key for values in (*runners, *(column.values for column in self.columns)) for key in values}
         for key in self.overrides:
@@ -101,7 +107,8 @@ class Plan:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return self.recipe.settings[self.scale].columns
+        every = self.recipe.settings[self.scale].columns
+        return tuple(column for column in every if not self.parts or any(part in column.name for part in self.parts))
 
     def cells(self) -> Iterator[tuple[Contender, Column]]:
         """Those with runs of their own."""

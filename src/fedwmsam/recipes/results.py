@@ -40,8 +40,8 @@ class Results:
 
     def own(self, contender: Contender, column: Column) -> Row:
         members = [self.plan.member(contender, column, seed) for seed in self.plan.seeds]
-        paths = [self.place / member.folder for member in members if is_run(self.place / member.folder)]
-        found = [run for run in map(self.run, paths) if run.config]
+        paths = [member.place(self.place) for member in members]
+        found = [run for run in map(self.run, filter(is_run, paths)) if run.config]
         return make_row(contender.name, members[0].config.flat(), found, column.quantity.goal)
 
     def run(self, path: Path) -> Run:
