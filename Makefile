@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-slow check bench clean
+.PHONY: demo test test-slow check bench results clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
@@ -24,6 +24,10 @@ check: $(VENV)/installed
 # Tables to paste, on the output; `make bench BENCH="--skip-peers --repeats 2"` passes options on.
 bench: $(VENV)/installed
 	@$(BIN)/python benchmarks/bench.py $(BENCH)
+
+# Every table and picture of RESULTS.md from the runs kept in results/.
+results: $(VENV)/installed
+	$(BIN)/python results/rebuild.py
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

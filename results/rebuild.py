@@ -1,0 +1,159 @@
+"""Make every table and picture of RESULTS.md from the kept runs: `make results`.
+
+    python results/rebuild.py [--check]      # --check changes nothing and fails if RESULTS.md is not up to date
+
+RESULTS.md has a pair of comments around each table, `<!-- NAME -->` and `<!-- end of NAME -->`; what is between them is
+written here.
+"""
+
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import store
+
+from fedwmsam.comparison.grid import Member, make_grid
+from fedwmsam.recipes.catalogue import find_recipe
+from fedwmsam.recipes.recipe import Plan
+from fedwmsam.recipes.results import Results
+from fedwmsam.report.formats import markdown_sheet
+from fedwmsam.report.plots import draw_pictures, pictures
+from fedwmsam.report.runs import Run, is_run, read_run
+from fedwmsam.report.sheets import NOTHING, Sheet, number_cell, sheets
+from fedwmsam.report.tables import ACCURACY, make_goal, score, summarise
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, PLANS, PICTURES = ROOT / "RESULTS.md", ROOT / "results" / "plans", ROOT / "docs" / "pictures" / "results"
+QUANTITIES = {"tail": "Mean of the last 10", "last": "Last", "best_on_test": "Best on test (selected on test)"}
+Place = tuple[tuple[str, ...], str]
+"""A cell: its row's values, its column's."""
+DRAWN = ("accuracy-over-rounds", "alpha-over-rounds")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page: the command that made its runs, which these are, and what is made of them."""
+
+    command: str
+    members: Sequence[Member]
+    sheets: Callable[[Path], Sequence[Sheet]]
+    drawn: bool = False
+
+    def text(self, runs: Path) -> str:
+        places = [member.place(runs) for member in self.members]
+        made = [place.name for place in places if is_run(place)]
+        if not made:
+            return f"Not run: `{self.command}` ({len(places)} runs)\n"
+        count = f"{len(places)} runs" if len(made) == len(places) else f"{len(made)} of {len(places)} runs so far"
+        tables = "\n".join(map(markdown_sheet, self.sheets(runs)))
+        listed = ", ".join(f"[{name}](results/runs/{name}.csv)" for name in made)
+        return f"`{self.command}`: {count}\n\n{tables}\n<details><summary>Runs</summary>\n\n{listed}\n\n</details>\n"
+
+    def draw(self, name: str, runs: Path) -> None:
+        found = found_runs(self.members, runs)
+        if self.drawn and found:
+            wanted = [picture for picture in pictures(summarise(found)) if picture[0] in DRAWN]
+            draw_pictures([(f"{name}-{title}", height, drawing) for title, height, drawing in wanted], PICTURES)
+
+
+def found_runs(members: Sequence[Member], runs: Path) -> list[Run]:
+    return [read_run(place) for place in (member.place(runs) for member in members) if is_run(place)]
+
+
+def members_of(plan: str) -> list[Member]:
+    return make_grid(tomllib.loads((PLANS / plan).read_text()), {}).members()
+
+
+def compared(plan: str, baselines: Sequence[str] = (), targets: Sequence[float] = ()) -> Part:
+    """A comparison's tables; its differences to each of the baselines."""
+    members = members_of(plan)
+
+    def made(runs: Path) -> Sequence[Sheet]:
+        found, goal = found_runs(members, runs), make_goal("accuracy", targets)
+        tables = sheets(summarise(found, goal), paper_columns=True)
+        for baseline in baselines:
+            tables.append(sheets(summarise(found, goal, baseline))[-1])
+        return tables
+
+    return Part(f"fedwmsam compare results/plans/{plan}", members, made, drawn=True)
+
+
+def crossed(plan: str, rows: Sequence[str], column: str) -> Part:
+    """A comparison over a grid, by two or more of its options: a table for each way to read a run off."""
+    members = members_of(plan)
+    across = list(dict.fromkeys(key(member.config.flat(), rows, column)[1] for member in members))
+    down = list(dict.fromkeys(key(member.config.flat(), rows, column)[0] for member in members))
+
+    def made(runs: Path) -> Sequence[Sheet]:
+        found = {key(run.config, rows, column): score(run, ACCURACY) for run in found_runs(members, runs)}
+
+        def cell(place: Place, quantity: str) -> str:
+            return number_cell(getattr(found[place], quantity)) if place in found else NOTHING
+
+        header = (*rows, *(f"{column} = {value}" for value in across))
+        return [
+            Sheet(title, header, tuple((*names, *(cell((names, x), quantity) for x in across)) for names in down))
+            for quantity, title in QUANTITIES.items()
+        ]
+
+    return Part(f"fedwmsam compare results/plans/{plan}", members, made)
+
+
+def key(config: Mapping[str, object], rows: Sequence[str], column: str) -> Place:
+    return tuple(str(config[name]) for name in rows), str(config[column])
+
+
+def reproduced(recipe: str, rounds: int, columns: Sequence[str] = ()) -> Part:
+    plan = Plan(find_recipe(recipe), "small", (0,), {"rounds": rounds}, columns)
+    chosen = "".join(f' --column "{column}"' for column in columns)
+    command = f"fedwmsam reproduce {recipe} --rounds {rounds}{chosen}"
+    return Part(command, plan.members(), lambda runs: Results(plan, runs).sheets())
+
+
+PARTS = {
+    "table-1": reproduced("table-1", 500, ["β = 0.1"]),
+    "decay": compared("a.toml", targets=[0.8, 0.84]),
+    "seeds": compared("b.toml", baselines=["fedavg", "scaffold"], targets=[0.8, 0.84]),
+    "table-5": reproduced("table-5", 200),
+    "readings": crossed("d.toml", ["perturbation", "similarity"], "rho"),
+    "table-6": reproduced("table-6", 150),
+    "table-9": reproduced("table-9", 150),
+    "table-1-others": reproduced("table-1", 200, ["β = 0.6", "γ"]),
+    "table-4": reproduced("table-4", 100),
+    "figure-6-clients": reproduced("figure-6-clients", 100),
+    "figure-6-sampling": reproduced("figure-6-sampling", 100),
+    "cifar-10": compared("g.toml"),
+}
+
+
+def rebuilt(page: str, texts: Mapping[str, str]) -> str:
+    for name, text in texts.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            sys.exit(f"{PAGE.name} lacks {begin.strip()} or {end}.")
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    return page
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        runs = store.unpacked(Path(folder))
+        texts = {name: part.text(runs).replace(f"{folder}/", "") for name, part in PARTS.items()}
+        page = PAGE.read_text()
+        if "--check" in sys.argv:
+            sys.exit(
+                0 if rebuilt(page, texts) == page else f"{PAGE.name} is not what `make results` makes of the runs."
+            )
+        for name, part in PARTS.items():
+            print(f"## {name}\n\n{texts[name]}")
+            part.draw(name, runs)
+        PAGE.write_text(rebuilt(page, texts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Runs as small files: `runs.jsonl` says what each is, `runs/NAME.csv` has its columns, a line for each round.
+
+    python results/store.py RUNS [RUNS…]     # add the finished runs of these folders
+
+`unpacked()` makes run folders of them again, as far as a report reads them.
+"""
+
+import csv
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from fedwmsam import toml
+from fedwmsam.report.runs import Run, State, find_runs
+
+HERE = Path(__file__).resolve().parent
+INDEX, COLUMNS = HERE / "runs.jsonl", HERE / "runs"
+KEPT = ("dataset", "data_hash", "partition_hash", "classes")
+"""What is kept of a run's data."""
+SECONDS = ("train_seconds", "evaluate_seconds", "cpu_seconds")
+DIGITS = 6
+
+
+def entries() -> dict[str, dict[str, Any]]:
+    lines = INDEX.read_text().splitlines() if INDEX.exists() else []
+    return {entry["run"]: entry for entry in map(json.loads, lines)}
+
+
+def add(runs: Iterable[Run]) -> list[str]:
+    """Keep those that are over; what is kept already is not touched."""
+    known, added = entries(), []
+    COLUMNS.mkdir(exist_ok=True)
+    for run in runs:
+        name = run.path.name
+        if name in known or not (run.counts or run.state is State.DIVERGED):
+            continue
+        config = {key: value for key, value in run.config.items() if value is not None and key != "data_dir"}
+        status = "completed" if run.state is State.COMPLETED else run.remark
+        data = {key: run.data[key] for key in KEPT if key in run.data}
+        known[name] = {"run": name, "status": status, "config": config, "data": data}
+        write_columns(COLUMNS / f"{name}.csv", run)
+        added.append(name)
+    INDEX.write_text("".join(f"{json.dumps(known[name])}\n" for name in sorted(known)))
+    return added
+
+
+def write_columns(path: Path, run: Run) -> None:
+    rows = [row | timing for row, timing in zip(run.rows, run.timings, strict=True)]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(names)
+        writer.writerows([[short(row.get(name)) for name in names] for row in rows])
+
+
+def short(value: object) -> str:
+    return "" if value is None else f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
+
+
+def unpacked(place: Path) -> Path:
+    for name, entry in entries().items():
+        folder = place / name
+        folder.mkdir()
+        rows = read_columns(COLUMNS / f"{name}.csv")
+        timings = [{key: row.pop(key) for key in ("round", *SECONDS) if key in row} for row in map(dict, rows)]
+        rows = [{key: value for key, value in row.items() if key not in SECONDS} for row in rows]
+        summary = {"status": entry["status"], "rounds": len(rows), "best_round": None}
+        (folder / "config.toml").write_text(toml.dump(entry["config"]))
+        (folder / "data.json").write_text(json.dumps(entry["data"]))
+        (folder / "summary.json").write_text(json.dumps(summary))
+        for file, records in (("metrics.jsonl", rows), ("timings.jsonl", timings)):
+            (folder / file).write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    return place
+
+
+def read_columns(path: Path) -> list[dict[str, Any]]:
+    with path.open(newline="") as file:
+        return [{key: number(text) for key, text in row.items() if text} for row in csv.DictReader(file)]
+
+
+def number(text: str) -> float | int:
+    return int(text) if text.isdigit() else float(text)
+
+
+if __name__ == "__main__":
+    for name in add(find_runs([Path(given) for given in sys.argv[1:]])[0]):
+        print(name)
