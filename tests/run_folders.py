@@ -12,12 +12,12 @@ from fedwmsam.config import resolve
 def write_run(
     path: Path, accuracy: Sequence[float | None], *, status: str | None = "completed", best_round: int | None = None,
     columns: dict[str, Sequence[Any]] | None = None, partition_hash: str = "p", data: dict[str, Any] | None = None,
-    **settings: Any,
+    client_accuracy: Sequence[float | None] | None = None, **settings: Any,
 ) -> Path:  # fmt: skip
     """A run of these test accuracies: a round each, 100 bytes down, 50 up, 7 backprops and 2 s.
 
     `columns` are further ones; in either, `...` is a round without that column. No status: no summary.json. `data` is
-    what data.json holds beside the hashes.
+    what data.json holds beside the hashes, `client_accuracy` what clients.json holds.
     """
     path.mkdir(parents=True)
     settings = {"method": "fedavg", "rounds": len(accuracy)} | settings
@@ -34,4 +34,6 @@ def write_run(
     if status is not None:
         summary = {"status": status, "rounds": len(rows), "best_round": best_round}
         (path / "summary.json").write_text(json.dumps(summary))
+    if client_accuracy is not None:
+        (path / "clients.json").write_text(json.dumps({"round": len(rows), "accuracy": list(client_accuracy)}))
     return path

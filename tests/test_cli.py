@@ -75,7 +75,7 @@ def test_a_run_leaves_a_folder_that_tells_everything(run_folder: Path) -> None:
     checkpoints = {name for name in files if name.startswith("checkpoints/")}
     assert files - checkpoints == {
         "config.toml", "metrics.jsonl", "timings.jsonl", "model.safetensors", "best.safetensors", "summary.json",
-        "data.json",
+        "data.json", "clients.json",
     }  # fmt: skip
     assert checkpoints == {"checkpoints/round-0000003.checkpoint", "checkpoints/memory.rows"}
     lines = rows(run_folder)

@@ -49,6 +49,35 @@ def test_the_metrics_tell_the_worst_client_and_fine_tuning_helps_it(tmp_path):
     assert after.mean() > before.mean() + 0.1
 
 
+def test_a_run_ends_with_every_clients_accuracy(tmp_path):
+    experiment = prepare(resolve({"rounds": 3, "clients": 5, "evaluate_every": 2}))
+    result = experiment.run(experiment.create(tmp_path / "run"))
+    written = json.loads((tmp_path / "run" / "clients.json").read_text())
+    assert written == {"round": 3, "accuracy": list(experiment.examine(result.model)["by_client"].values())}
+    assert min(written["accuracy"]) == result.rows[-1]["worst_client_accuracy"]
+
+
+def test_client_accuracies_are_the_same_however_a_run_came_to_its_end(tmp_path):
+    def run(name, rounds, callback=None, create=False):
+        experiment = prepare(resolve({"rounds": rounds, "clients": 5}))
+        folder = (experiment.create if create else experiment.reopen)(tmp_path / name)
+        experiment.run(folder, [callback] if callback else [])
+        return (tmp_path / name / "clients.json").read_bytes()
+
+    def interrupt(progress):
+        assert not (tmp_path / "extended" / "clients.json").exists(), "that of the earlier end"
+        raise KeyboardInterrupt
+
+    whole = run("whole", 4, create=True)
+    assert run("extended", 2, create=True) != whole
+    with pytest.raises(KeyboardInterrupt):
+        run("extended", 4, interrupt)
+    assert not (tmp_path / "extended" / "clients.json").exists()
+    assert run("extended", 4) == whole
+    (tmp_path / "extended" / "clients.json").unlink()  # as killed after the last round, or from before there was one
+    assert run("extended", 4) == whole
+
+
 def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
     """One epoch at a vanishing step size leaves every client where the global model is."""
     experiment = prepare(resolve({"rounds": 1, "clients": 4}))
@@ -150,6 +179,8 @@ def test_a_client_without_test_samples_has_no_accuracy(cli, tmp_path):
     (tmp_path / "table.csv").write_text("\n".join(rows))
     arguments = ["--dataset", tmp_path / "table.csv", "--partition", "natural", "--model", "linear", "--rounds", "1"]
     assert cli("run", *arguments, "--out", tmp_path, "--name", "r", "-q").code == 0
+    *others, last = json.loads((tmp_path / "r" / "clients.json").read_text())["accuracy"]
+    assert last is None and all(0 <= accuracy <= 1 for accuracy in others) and len(others) == 2
     outcome = cli("evaluate", tmp_path / "r", "--fine-tune", "1")
     assert outcome.code == 0, outcome.err
     assert "–" in outcome.out

@@ -72,7 +72,7 @@ class Experiment:
             run = make_run(
                 self.config, self.config.make_method(), self.task, self.clients, self.test, self.validation, callbacks
             )
-            run.folder, run.breakdown = folder, self.breakdown.columns
+            run.folder, run.breakdown = folder, self.breakdown
             with side_by_side(run, self.config.workers):
                 return execute(run, self.config.flat(), make_reader(self.task))
 

@@ -37,6 +37,8 @@ class Reader(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.texts: dict[str, list[str]] = {}
         self.open: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        """Each table's lines of cells, the title before them."""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -44,6 +46,12 @@ class Reader(HTMLParser):
         if tag not in ("meta", "link", "input"):
             self.open.append(tag)
         self.texts.setdefault(tag, []).append("")
+        if tag == "table":
+            self.tables.append([])
+        elif tag in ("caption", "tr"):
+            self.tables[-1].append([""] if tag == "caption" else [])
+        elif tag in ("th", "td"):
+            self.tables[-1][-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -51,6 +59,8 @@ class Reader(HTMLParser):
     def handle_data(self, data: str) -> None:
         for tag in set(self.open):
             self.texts[tag][-1] += data
+        if self.open and {"caption", "th", "td"} & set(self.open):
+            self.tables[-1][-1][-1] += data
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -71,6 +81,7 @@ def two_methods(tmp_path: Path) -> Path:
     data = {"class_counts": [[3, 0], [1, 2], [0, 4]], "class_names": ["cat", "dog"]}
     for seed in range(2):
         common: dict[str, Any] = {"seed": seed, "data": data, "partition_hash": f"p{seed}", "clients": 3}
+        common["client_accuracy"] = [0.9, 0.2 + seed / 10, 0.7]
         alpha = {"alpha": [0.1, 0.2, 0.3], "worst_client_accuracy": [0.1, 0.1, 0.2 + seed / 10]}
         write_run(tmp_path / f"a{seed}", [0.5, 0.6, 0.7 + seed / 10], **common)
         write_run(tmp_path / f"b{seed}", [0.4, 0.8, 0.9], method="fedwmsam", columns=alpha, **common)
@@ -88,8 +99,8 @@ def test_the_page_holds_every_cell_and_remark_of_the_report(two_methods: Path) -
     assert page.texts["h1"] == ["Accuracy of fedavg and fedwmsam"]
     assert "2 configurations over 2 seeds: 4 runs, 1 run not counted, for the reasons given below." in page.texts["p"]
     assert page.texts["h2"] == [
-        "Results", "Over the rounds", "How α adapts", "The clients served worst", "Differences to fedavg", "Costs",
-        "Partition", "Settings", "Making the runs again", "Environment",
+        "Results", "Over the rounds", "How α adapts", "The clients served worst", "Accuracy by client",
+        "Differences to fedavg", "Costs", "Partition", "Settings", "Making the runs again", "Environment",
     ]  # fmt: skip
 
 
@@ -188,6 +199,86 @@ def test_sweeps_are_drawn_over_the_option(tmp_path: Path) -> None:
     assert page.numbers["charts"][1][0]["x"] == {"rho": [0.01, 0.1, 0.5]}
     assert page.numbers["charts"][1][0]["y"]["tail"]["mean"] == [0.01, 0.1, 0.5]
     assert "Sensitivity to rho" in page.texts["h2"]
+
+
+# Clients
+
+
+def cells_of(page: Reader, title: str) -> list[list[str]]:
+    """The lines of the table with that title."""
+    (text,) = (text for text in page.tables if text[0][0] == title)
+    return text[1:]
+
+
+def test_clients_are_sorted_for_each_seed_before_seeds_are_averaged(tmp_path: Path) -> None:
+    """Who is worst differs between the seeds; of eleven clients the tenth percentile is the second."""
+    served = [0.9, 0.1, 0.3, 0.2, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.85]
+    write_run(tmp_path / "a0", [0.5], client_accuracy=served)
+    write_run(tmp_path / "a1", [0.5], seed=1, client_accuracy=[value + 0.1 for value in served[::-1]])
+    write_run(tmp_path / "b0", [0.5], method="scaffold", client_accuracy=[None, 0.25, 0.5, None])
+    page = read(compared(tmp_path))
+    head, fedavg, scaffold = cells_of(page, "Accuracy over the clients, mean over the seeds")
+    assert head == ["method", "worst", "10%", "lower quartile", "median", "upper quartile", "best"]
+    assert fedavg == ["fedavg", *(f"{mean:.4f} ± 0.0707" for mean in (0.15, 0.25, 0.4, 0.65, 0.8, 0.95))]
+    assert scaffold == ["scaffold", "0.2500", "0.2750", "0.3125", "0.3750", "0.4375", "0.5000"]
+    assert any("no test samples" in text for text in page.texts["li"])
+    first, second = page.numbers["charts"][1]
+    assert first["x"]["share"] == [n / 100 for n in range(101)]
+    low, high = first["y"]["accuracy"]["runs"]
+    assert low[::10] == sorted(served) and high[::10] == pytest.approx([value + 0.1 for value in sorted(served)])
+    assert second["colour"] == 1 and second["y"]["accuracy"]["n"] == 1
+
+
+def test_a_hundred_thousand_clients_take_no_more_room_than_a_hundred(tmp_path: Path) -> None:
+    sizes = []
+    for count in (100, 100_000):
+        path = write_run(tmp_path / str(count) / "a", [0.5], client_accuracy=[n % 997 / 1000 for n in range(count)])
+        assert len(read_run(path).clients) == count
+        sizes.append(len(page_text(compared(tmp_path / str(count)))))
+    assert sizes[1] < sizes[0] + 1000
+
+
+def test_runs_that_kept_no_client_accuracies_are_left_out_and_named(tmp_path: Path) -> None:
+    old = {"worst_client_accuracy": [0.2]}
+    write_run(tmp_path / "a0", [0.5], columns=old, client_accuracy=[0.25, 0.75])
+    for seed in (1, 2):
+        write_run(tmp_path / f"a{seed}", [0.5], columns=old, seed=seed)
+    write_run(tmp_path / "b0", [0.5], columns=old, method="scaffold")
+    page = read(compared(tmp_path))
+    _, fedavg, scaffold = cells_of(page, "Accuracy over the clients, mean over the seeds")
+    assert fedavg[1] == "0.2500" and scaffold == ["scaffold", *"––––––"]
+    remarks = [text for text in page.texts["li"] if "clients.json" in text]
+    assert len(remarks) == 2 and remarks[0].startswith("fedavg, seeds 1, 2: left out here")
+    assert [row["label"] for row in page.numbers["charts"][1]] == ["fedavg"]
+    (tmp_path / "a0" / "clients.json").unlink()
+    page = read(compared(tmp_path))
+    assert "Accuracy by client" in page.texts["h2"] and len(page.numbers["charts"]) == 1
+
+
+def test_runs_that_look_at_no_client_have_no_such_section(tmp_path: Path) -> None:
+    write_run(tmp_path / "a0", [0.5])
+    assert "Accuracy by client" not in read(compared(tmp_path)).texts["h2"]
+
+
+def test_clients_with_names_have_a_column_each_however_they_are_numbered(tmp_path: Path) -> None:
+    names = ["amazon", "dslr", NASTY, "held out"]
+    for seed, order in enumerate(([0, 1, 2, 3], [2, 0, 1, 3])):
+        served = [(0.5, 0.6, 0.7, None)[n] for n in order]
+        data = {"group_names": [names[n] for n in order]}
+        write_run(tmp_path / str(seed), [0.5], seed=seed, data=data, partition="natural", client_accuracy=served)
+    page = read(compared(tmp_path))
+    head, line = cells_of(page, "Accuracy of each client, mean over the seeds")
+    assert head == ["method", *names[:3]]
+    assert line == ["fedavg", "0.5000 ± 0.0000", "0.6000 ± 0.0000", "0.7000 ± 0.0000"]
+    assert any("own group" in text for text in page.texts["p"])
+
+
+def test_many_clients_or_clients_without_names_have_no_column_each(tmp_path: Path) -> None:
+    names = [f"speaker {n}" for n in range(13)]
+    write_run(tmp_path / "many" / "a", [0.5], data={"group_names": names}, client_accuracy=[0.5] * 13)
+    write_run(tmp_path / "nameless" / "a", [0.5], data={"group_names": []}, client_accuracy=[0.5] * 3)
+    for folder in tmp_path.iterdir():
+        assert "Accuracy of each client, mean over the seeds" not in read(compared(folder)).texts["caption"]
 
 
 def test_partitions_are_told_apart_by_their_hash_and_large_ones_shown_in_part(tmp_path: Path) -> None:

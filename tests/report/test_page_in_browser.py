@@ -80,6 +80,7 @@ def synthetic(folder: Path, methods: int, rounds: int, seeds: int) -> Comparison
             write_run(
                 folder / f"{method}-{seed}", accuracy.tolist(), columns=columns, data=data, method=method, seed=seed,
                 partition_hash=f"p{seed}", clients=20,
+                client_accuracy=(accuracy[-1] * dealt.uniform(0.5, 1.1, 20)).tolist(),
             )  # fmt: skip
     return summarise(find_runs([folder])[0], make_goal("accuracy", targets=(0.84, 0.5)), baseline="fedavg")
 
@@ -188,6 +189,37 @@ def test_the_picture_is_read_with_the_keyboard(show: Open, small: tuple[Path, Co
     assert lines(figure) == ["fedavgm", "fedcm", "feddyn"]
 
 
+def test_clients_are_read_from_the_worst_served_to_the_best(show: Open, small: tuple[Path, Comparison]) -> None:
+    path, comparison = small
+    page = show(path)
+    figure = page.locator("section", has=page.locator("#by-client-1")).locator("figure.chart")
+
+    def wanted(share: float) -> list[str]:
+        """Without the page's code: what the run folders say, seed by seed."""
+        found = []
+        for row in comparison.tables[0].rows:
+            values = [np.quantile(score.run.clients, share) for score in row.scores]
+            found.append(f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}")
+        return found
+
+    assert figure.locator(".position").text_content() == "At share of clients 0"
+    assert close(values(figure), wanted(0)) and figure.locator("path.band").count() == 4
+    figure.locator(".plot").focus()
+    for key in ("PageUp", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert figure.locator("[aria-live]").text_content().startswith("share of clients 0.12: fedavg 0.")
+    assert close(values(figure), wanted(0.12))
+    page.keyboard.press("End")
+    assert close(values(figure), wanted(1))
+    figure.get_by_label("Spread").select_option("each seed")
+    assert figure.locator("path.seed").count() == 12
+    figure.get_by_label("fedcm").uncheck()
+    assert lines(figure) == ["fedavg", "fedavgm", "feddyn"]
+    figure.get_by_text("As a table").click()
+    assert figure.locator("tbody tr").count() == 101
+    assert figure.locator("thead th").all_text_contents() == ["share of clients", "fedavg", "fedavgm", "feddyn"]
+
+
 def test_the_map_is_read_with_the_keyboard_and_the_mouse(show: Open, small: tuple[Path, Comparison]) -> None:
     path, comparison = small
     page = show(path)
@@ -281,16 +313,17 @@ def test_awkward_numbers_are_drawn_without_complaint(show: Open, tmp_path: Path)
     (
         write_run(tmp_path / "b", [..., ..., 0.6], method="scaffold", columns={"only": [1, 2, 3]}) / "timings.jsonl"
     ).unlink()
-    write_run(tmp_path / "short", [0.5], method="fedsam", rounds=1)
+    write_run(tmp_path / "short", [0.5], method="fedsam", rounds=1, client_accuracy=[0.5, None])
     comparison = summarise(find_runs([tmp_path])[0], make_goal("accuracy"))
     page = show(write_page(tmp_path / "page.html", comparison))
     drawn = 0
     for figure in page.locator("figure.chart").all():
         figure.get_by_text("As a table").click()
         menus = [figure.locator(f'[data-control="{name}"]') for name in ("column", "axis", "spread", "window")]
-        columns, axes, spreads, _ = ([o.get_attribute("value") for o in menu.locator("option").all()] for menu in menus)
-        for column, axis, spread in itertools.product(columns, axes, spreads):
-            for menu, value in zip(menus, (column, axis, spread, "5"), strict=True):
+        choices = [[o.get_attribute("value") for o in menu.locator("option").all()] for menu in menus]
+        windows = ["5"] if choices.pop() else []  # the picture of the clients has no smoothing
+        for chosen in itertools.product(*choices):
+            for menu, value in zip(menus, [*chosen, *windows], strict=False):
                 menu.evaluate(
                     "(menu, value) => { menu.value = value; menu.dispatchEvent(new Event('change')); }", value
                 )

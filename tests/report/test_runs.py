@@ -71,6 +71,10 @@ def test_a_run_that_has_only_begun_is_empty(tmp_path: Path) -> None:
         ("metrics.jsonl", "3\n", "line 1"),
         ("metrics.jsonl", '{"round": 1, "accuracy": 0.5}\n', "speaks of 2 rounds, metrics.jsonl has 1"),
         ("summary.json", "{", "summary.json"),
+        ("clients.json", "{", "clients.json"),
+        ("clients.json", '{"round": 1, "accuracy": [0.5]}', "is of round 1, metrics.jsonl ends with 2"),
+        ("clients.json", '{"round": 2, "accuracy": [null]}', "holds no accuracies"),
+        ("clients.json", '{"round": 2, "accuracy": 0.5}', "holds no accuracies"),
         ("summary.json", '{"status": "completed", "rounds": 2, "best_round": 9}', "best round 9"),
     ],
 )
@@ -79,6 +83,11 @@ def test_a_damaged_run_says_what_is_wrong(tmp_path: Path, file: str, text: str |
     (path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     run = read_run(path)
     assert run.state == State.DAMAGED and not run.counts and reason in run.remark, run.remark
+
+
+def test_client_accuracies_of_an_end_that_was_overtaken_do_not_count(tmp_path: Path) -> None:
+    assert read_run(write_run(tmp_path / "ended", [0.1], client_accuracy=[0.5, None])).clients[0] == 0.5
+    assert read_run(write_run(tmp_path / "goes on", [0.1], status=None, client_accuracy=[0.5])).clients == ()
 
 
 def test_a_line_cut_short_by_a_crash_is_no_damage(tmp_path: Path) -> None:

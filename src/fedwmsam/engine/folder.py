@@ -1,5 +1,5 @@
 """A run on disk: config.toml, metrics.jsonl, timings.jsonl, checkpoints/ (memory.rows beside them),
-model.safetensors, summary.json.
+model.safetensors, clients.json, summary.json.
 
 Metrics hold only what a rerun reproduces byte for byte; timings live in a file of their own.
 """
@@ -166,7 +166,7 @@ class RunFolder:
 
     def reopen_results(self) -> None:
         """The run goes on: what an earlier end wrote is no longer its outcome."""
-        for name in ("summary.json", "model.safetensors", "best.safetensors"):
+        for name in ("summary.json", "clients.json", "model.safetensors", "best.safetensors"):
             (self.path / name).unlink(missing_ok=True)
 
     def write_json(self, name: str, record: Record) -> None:
@@ -210,7 +210,11 @@ def json_line(record: Record) -> str:
 
 def finite_only(record: Record) -> Record:
     """JSON has no NaN or infinity: they become null."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    return {key: finite(value) for key, value in record.items()}
+
+
+def finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def unused(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunFolder:

@@ -4,13 +4,13 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, on
-from fedwmsam.engine.folder import Record, RunFolder, finite_only, read_lines
+from fedwmsam.engine.folder import Record, RunFolder, finite, finite_only, read_lines
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.rounds import Diverged, Federation, State, first_state, run_round
 from fedwmsam.engine.store import Store
@@ -71,14 +71,23 @@ class Progress:
 Callback = Callable[[Progress], object]
 
 
+class Breakdown(Protocol):
+    """Whom a model serves, told from its outputs for the test data and their targets."""
+
+    def columns(self, outputs: torch.Tensor, targets: torch.Tensor) -> Record:
+        """Further columns of the metrics, such as the worst client's accuracy."""
+
+    def by_client(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The accuracy of every client, NaN for one that has none."""
+
+
 @dataclass
 class Run:
     federation: Federation
     plan: Plan
     test: Samples | None = None
     validation: Samples | None = None
-    breakdown: Callable[[torch.Tensor, torch.Tensor], Record] | None = None
-    """(test outputs, test targets) → further columns, such as the worst client's accuracy."""
+    breakdown: Breakdown | None = None
     pool: Pool | None = None
     folder: RunFolder | None = None
     callbacks: Sequence[Callback] = ()
@@ -172,7 +181,7 @@ class Run:
         if self.test is not None:
             outputs, targets = task.outputs_of(w, state.buffers, self.test)
             record |= measure(task.objective, outputs, targets)
-            record |= self.breakdown(outputs, targets) if self.breakdown else {}
+            record |= self.breakdown.columns(outputs, targets) if self.breakdown else {}
         return finite_only(record)
 
     def keep_best(self, state: State, record: Record) -> None:
@@ -254,6 +263,8 @@ class Run:
         best = self.best_model()
         if best is not None:
             checkpoint.write_tensors(folder.path / "best.safetensors", best)
+        if self.breakdown and self.test is not None:
+            folder.write_json("clients.json", self.client_accuracies(self.breakdown, self.test))
         last = self.history[-1] if self.history else {}
         summary = {
             "status": self.status,
@@ -261,6 +272,12 @@ class Run:
             "best_round": self.best.round if self.best else None,
         }
         folder.write_json("summary.json", summary | {f"last_{k}": v for k, v in last.items() if k != "round"})
+
+    def client_accuracies(self, breakdown: Breakdown, test: Samples) -> Record:
+        """Of the last model. A pass of its own: a run resumed after its last round has no outputs to reuse."""
+        outputs, targets = self.federation.task.outputs_of(self.state.server["w"], self.state.buffers, test)
+        accuracies = breakdown.by_client(outputs, targets).tolist()
+        return {"round": self.state.round, "accuracy": [finite(accuracy) for accuracy in accuracies]}
 
 
 def kept_state(federation: Federation, state: State) -> Checkpoint:

@@ -175,7 +175,7 @@ class Chart {
     this.entries = [...figure.querySelectorAll("fieldset li")];
     this.boxes = this.entries.map((entry) => entry.querySelector("input"));
     this.details = figure.querySelector("details");
-    this.position = null; // of the read-out, on the axis; null is the end
+    this.position = null; // of the read-out, on the axis; null is where reading begins
     this.listen();
   }
 
@@ -342,7 +342,8 @@ class Chart {
   }
 
   stop() {
-    return this.position === null ? this.stops.length - 1 : this.nearestStop(this.x(this.position));
+    if (this.position !== null) return this.nearestStop(this.x(this.position));
+    return this.axis.dataset.first !== undefined ? 0 : this.stops.length - 1;
   }
 
   // The values at the position: in the legend, as dots on the lines, and in words.

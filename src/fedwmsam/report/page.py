@@ -13,11 +13,11 @@ from pathlib import Path
 
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
-from fedwmsam.report import page_data
+from fedwmsam.report import page_clients, page_data
 from fedwmsam.report.formats import write
 from fedwmsam.report.page_commands import command
 from fedwmsam.report.page_environment import environment
-from fedwmsam.report.page_figures import curve_figure, map_figure, sweep_figure
+from fedwmsam.report.page_figures import client_figure, curve_figure, map_figure, sweep_figure
 from fedwmsam.report.page_markup import Html, data_block, element, joined
 from fedwmsam.report.page_tables import LENGTHS, frame, ledger, partition_sheet, settings_block, sheet_block, word_block
 from fedwmsam.report.plots import COLOURS, SCHEDULES, window_of, words
@@ -185,12 +185,23 @@ def pictures(table: Table, goal: Goal, numbers: Numbers) -> Iterator[Section]:
     clients = [name for name in CLIENT_COLUMNS if name in columns]
     if CLIENT_COLUMNS[0] in clients:
         yield Section("clients", "The clients served worst", chart(clients, window_of(table, clients[0])))
+    if page_clients.is_known(table):
+        yield Section("by-client", "Accuracy by client", client_block(table, numbers))
     for place, sweep in enumerate(sweeps(table), start=1):
         lines = page_data.sweep_lines(sweep)
         numbers.charts.append(lines)
         what = f"{words(goal.metric)}, mean of last {table.evaluations}"
         figure = sweep_figure(len(numbers.charts) - 1, lines, sweep.option, what)
         yield Section(f"sweep-{place}", f"Sensitivity to {sweep.option}", figure)
+
+
+def client_block(table: Table, numbers: Numbers) -> Html:
+    parts = [element("p", page_clients.meaning(table))]
+    lines = page_clients.client_lines(table)
+    if lines:
+        numbers.charts.append(lines)
+        parts.append(client_figure(len(numbers.charts) - 1, lines))
+    return joined([*parts, *map(sheet_block, page_clients.client_sheets(table))])
 
 
 def partition_block(table: Table, dealt: Sequence[page_data.Dealt], numbers: Numbers) -> Html:

@@ -22,7 +22,7 @@ def curve_figure(place: int, rows: Sequence[Record], columns: Sequence[str], win
         select("column", "Show", [element("option", words(name), value=name) for name in columns]),
         select("axis", "Against", [axis_option(axis, axes[axis]) for axis in known]),
         select("window", "Smoothing", [window_option(size, size == window) for size in WINDOWS]),
-        select("spread", "Spread", [element("option", label, value=key) for key, label in SPREADS.items()]),
+        spread_select(),
         element(
             "label", element("input", type="checkbox", data_control="zoom", checked=window > 1), "Zoom past the start"
         ),
@@ -40,6 +40,17 @@ def sweep_figure(place: int, rows: Sequence[Record], option: str, column: str) -
         select("axis", "Against", [element("option", option, value=option, data_exact=True, data_log=logarithmic)]),
     ]
     return chart_figure(place, rows, range(len(rows)), controls, f"{column} over {option}")
+
+
+def client_figure(place: int, rows: Sequence[Record]) -> Html:
+    """Accuracy over the clients, sorted; reading begins with the worst served."""
+    axis = element("option", "share of clients", value="share", data_exact=True, data_first=True)
+    controls = [
+        select("column", "Show", [element("option", "accuracy of the last model", value="accuracy")]),
+        select("axis", "Against", [axis]),
+        spread_select(),
+    ]
+    return chart_figure(place, rows, range(len(rows)), controls, "accuracy over the clients, worst served first")
 
 
 def chart_figure(place: int, rows: Sequence[Record], own: Sequence[int], controls: Sequence[Html], what: str) -> Html:
@@ -79,6 +90,10 @@ def select(control: str, label: str, options: Sequence[Html]) -> Html:
     """A choice; without one it is not shown."""
     menu = element("select", *options, data_control=control)
     return element("label", element("span", label), menu, hidden=len(options) == 1)
+
+
+def spread_select() -> Html:
+    return select("spread", "Spread", [element("option", label, value=key) for key, label in SPREADS.items()])
 
 
 def axis_option(axis: str, label: str) -> Html:

@@ -51,6 +51,8 @@ class Run:
     rows: Sequence[Record] = ()
     timings: Sequence[Record] = ()
     best_round: int | None = None
+    clients: Sequence[float] = ()
+    """Every client's accuracy at the end, NaN for one that has none; empty if the run did not keep them."""
 
     @property
     def counts(self) -> bool:
@@ -127,7 +129,7 @@ def folders(place: Path, depth: int) -> Iterator[Path]:
 def read_run(path: Path) -> Run:
     """A run folder, whatever became of it: what can be read is kept, what cannot is the remark."""
     run = Run(path)
-    for part in (read_config, read_history, read_outcome):
+    for part in (read_config, read_history, read_outcome, read_clients):
         try:
             run = part(run)
         except InputError as error:
@@ -181,6 +183,20 @@ def read_outcome(run: Run) -> Run:
         return replace(run, state=state, best_round=best)
     state = State.DIVERGED if status.startswith(State.DIVERGED) else State.STOPPED
     return replace(run, state=state, remark=status, best_round=best)
+
+
+def read_clients(run: Run) -> Run:
+    path = run.path / "clients.json"
+    if not run.counts or not path.exists():
+        return run
+    record = read_object(path)
+    if record.get("round") != len(run.rows):
+        raise InputError(f"{path} is of round {record.get('round')}, metrics.jsonl ends with {len(run.rows)}")
+    accuracies = record.get("accuracy")
+    clients = [number(accuracy) for accuracy in accuracies] if isinstance(accuracies, list) else []
+    if not any(map(math.isfinite, clients)):
+        raise InputError(f"{path} holds no accuracies")
+    return replace(run, clients=clients)
 
 
 def read_object(path: Path) -> Record:
