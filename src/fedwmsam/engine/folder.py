@@ -210,7 +210,15 @@ def json_line(record: Record) -> str:
 
 def finite_only(record: Record) -> Record:
     """JSON has no NaN or infinity: they become null."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    return {key: finite(value) for key, value in record.items()}
+
+
+def finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return finite_only(value)
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def unused(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunFolder:
