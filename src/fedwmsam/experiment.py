@@ -60,7 +60,8 @@ class Experiment:
         for key in ("data_hash", "partition_hash"):
             if before.get(key) != now[key]:
                 raise InputError(
-                    f"The data have changed since {path} was begun ({key.replace('_', ' ')}); start a new run."
+                    f"The data have changed since {path} was begun ({key.replace('_', ' ')}); put the old ones "
+                    "back, or start a new run."
                 )
 
     def description(self) -> dict[str, Any]:

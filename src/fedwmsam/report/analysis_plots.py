@@ -46,7 +46,7 @@ def draw_eigenvalues(found: Sequence[RoundFlatness], figure: "Figure") -> None:
         axes.plot(rounds, values.mean(axis=1), label="mean of single clients", **style(1))
         low, high = np.quantile(values, [0.1, 0.9], axis=1)
         axes.fill_between(rounds, low, high, color=COLOURS[1], alpha=0.2, linewidth=0)
-    axes.set(xlabel="round", ylabel="largest eigenvalue", yscale="log")
+    axes.set(xlabel="round", ylabel="largest eigenvalue", ylim=(0, None))
     axes.grid()
     add_legend(figure, axes, "band: 10 to 90 % of the clients" if found[0].clients else "")
 
@@ -56,7 +56,7 @@ def draw_rises(found: Sequence[RoundFlatness], figure: "Figure") -> None:
     for number, rise in enumerate(found[0].all.sharpness):
         values = [one.all.sharpness[number].worst for one in found]
         axes.plot([one.round for one in found], values, label=rise_name(rise.rho), **style(number))
-    axes.set(xlabel="round", ylabel="largest rise of the loss", yscale="log")
+    axes.set(xlabel="round", ylabel="largest rise of the loss", ylim=(0, None))
     axes.grid()
     add_legend(figure, axes, "all clients' loss")
 

@@ -69,7 +69,8 @@ def curvature_notes(named: Sequence[Named], settings: Record) -> Iterator[str]:
         sizes = [client.samples for client in clients]
         yield (
             f"Single clients: {len(named[0][1].clients)} of them, {min(sizes):,} to {max(sizes):,} samples each; mean "
-            "(lowest to highest). Their mean λ₁ is never below that of all clients' loss on the same samples."
+            "(lowest to highest). Over all clients, if they have as many samples each, the mean λ₁ is never below the "
+            "λ₁ of their common loss."
         )
     if not all(one.converged for _, entry in named for one in (entry.all, *entry.clients.values())):
         yield "Some eigenvalues did not converge; the file says how far off each may be (residuals)."
@@ -157,8 +158,8 @@ def seeds_sheet(table: Table) -> Sheet | None:
         notes.append("Not all were measured with the same settings (samples, seed, radii …): they do not compare.")
     scope = known[0][0]
     notes += [
-        "λ₁: largest eigenvalue of the Hessian of the training loss. A rise is the largest found within the distance ρ; "
-        "the adaptive ball follows the weights' sizes. Lower is flatter.",
+        "λ₁: largest eigenvalue of the Hessian of the training loss. A rise is the largest found within the distance "
+        "ρ; the adaptive ball follows the weights' sizes. Lower is flatter.",
         f"On {known[0][1].all.samples:,} training samples and {scope.get('clients') or 'all'} single clients; mean ± "
         "standard deviation (n − 1) over the seeds.",
     ]
