@@ -120,50 +120,59 @@ def subscript(number: int) -> str:
 # Rows of a report
 
 
-def measured(run: Run) -> tuple[Record, RoundFlatness] | None:
-    """What is known of a run's last measured model."""
+Measured = tuple[Record, RoundFlatness]
+"""With which settings, and what was found."""
+
+
+def measured(run: Run) -> list[Measured]:
+    """What is known of a run's last measured model; nothing if none was measured."""
     path = run.path / "analysis" / FILE
     if not path.exists():
-        return None
+        return []
     settings, rounds = read_flatness(path)
-    return settings, list(rounds)[-1]
+    return [(settings, one) for one in list(rounds)[-1:]]
+
+
+def measured_rows(table: Table, complain: Callable[[str], None]) -> dict[str, list[Measured]]:
+    """Each row's, over those of its seeds that were measured; rows without any are left out."""
+    found: dict[str, list[Measured]] = {}
+    for row in table.rows:
+        for score in row.scores:
+            try:
+                found.setdefault(row.label, []).extend(measured(score.run))
+            except InputError as error:
+                complain(f"{row.label}, seed {score.run.seed}: {error}")
+    return {label: of for label, of in found.items() if of}
 
 
 def seeds_sheet(table: Table) -> Sheet | None:
-    """Each row over those of its seeds whose flatness was measured; None if it was of none."""
-    rows, notes, known = [], [], []
-    for row in table.rows:
-        found = []
-        for score in row.scores:
-            try:
-                one = measured(score.run)
-            except InputError as error:
-                notes.append(f"{row.label}, seed {score.run.seed}: {error}")
-                continue
-            if one is not None:
-                found.append(one)
-        known += found
-        if found:
-            rows.append((row.label, found))
-    if not known:
+    """Flatness over the seeds, None if it was never measured."""
+    notes: list[str] = []
+    rows = measured_rows(table, notes.append)
+    if not rows:
         return None
-    radii = {kind: [rise.rho for rise in getattr(known[0][1].all, kind)] for kind in ("sharpness", "adaptive")}
+    known = [one for found in rows.values() for one in found]
+    example = known[0][1].all
+    radii = {kind: [rise.rho for rise in getattr(example, kind)] for kind in ("sharpness", "adaptive")}
     header = (
         "method", "seeds", "round", "loss", "λ₁", "trace", "λ₁ of single clients",
         *(f"rise within ρ = {rho:g}" for rho in radii["sharpness"]),
         *(f"adaptive, ρ = {rho:g}" for rho in radii["adaptive"]),
     )  # fmt: skip
-    cells = tuple((label, str(len(found)), *seeds_cells([one for _, one in found], radii)) for label, found in rows)
+    cells = tuple(
+        (label, str(len(found)), *seeds_cells([one for _, one in found], radii)) for label, found in rows.items()
+    )
     if len({str(settings) for settings, _ in known}) > 1:
-        notes.append("Not all were measured with the same settings (samples, seed, radii …): they do not compare.")
-    scope = known[0][0]
+        notes.append("Not all were measured with the same settings (samples, seed, radii …): those do not compare.")
+    if len({one.round for _, one in known}) > 1:
+        notes.append("Not all were measured after the same number of rounds: those do not compare.")
     notes += [
         "λ₁: largest eigenvalue of the Hessian of the training loss. A rise is the largest found within the distance "
         "ρ; the adaptive ball follows the weights' sizes. Lower is flatter.",
-        f"On {known[0][1].all.samples:,} training samples and {scope.get('clients') or 'all'} single clients; mean ± "
-        "standard deviation (n − 1) over the seeds.",
+        f"On {example.samples:,} of {example.of:,} training samples and {len(known[0][1].clients)} single clients; "
+        "mean ± standard deviation (n − 1) over the seeds.",
     ]
-    return Sheet("Flatness of the last model", header, cells, tuple(notes))
+    return Sheet("Flatness of the last model that was measured", header, cells, tuple(notes))
 
 
 def seeds_cells(found: Sequence[RoundFlatness], radii: dict[str, list[float]]) -> Iterator[str]:
