@@ -63,6 +63,14 @@ def test_flatness_over_rounds_is_written_beside_the_run_and_shown(cli: Cli, runs
     assert (runs / "fedavg" / "analysis" / "largest-eigenvalue-over-rounds.png").exists()
 
 
+def test_eigenvalues_alone(cli: Cli, runs: Path) -> None:
+    outcome = cli("analyse", "flatness", runs / "fedavg", "--rounds", "2,5", *FEW, "--rho", "", "--adaptive-rho", "")
+    assert outcome.code == 0 and "Curvature" in outcome.out and "Rise of the loss" not in outcome.out
+    assert [path.name for path in (runs / "fedavg" / "analysis").glob("*.png")] == [
+        "largest-eigenvalue-over-rounds.png"
+    ]
+
+
 def test_the_runs_own_model_and_data_are_what_is_measured(cli: Cli, runs: Path) -> None:
     cli("analyse", "flatness", runs / "fedavg", *FEW, "--samples", "all", "--clients", "all", "--quiet")
     (found,) = rounds_of(runs / "fedavg" / "analysis" / "flatness.json")

@@ -64,6 +64,15 @@ def test_the_line_between_two_models_ends_at_both_and_knows_its_barrier() -> Non
     assert found.barrier == pytest.approx(1.0, abs=1e-2), "at 0 the well's hill of 1 above the line from −0.1 to 0.1"
 
 
+def test_by_default_both_models_are_on_the_line() -> None:
+    first, second = network(), network()
+    with torch.no_grad():
+        second[0].bias.add_(1.0)
+    for plane in (False, True):
+        found = measure_landscape(first, X, Y, other=second, plane=plane)
+        assert np.isclose(found.x, 0, atol=1e-12).any() and np.isclose(found.x, 1).any()
+
+
 def test_running_statistics_go_along_between_two_models_but_not_beyond() -> None:
     def model(mean: float) -> nn.Module:
         made = nn.Sequential(nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3))

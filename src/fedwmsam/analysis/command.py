@@ -87,7 +87,7 @@ def landscape(
     to: Annotated[Path | None, typer.Option(help="Another run: follow the line to its last model.")] = None,
     plane: Annotated[bool, typer.Option("--plane", help="A plane instead of a line.")] = False,
     round: Annotated[str, typer.Option(help="last, or a round the run kept.")] = "last",
-    points: Annotated[int | None, typer.Option(min=2, help="Along each axis.", show_default="41; plane 25")] = None,
+    points: Annotated[int | None, typer.Option(min=2, help="Along each axis.", show_default="43; plane 25")] = None,
     reach: Annotated[float, typer.Option(help="How far to go; 1: as far as the filters are long.")] = 1.0,
     samples: SamplesOption = "5000",
     clients: Annotated[

@@ -27,7 +27,8 @@ from fedwmsam.training.task import Task, calm_torch
 from fedwmsam.training.vectors import Vectors
 
 EVERYBODY = "all clients"
-LINE_POINTS, PLANE_POINTS = 41, 25
+LINE_POINTS, PLANE_POINTS = 43, 25
+"""Both 1 more than a multiple of 6: then a line between two models has a point at each of them."""
 REACH = 1.0
 """How far random directions are followed both ways: at 1, a shift is as long as the filters themselves."""
 BEYOND = 0.25

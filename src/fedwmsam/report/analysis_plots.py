@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+GROUP_COLOURS = (*COLOURS, "#882255", "#F0E442")
+"""For dots, which may be paler than lines: ten classes then have a colour each."""
 LEVELS = 14
 """Lines of equal loss."""
 PANEL = 1.75
@@ -30,11 +32,13 @@ def flatness_pictures(found: Sequence[RoundFlatness]) -> list[Picture]:
     if len(found) < 2:
         return []
     names = ["all clients", "mean of single clients"] if found[0].clients else ["all clients"]
-    return [
-        ("largest-eigenvalue-over-rounds", 2.0 + legend_height(names), partial(draw_eigenvalues, found)),
-        ("sharpness-over-rounds", 2.0 + legend_height([rise_name(rise.rho) for rise in found[0].all.sharpness]),
-         partial(draw_rises, found)),
-    ]  # fmt: skip
+    pictures: list[Picture] = [
+        ("largest-eigenvalue-over-rounds", 2.0 + legend_height(names), partial(draw_eigenvalues, found))
+    ]
+    radii = [rise_name(rise.rho) for rise in found[0].all.sharpness]
+    if radii:
+        pictures.append(("sharpness-over-rounds", 2.0 + legend_height(radii), partial(draw_rises, found)))
+    return pictures
 
 
 def draw_eigenvalues(found: Sequence[RoundFlatness], figure: "Figure") -> None:
@@ -183,10 +187,10 @@ def scatter(axes: "Axes", record: Record, by: str, class_names: Sequence[str]) -
     """Colours and markers together tell more groups apart than either; of many clients only some can be."""
     points, labels = np.array(record["points"]), np.array(record["classes" if by == "class" else "clients"])
     for number, label in enumerate(np.unique(labels)):
-        own, lap = labels == label, number // len(COLOURS)
+        own, lap = labels == label, number // len(GROUP_COLOURS)
         name = class_name(int(label), class_names) if by == "class" else None
         axes.scatter(
-            points[own, 0], points[own, 1], s=3, color=COLOURS[number % len(COLOURS)], linewidths=0,
+            points[own, 0], points[own, 1], s=3, color=GROUP_COLOURS[number % len(GROUP_COLOURS)], linewidths=0,
             marker=MARKERS[(number + lap) % len(MARKERS)], label=name,
         )  # fmt: skip
     axes.set(xticks=[], yticks=[])

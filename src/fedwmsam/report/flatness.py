@@ -36,8 +36,8 @@ def with_error(estimate: Estimate) -> str:
 
 
 def flatness_sheets(named: Sequence[Named], settings: Record) -> list[Sheet]:
-    """Curvature, rises, and what the numbers were taken from."""
-    return [curvature_sheet(named, settings), rise_sheet(named)]
+    """Curvature, and rises if any were wanted."""
+    return [curvature_sheet(named, settings), *(sheet for sheet in [rise_sheet(named)] if sheet.rows)]
 
 
 def curvature_sheet(named: Sequence[Named], settings: Record) -> Sheet:
@@ -63,7 +63,9 @@ def curvature_notes(named: Sequence[Named], settings: Record) -> Iterator[str]:
         f"All clients: {found.samples:,} of {found.of:,} training samples, each counting alike, in batches of "
         f"{found.batch_size:,}; without augmentation, dropout and weight decay; seed {settings['seed']}."
     )
-    yield f"Trace ± standard error of {settings['probes']} random probes; {found.parameters:,} weights."
+    probes = settings["probes"]
+    error = f"± standard error of {probes} random probes" if probes > 1 else "of one random probe, its error unknown"
+    yield f"Trace: {'exact' if found.trace_is_exact else error}; {found.parameters:,} weights."
     clients = [client for _, one in named for client in one.clients.values()]
     if clients:
         sizes = [client.samples for client in clients]
