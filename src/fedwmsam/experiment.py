@@ -47,14 +47,22 @@ class Experiment:
     def reopen(self, path: Path) -> RunFolder:
         """The folder of an earlier run of this configuration; its data must be what they were."""
         folder = RunFolder.open(path)
+        try:
+            self.check_data(path)
+        except InputError:
+            folder.close()
+            raise
+        return folder
+
+    def check_data(self, path: Path) -> None:
+        """Raise InputError unless the run in this folder had these data, dealt out like this."""
         before, now = read_json(path / "data.json"), self.description()
         for key in ("data_hash", "partition_hash"):
             if before.get(key) != now[key]:
-                folder.close()
                 raise InputError(
-                    f"The data have changed since {path} was begun ({key.replace('_', ' ')}); start a new run."
+                    f"The data have changed since {path} was begun ({key.replace('_', ' ')}); put the old ones "
+                    "back, or start a new run."
                 )
-        return folder
 
     def description(self) -> dict[str, Any]:
         """What the run trains on, for whoever reads its folder."""

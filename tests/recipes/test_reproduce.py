@@ -142,6 +142,17 @@ def test_a_dry_runs_commands_are_the_runs(cli: Cli, tmp_path: Path, monkeypatch:
         assert (place, folder) == (tmp_path / "runs", member.folder)
 
 
+def test_a_figure_of_embeddings_comes_with_its_numbers(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli("reproduce", "figure-12", *TINY[:1], "1", *TINY[2:], "--out", tmp_path)
+    assert outcome.code == 0, outcome.err
+    assert (tmp_path / "figure-12-small" / "embeddings.png").exists()
+    rows = [line for line in outcome.out.partition("Clusters by class")[2].splitlines() if line.startswith("│ ")]
+    assert len(rows) == 10 and rows[-1].startswith("│ FedWMSAM")
+    folder = Plan(RECIPES["figure-12"], "small", overrides=tiny_plan().overrides | {"rounds": 1}).members()[-1].folder
+    (found,) = json.loads((tmp_path / "runs" / folder / "analysis" / "embedding.json").read_text())["rounds"]
+    assert f"{found['scores'][0]['silhouette']:.4f}" in rows[-1] and found["clients"] is None, "of test samples"
+
+
 def test_a_figure_names_its_pictures(cli: Cli, tmp_path: Path) -> None:
     assert "; draws accuracy-over-clients" in cli("reproduce", "figure-6-clients", "--dry-run", "--out", tmp_path).out
 
@@ -152,7 +163,7 @@ def test_a_figure_names_its_pictures(cli: Cli, tmp_path: Path) -> None:
         (["tabel-5"], "Unknown recipe 'tabel-5'. Did you mean 'table-5'?"),
         (["table-5", "--scale", "papr"], "Unknown scale 'papr'. Did you mean 'paper'?"),
         (["--scale", "big"], "Unknown scale 'big'."),
-        (["figure-5"], "figure-5 cannot be run: t-SNE needs the analysis of embeddings, not written yet."),
+        (["figure-1"], "figure-1 cannot be run: a drawing, nothing is measured."),
         (["table-6", "--set", "rho=0.1"], "table-6 itself sets rho"),
         (["table-5", "--set", "rhoo=0.1"], "Did you mean 'rho'?"),
         (["table-5", "--seeds", "0"], "seeds must be"),

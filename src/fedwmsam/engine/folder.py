@@ -214,6 +214,10 @@ def finite_only(record: Record) -> Record:
 
 
 def finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return finite_only(value)
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -18,6 +18,7 @@ from fedwmsam.recipes.quantities import ACCURACY, Quantity
 
 if TYPE_CHECKING:
     from fedwmsam.recipes.drawing import Curves, Lines
+    from fedwmsam.recipes.embeddings import Embeddings
     from fedwmsam.recipes.results import Results
     from fedwmsam.report.sheets import Sheet
 
@@ -69,7 +70,7 @@ class Recipe:
     """The contender that the others are measured against."""
     views: tuple[tuple[str, ...], ...] = ()
     """Tables of some of the contenders each; none: one table of all."""
-    pictures: "tuple[Curves | Lines, ...]" = ()
+    pictures: "tuple[Curves | Lines | Embeddings, ...]" = ()
     analyses: "tuple[Callable[[Results], Sheet], ...]" = ()
     """Further tables."""
     remarks: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from pathlib import Path
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.report import page_clients, page_data
+from fedwmsam.report.flatness import seeds_sheet
 from fedwmsam.report.formats import write
 from fedwmsam.report.page_commands import command
 from fedwmsam.report.page_environment import environment
@@ -167,6 +168,9 @@ def table_parts(table: Table, alone: Comparison, paper_columns: bool, numbers: N
     if table.scores:
         costs = [ledger(table), *([targets] if targets else [])]
         yield Section("costs", "Costs", joined(sheet_block(sheet, LENGTHS) for sheet in costs))
+    flat = seeds_sheet(table)
+    if flat is not None:
+        yield Section("flatness", "Flatness", sheet_block(flat))
     dealt = page_data.partitions(table)
     if dealt:
         yield Section("partition", "Partition", partition_block(table, dealt, numbers))

@@ -1,0 +1,229 @@
+"""`fedwmsam analyse`: what a run's models are like. Each command reads its options; what it does lives elsewhere."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedwmsam.errors import InputError
+
+if TYPE_CHECKING:
+    from fedwmsam.analysis.saved import SavedRun
+
+# The commands import what they need when they run, so that `--help` does not wait for PyTorch.
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Look into the models of runs: flatness, loss landscapes, embeddings.",
+)
+RunsArgument = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")]
+RoundsOption = Annotated[str, typer.Option(help="last, all, or rounds the run kept, such as 10,100.")]
+SamplesOption = Annotated[str, typer.Option(help="Training samples, of all clients and of each: a number or all.")]
+ClientsOption = Annotated[str, typer.Option(help="Single clients: a number, 0 or all.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Key of samples and directions.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Samples at a time; changes memory, not results.")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="Folder for results, one below for each run.", show_default="RUN/analysis")
+]
+FormatOption = Annotated[str, typer.Option(help="Of the pictures: png, svg or pdf.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+@app.command()
+def flatness(
+    runs: RunsArgument,
+    rounds: RoundsOption = "last",
+    samples: SamplesOption = "5000",
+    clients: ClientsOption = "10",
+    eigenvalues: Annotated[int, typer.Option(help="How many of the largest of the Hessian.")] = 5,
+    probes: Annotated[int, typer.Option(help="Random vectors for the trace.")] = 30,
+    rho: Annotated[str, typer.Option(metavar="A,B,…", help="Radii in which the loss may rise.")] = "0.01,0.05,0.1",
+    adaptive_rho: Annotated[str, typer.Option(metavar="A,B,…", help="Radii in units of the weights.")] = "0.1,0.5,1",
+    steps: Annotated[int, typer.Option(help="Steps of ascent from each start.")] = 10,
+    directions: Annotated[int, typer.Option(help="Random directions for the average rise.")] = 20,
+    seed: SeedOption = 0,
+    batch_size: BatchOption = 1000,
+    out: OutOption = None,
+    format: FormatOption = "png",
+    quiet: QuietOption = False,
+) -> None:
+    """Measure how flat the loss is at a run's models: for all clients together and for single ones.
+
+    Largest eigenvalues and trace of the Hessian, and how much the loss rises near the model, with the error of each.
+    What was measured before with the same options is not measured again. docs/flatness.md explains the numbers.
+
+    Examples:
+
+    - `fedwmsam analyse flatness runs/fedavg runs/fedwmsam`
+    - `fedwmsam analyse flatness runs --rounds 10,50,100 --clients all`
+    - `fedwmsam analyse flatness runs/fedwmsam --rho 0.05 --eigenvalues 1 --clients 0`
+    """
+    from dataclasses import asdict
+
+    from fedwmsam.analysis.flatness import Wanted
+    from fedwmsam.analysis.run_flatness import FILE, Scope, run_flatness
+    from fedwmsam.report.analysis_plots import flatness_pictures
+    from fedwmsam.report.flatness import flatness_sheets
+
+    wanted = Wanted(
+        eigenvalues, probes, radii("--rho", rho), radii("--adaptive-rho", adaptive_rho), steps, directions, seed
+    )
+    scope = Scope(number("--samples", samples, 1), number("--clients", clients, 0), batch_size)
+    work = Work(runs, out, format, quiet)
+    named = []
+    for run, place, say in work:
+        found = run_flatness(run, run.rounds(rounds), wanted, scope, place, say)
+        named += [(run.path.name, one) for one in found]
+        work.written.append(place / FILE)
+        work.draw(flatness_pictures(found), place)
+    work.show(flatness_sheets(named, asdict(wanted)))
+
+
+@app.command()
+def landscape(
+    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    to: Annotated[Path | None, typer.Option(help="Another run: follow the line to its last model.")] = None,
+    plane: Annotated[bool, typer.Option("--plane", help="A plane instead of a line.")] = False,
+    round: Annotated[str, typer.Option(help="last, or a round the run kept.")] = "last",
+    points: Annotated[int | None, typer.Option(min=2, help="Along each axis.", show_default="43; plane 25")] = None,
+    reach: Annotated[float, typer.Option(help="How far to go; 1: as far as the filters are long.")] = 1.0,
+    samples: SamplesOption = "5000",
+    clients: Annotated[
+        str | None, typer.Option(help="Single clients: a number or all.", show_default="10; plane 0")
+    ] = None,
+    seed: SeedOption = 0,
+    batch_size: BatchOption = 1000,
+    out: OutOption = None,
+    format: FormatOption = "png",
+    quiet: QuietOption = False,
+) -> None:
+    """Draw the loss around a run's model, or on the way to another run's.
+
+    Directions are random with normalised filters. Writes the losses as JSON and CSV, and pictures.
+
+    Examples:
+
+    - `fedwmsam analyse landscape runs/fedwmsam`
+    - `fedwmsam analyse landscape runs/fedwmsam --plane --reach 0.5`
+    - `fedwmsam analyse landscape runs/fedavg --to runs/fedwmsam`
+    """
+    from fedwmsam.analysis.run_flatness import Scope
+    from fedwmsam.analysis.run_landscape import run_landscape
+    from fedwmsam.analysis.saved import SavedRun
+    from fedwmsam.report.analysis_plots import landscape_pictures
+    from fedwmsam.report.flatness import landscape_sheet
+
+    scope = Scope(
+        number("--samples", samples, 1), number("--clients", clients or ("0" if plane else "10"), 0), batch_size
+    )
+    work = Work([run], out, format, quiet)
+    for saved, place, say in work:
+        if len(chosen := saved.rounds(round)) != 1:
+            raise InputError(f"--round must be last or one round, not {round!r}.")
+        found = run_landscape(
+            saved, chosen[0], scope, SavedRun(to) if to else None, place, say=say, plane=plane, points=points,
+            reach=reach, seed=seed,
+        )  # fmt: skip
+        work.written += found.files
+        work.draw(landscape_pictures(found.landscape, found.name), place)
+        work.show([landscape_sheet(saved.path.name, found)])
+
+
+@app.command()
+def embedding(
+    runs: RunsArgument,
+    rounds: RoundsOption = "last",
+    data: Annotated[str, typer.Option(help="train: what the clients hold; test.")] = "train",
+    samples: Annotated[str, typer.Option(help="A number or all.")] = "2000",
+    layer: Annotated[str | None, typer.Option(help="Whose inputs.", show_default="the last linear one")] = None,
+    perplexity: Annotated[float, typer.Option(help="Of t-SNE: about how many neighbours count.")] = 30.0,
+    seed: SeedOption = 0,
+    batch_size: BatchOption = 1000,
+    out: OutOption = None,
+    format: FormatOption = "png",
+    quiet: QuietOption = False,
+) -> None:
+    """Lay out what a model makes of samples before its last layer (t-SNE), by class and by client.
+
+    Silhouette and Davies–Bouldin index say how tight the clusters are, in the features and in the picture.
+
+    Examples:
+
+    - `fedwmsam analyse embedding runs/fedavg runs/fedwmsam`
+    - `fedwmsam analyse embedding runs/fedwmsam --rounds 10,100 --data test`
+    """
+    from fedwmsam.analysis.run_embedding import FILE, Choice, run_embedding
+    from fedwmsam.report.analysis_plots import embedding_pictures
+    from fedwmsam.report.flatness import cluster_sheet
+
+    choice = Choice(data, number("--samples", samples, 2), layer, perplexity, seed, batch_size)
+    work = Work(runs, out, format, quiet)
+    named = []
+    for run, place, say in work:
+        found = run_embedding(run, run.rounds(rounds), choice, place, say)
+        named += [(run.path.name, one) for one in found]
+        work.written.append(place / FILE)
+        work.draw(embedding_pictures(found, run.experiment.dataset.class_names), place)
+    first = named[0][1]
+    note = f"{first['samples']:,} of {first['of']:,} {data} samples, before layer {first['layer']}; seed {seed}."
+    work.show([cluster_sheet(named, [note])])
+
+
+class Work:
+    """Runs to look at one after the other, where their results go, and what is shown at the end."""
+
+    def __init__(self, runs: list[Path], out: Path | None, format: str, quiet: bool) -> None:
+        from fedwmsam import cli
+        from fedwmsam.report.runs import find_runs
+
+        if format not in (known := [kind.value for kind in cli.Picture]):
+            raise InputError(f"--format must be one of {', '.join(known)}, not {format!r}.")
+        self.console, self.format, self.quiet = cli.console, format, quiet
+        self.paths = [run.path for run in find_runs(runs)[0]]
+        names = [path.name for path in self.paths]
+        if out is not None and len(set(names)) < len(names):
+            raise InputError("Two of the runs have the same name; leave out --out, or analyse them one by one.")
+        self.places = [path / "analysis" if out is None else out / path.name for path in self.paths]
+        self.written: list[Path] = []
+
+    def __iter__(self) -> Iterator[tuple["SavedRun", Path, Any]]:
+        """Each run, its place for results, and a function that says what is being done."""
+        from fedwmsam.analysis.saved import SavedRun
+        from fedwmsam.report.waiting import Waiting
+
+        with Waiting(self.console, self.quiet) as waiting:
+            for path, place in zip(self.paths, self.places, strict=True):
+                yield SavedRun(path), place, lambda what, name=path.name: waiting.say(f"{name}: {what}")
+
+    def draw(self, pictures: Any, place: Path) -> None:
+        from fedwmsam.report.plots import draw_pictures
+
+        if pictures:
+            self.written += draw_pictures(pictures, place, self.format)
+
+    def show(self, sheets: list[Any]) -> None:
+        from fedwmsam.report.terminal import show_sheets
+
+        if not self.quiet:
+            show_sheets(self.console, sheets)
+            for path in self.written:
+                self.console.print(f"Written: {path}", soft_wrap=True)
+
+
+def number(name: str, text: str, least: int) -> int | None:
+    """A whole number; "all" is None."""
+    if text == "all":
+        return None
+    if not text.isdecimal() or int(text) < least:
+        raise InputError(f"{name} must be all or a whole number of at least {least}, not {text!r}.")
+    return int(text)
+
+
+def radii(name: str, text: str) -> tuple[float, ...]:
+    """From "0.01,0.05"; none from an empty text."""
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError as error:
+        raise InputError(f"{name} must be numbers such as 0.01,0.05, not {text!r}.") from error

@@ -1,0 +1,126 @@
+"""A run's models at the rounds it kept, with the data it was trained on; and what was found out about them."""
+
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from fedwmsam.engine import checkpoint
+from fedwmsam.engine.checkpoint import Damaged, on
+from fedwmsam.engine.folder import Record, existing, finite_only, read_json
+from fedwmsam.errors import InputError
+from fedwmsam.experiment import Experiment, load_config, prepare
+from fedwmsam.training.task import Task
+from fedwmsam.training.vectors import Vectors
+
+
+class SavedRun:
+    """A run folder to be looked at; nothing in it is changed but the folder `analysis`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = existing(path)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        experiment = prepare(load_config(self.path))
+        experiment.check_data(self.path)
+        return experiment
+
+    @property
+    def task(self) -> Task:
+        return self.experiment.task
+
+    @cached_property
+    def places(self) -> dict[int, Path]:
+        """Completed rounds → the file with the model after them."""
+        found = {
+            round: checkpoint.path_of(self.path / folder, round)
+            for folder in ("checkpoints", "states")
+            for round in checkpoint.rounds_in(self.path / folder)
+        }
+        model, summary = self.path / "model.safetensors", self.path / "summary.json"
+        if model.exists() and summary.exists():
+            found[int(read_json(summary)["rounds"])] = model
+        if not found:
+            raise InputError(f"{self.path} holds no model yet; go on with it: fedwmsam resume {self.path}")
+        return dict(sorted(found.items()))
+
+    def rounds(self, wanted: str) -> list[int]:
+        """Those of "last", "all" or "10,100" that the folder has a model of; a missing one is an error."""
+        known = list(self.places)
+        if wanted in ("last", "all"):
+            return known[-1:] if wanted == "last" else known
+        chosen = whole_numbers("--rounds", wanted, "last, all or rounds such as 10,100")
+        missing = [round for round in chosen if round not in self.places]
+        if missing:
+            raise InputError(
+                f"{self.path} has no model of round {missing[0]}; it has {', '.join(map(str, known))}. "
+                "(`compare --keep-states`, or `--set keep_states=10`, keeps one every tenth round.)"
+            )
+        return chosen
+
+    def load(self, round: int) -> tuple[Tensor, Vectors]:
+        """The weights and buffers after so many rounds; the task's model has them and the frozen weights in place."""
+        place = self.places[round]
+        if place.suffix == ".safetensors":
+            w, buffers = self.task.adopt(safetensors.torch.load_file(place))
+        else:
+            try:
+                bundles = checkpoint.read(place).bundles
+            except Damaged as damage:
+                raise InputError(f"{damage}; leave round {round} out.") from damage
+            self.task.load_frozen(on(bundles["frozen"], self.task.device))
+            w, buffers = bundles["server"]["w"].to(self.task.device), on(bundles["buffers"], self.task.device)
+        self.task.load(w)
+        self.task.load_buffers(buffers)
+        return w, buffers
+
+
+def whole_numbers(name: str, text: str, expected: str) -> list[int]:
+    """From "10,100", each once, rising."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InputError(f"{name} must be {expected}, not {text!r}.")
+    return sorted(set(map(int, parts)))
+
+
+class Archive:
+    """What was found out about a run's models, round by round, under the same settings: asked again, it is there."""
+
+    def __init__(self, path: Path, settings: Record) -> None:
+        self.path, self.settings = path, json.loads(json.dumps(settings))
+        self.found: dict[int, Record] = {}
+        if path.exists():
+            before, found = read_archive(path)
+            if before == self.settings:
+                self.found = found
+
+    def __contains__(self, round: int) -> bool:
+        return round in self.found
+
+    def put(self, round: int, record: Record) -> None:
+        self.found = dict(sorted((self.found | {round: {"round": round} | finite_only(record)}).items()))
+        write_json(self.path, {"settings": self.settings, "rounds": list(self.found.values())})
+
+
+def read_archive(path: Path) -> tuple[Record, dict[int, Record]]:
+    """Its settings, and what it holds for each round."""
+    content = read_json(path)
+    try:
+        return content["settings"], {record["round"]: record for record in content["rounds"]}
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged: it lacks {error}; remove it and analyse again.") from error
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Whole or not at all."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with checkpoint.replacing(path) as beside:
+            beside.write_text(json.dumps(content) + "\n")
+    except OSError as error:
+        raise InputError(f"Cannot write {path}: {error.strerror}; name another place with --out.") from error

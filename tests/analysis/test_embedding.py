@@ -1,0 +1,98 @@
+"""Features, their layout in the plane and how they cluster."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedwmsam.analysis.embedding import embed, features_before
+from fedwmsam.analysis.samples import Sample, draw, everybody, owners, picked
+from fedwmsam.data.clients import TensorSamples
+from fedwmsam.errors import InputError
+from fedwmsam.training.objectives import OBJECTIVES
+from fedwmsam.training.task import Task
+
+
+class Backwards(nn.Module):
+    """Its last layer is listed first, and one is never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.body, self.spare = nn.Linear(5, 3), nn.Linear(4, 5), nn.Linear(5, 9)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.tanh(self.body(inputs)))
+        return out
+
+
+def groups(apart: float) -> Sample:
+    """Three round clouds."""
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(90) % 3
+    x = torch.randn(90, 4, generator=random) + apart * torch.nn.functional.one_hot(labels, 4)
+    return draw(TensorSamples(x, labels), None, 32, 0)
+
+
+def test_features_are_the_inputs_of_the_linear_layer_used_last() -> None:
+    model, sample = Backwards().train(), groups(3.0)
+    name, features = features_before(model, sample)
+    inputs = torch.cat([batch[0] for batch in sample.batches])
+    assert name == "head"
+    assert features == pytest.approx(torch.tanh(model.body(inputs)).detach().numpy(), abs=1e-6)
+    name, features = features_before(model, sample, "body")
+    assert name == "body" and features == pytest.approx(inputs.numpy(), abs=1e-6)
+    assert not any(module._forward_pre_hooks for module in model.modules()), "no hook stays behind"
+
+
+def test_tight_groups_score_better_in_features_and_picture() -> None:
+    task = Task(nn.Sequential(nn.Identity(), nn.Linear(4, 3)), OBJECTIVES["classification"])
+    loose, tight = (embed(task, groups(apart), torch.arange(90) // 30, perplexity=10) for apart in (1.0, 8.0))
+    for ours, better in zip(loose.scores, tight.scores, strict=True):
+        assert (ours.of, ours.by) == (better.of, better.by)
+        if ours.by == "class":
+            assert better.silhouette > ours.silhouette and better.davies_bouldin < ours.davies_bouldin
+    assert [(score.of, score.by) for score in tight.scores] == [
+        (of, by) for by in ("class", "client") for of in ("features", "picture")
+    ]
+    features = torch.cat([batch[0] for batch in groups(8.0).batches]).numpy()
+    assert tight.scores[0].silhouette == pytest.approx(silhouette(features, np.arange(90) % 3), abs=1e-6)
+    again = embed(task, groups(8.0), perplexity=10)
+    assert np.array_equal(again.points, tight.points) and again.clients is None
+
+
+def silhouette(x: "np.ndarray", labels: "np.ndarray") -> float:
+    """By its definition."""
+    distances = np.linalg.norm(x[:, None] - x[None], axis=2)
+    values = []
+    for i, label in enumerate(labels):
+        own = (labels == label) & (np.arange(len(x)) != i)
+        inside = distances[i, own].mean()
+        outside = min(distances[i, labels == other].mean() for other in set(labels) - {label})
+        values.append((outside - inside) / max(inside, outside))
+    return float(np.mean(values))
+
+
+def test_every_sample_knows_its_client() -> None:
+    clients = [TensorSamples(torch.full((n, 1), float(k)), torch.zeros(n)) for k, n in enumerate((3, 1, 5))]
+    index = picked(9, 6, stream=4)
+    inputs, _ = everybody(clients).batch(index)
+    assert owners(clients, index).tolist() == inputs[:, 0].long().tolist()
+    assert len(index) == 6 and (index.diff() > 0).all() and picked(9, None, 4).tolist() == list(range(9))
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "words"),
+    [
+        (nn.Sequential(nn.Linear(4, 3)), "last", "no layer 'last'; it has 0"),
+        (nn.Sequential(nn.Conv1d(4, 3, 1), nn.Flatten()), None, "no linear layer"),
+        (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 4)), nn.Linear(4, 3)), "1", "one input a sample"),
+    ],
+)
+def test_mistakes(model: nn.Module, layer: str | None, words: str) -> None:
+    sample = (
+        groups(1.0)
+        if not isinstance(model[0], nn.Conv1d)
+        else Sample(((torch.zeros(2, 4, 1), torch.zeros(2)),), 2, 2, 2)
+    )
+    with pytest.raises(InputError, match=words):
+        features_before(model, sample, layer)
