@@ -125,6 +125,10 @@ def run(
     target_accuracy: Annotated[float | None, typer.Option(help="Stop when it is reached.")] = None,
     preset: PresetOption = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Rounds between checkpoints.", show_default="10")] = None,
+    record: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Record alignment, drift, echo; docs/dynamics.md.")
+    ] = None,
+    record_every: Annotated[int | None, typer.Option(help="Rounds between recordings.", show_default="10")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
