@@ -8,10 +8,10 @@ it the cohort is trained here also if there are workers.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedwmsam.analysis.alignment import ASCENTS, Alignment, by_moment, summary
+from fedwmsam import streams
+from fedwmsam.analysis.alignment import Alignment, Care, by_moment, summary
 from fedwmsam.analysis.drift import Drift
 from fedwmsam.analysis.echo import carried_share, echo, in_order, trail_after
-from fedwmsam.analysis.surfaces import SAMPLE
 from fedwmsam.analysis.watching import Clock, Sight, watching
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.rounds import Federation, Job, State
@@ -20,14 +20,15 @@ from fedwmsam.training.local import LocalResult
 from fedwmsam.training.vectors import Vectors
 
 
+QUICK = Care(sample=2000, ascents=1, clients=3)
+"""On rounds of a run that goes on: every tenth round that is less than a tenth of the time (docs/dynamics.md)."""
+
+
 class Recorder:
     """What to record, and every how many rounds; `echo` compares each round with the ones before."""
 
-    def __init__(
-        self, kinds: Sequence[str], every: int, seed: int, sample: int = SAMPLE, ascents: int = ASCENTS
-    ) -> None:
-        self.kinds, self.every = kinds, every
-        self.seed, self.sample, self.ascents = seed, sample, ascents
+    def __init__(self, kinds: Sequence[str], every: int, seed: int, care: Care = QUICK) -> None:
+        self.kinds, self.every, self.seed, self.care = kinds, every, seed, care
         self.alignment: Alignment | None = None
 
     def watch(self, federation: Federation, state: State, trail: Vectors) -> Watch:
@@ -36,14 +37,22 @@ class Recorder:
         if not kinds:
             return Watch(federation)
         with clock:
-            return Recording(federation, state, trail, kinds, due, self.aligning(federation, kinds), clock)
+            chosen = self.chosen(federation, state.round) if due else []
+            return Recording(federation, state, trail, kinds, chosen, self.aligning(federation, kinds), clock)
+
+    def chosen(self, federation: Federation, round: int) -> list[int]:
+        """The clients whose steps are looked at."""
+        cohort = federation.schedule.cohort(round)
+        count = len(cohort) if self.care.clients is None else min(self.care.clients, len(cohort))
+        picked: list[int] = streams.generator(self.seed, "watched", round).choice(cohort, count, replace=False).tolist()
+        return picked
 
     def aligning(self, federation: Federation, kinds: Sequence[str]) -> Alignment | None:
         """Its sample is drawn once."""
         if "alignment" not in kinds:
             return None
         if self.alignment is None:
-            self.alignment = Alignment(federation, self.seed, self.sample, self.ascents)
+            self.alignment = Alignment(federation, self.seed, self.care)
         self.alignment.start()
         return self.alignment
 
@@ -52,16 +61,16 @@ class Recording(Watch):
     """One round that is looked at."""
 
     def __init__(
-        self, federation: Federation, state: State, trail: Vectors, kinds: Sequence[str], due: bool,
-        alignment: Alignment | None, clock: Clock,
+        self, federation: Federation, state: State, trail: Vectors, kinds: Sequence[str],
+        chosen: Sequence[int], alignment: Alignment | None, clock: Clock,
     ) -> None:  # fmt: skip
         super().__init__(federation)
         self.before, self.trail, self.kinds, self.alignment = state, trail, kinds, alignment
         self.drift = Drift(federation, state) if "drift" in kinds else None
         self.carried: dict[int, dict[int, Record]] = {}
         self.clock = clock
-        if alignment or ("echo" in kinds and due):
-            self.federation = replace(federation, trainer=watching(self.see))
+        if chosen and (alignment or "echo" in kinds):
+            self.federation = replace(federation, trainer=watching(self.see, chosen))
 
     def see(self, sight: Sight) -> None:
         with self.clock:

@@ -10,10 +10,6 @@ from fedwmsam.engine.rounds import Federation
 from fedwmsam.training.task import Batch, Task
 from fedwmsam.training.vectors import norm, unit
 
-SAMPLE = 1000
-"""Samples a loss is measured on, unless the caller wants another number."""
-
-
 class Surface:
     """The mean loss of all batches together, with the weight penalty where the run has it in its objective.
 
@@ -54,7 +50,7 @@ def together(batches: Sequence[Batch]) -> list[Batch]:
     return list(zip(inputs.split(LARGEST_BATCH), targets.split(LARGEST_BATCH), strict=True))
 
 
-def global_surface(federation: Federation, seed: int, size: int = SAMPLE) -> Surface:
+def global_surface(federation: Federation, seed: int, size: int) -> Surface:
     """What the federation minimises: clients weigh alike, or by their samples if they are averaged so.
 
     Every client gives equally many samples (those by size: as many as it is drawn for), drawn from the training data
@@ -75,7 +71,7 @@ def global_surface(federation: Federation, seed: int, size: int = SAMPLE) -> Sur
     return Surface(federation, batches)
 
 
-def local_surface(federation: Federation, client: int, seed: int, size: int = SAMPLE) -> Surface:
+def local_surface(federation: Federation, client: int, seed: int, size: int) -> Surface:
     """One client's own loss, on all its data or on that many of its samples."""
     samples = federation.clients[client]
     chosen = streams.generator(seed, "local sample", client).permutation(len(samples))[:size]

@@ -6,7 +6,7 @@ somebody adds tomorrow is seen, too.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -85,12 +85,14 @@ def moments(steps: int) -> dict[int, str]:
     return {(steps - 1) // 2: "middle", steps - 1: "last", 0: "first"}
 
 
-def watching(see: See) -> Trainer:
-    """Trains a cohort in this process, with the same numbers as ever, and shows its first, middle and last steps."""
+def watching(see: See, chosen: Container[int]) -> Trainer:
+    """Trains a cohort in this process, with the same numbers as ever, and shows the first, middle and last step of
+    the chosen clients."""
 
     def train_cohort(federation: Federation, jobs: Iterable[Job]) -> Iterator[tuple[Job, LocalResult]]:
         for job in jobs:
-            method = Watched(federation.method, see, job.client, frozenset(moments(job.info.steps)))
+            steps = frozenset(moments(job.info.steps) if job.client in chosen else ())
+            method = Watched(federation.method, see, job.client, steps)
             yield job, train_client(replace(federation, method=method), job)
 
     return train_cohort
