@@ -172,7 +172,8 @@ def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
     finally:
         run.close()
     return Result(
-        status=run.status, rows=run.history, timings=run.timings, recordings=run.recordings, model=run.model(), best_model=run.best_model(),
+        status=run.status, rows=run.history, timings=run.timings, recordings=run.recordings,
+        model=run.model(), best_model=run.best_model(),
         best_round=run.best.round if run.best else None, config=config, folder=run.folder.path if run.folder else None,
         task=run.federation.task, reader=reader,
     )  # fmt: skip

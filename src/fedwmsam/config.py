@@ -20,7 +20,8 @@ from fedwmsam.wording import unknown
 GOALS = ("rounds", "target_accuracy", "patience", "time_budget")
 """Settings that say when a run ends."""
 WITHOUT_EFFECT = (
-    "workers", "device", "checkpoint_every", "memory_budget", "keep_states", "record", "record_every", "data_dir", "preset",
+    "workers", "device", "checkpoint_every", "memory_budget", "keep_states", "record", "record_every", "data_dir",
+    "preset",
 )  # fmt: skip
 """Settings that change no number of a run; a preset is in the values it sets."""
 RECORDABLE = ("alignment", "drift", "echo")

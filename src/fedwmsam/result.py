@@ -18,8 +18,9 @@ class Result:
     """The outcome of `fit`, or of a run folder: `Result.load("runs/name")`."""
 
     def __init__(
-        self, *, status: str, rows: list[Record], timings: list[Record], recordings: list[Record], model: Vectors, best_model: Vectors | None,
-        best_round: int | None, config: Record, folder: Path | None, task: Task | None, reader: Reader | None,
+        self, *, status: str, rows: list[Record], timings: list[Record], recordings: list[Record],
+        model: Vectors, best_model: Vectors | None, best_round: int | None, config: Record,
+        folder: Path | None, task: Task | None, reader: Reader | None,
     ) -> None:  # fmt: skip
         self.status, self.rows, self.timings, self.recordings = status, rows, timings, recordings
         self.model, self.best_model, self.best_round = model, best_model, best_round

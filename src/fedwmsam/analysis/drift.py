@@ -36,7 +36,10 @@ class Drift:
         self.updates[job.client] = result.up["delta"].clone()
         before = memory_of(self.federation, self.state, job.client)
         row, contribution = self.federation.method.settle(self.state.server, before, result.up, job.info)
-        for found, values in ((self.memory, {k: length(v) for k, v in row.items()}), (self.scalars, scalars(contribution))):
+        for found, values in (
+            (self.memory, {k: length(v) for k, v in row.items()}),
+            (self.scalars, scalars(contribution)),
+        ):
             for name, value in values.items():
                 found.setdefault(name, {})[str(job.client)] = value
 

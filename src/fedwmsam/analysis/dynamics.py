@@ -1,7 +1,9 @@
-"""A run's dynamics as one record: what was recorded, what its kept states give when replayed, and what it adds up to."""
+"""A run's dynamics as one record: what was recorded, what its kept states give when replayed, and their summary."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from fedwmsam.analysis.alignment import COSINES, Care, mean_of
 from fedwmsam.analysis.echo import autocorrelation, flips, oscillation, straightness
@@ -93,11 +95,11 @@ def last_rounds(past: Past) -> Record | None:
         return None
     models = [state.server["w"]]
     models += [repeated.after.server["w"] for repeated in past.chain(state, len(past.rows) - state.round)]
-    updates = [after - before for before, after in zip(models, models[1:], strict=False)]
+    updates = [after - before for before, after in pairwise(models)]
     if len(updates) < 2:
         return None
     way, norms = length(models[-1] - models[0]), [length(update) for update in updates]
-    turned = [flips(after, before) for before, after in zip(updates, updates[1:], strict=False)]
+    turned = [flips(after, before) for before, after in pairwise(updates)]
     return {
         "first": state.round + 1, "last": state.round + len(updates),
         "autocorrelation": autocorrelation(updates, len(updates) - 1), "flips": mean_of(turned),
@@ -129,12 +131,10 @@ def summarise(lines: Sequence[Record]) -> Record:
 
 
 def pick(line: Record, path: Sequence[str | int]) -> float | None:
-    value: object = line
+    value: Any = line
     for key in path:
-        if isinstance(value, dict) and key in value:
-            value = value[key]
-        elif isinstance(value, list) and isinstance(key, int) and key < len(value):
-            value = value[key]
-        else:
+        inside = key in value if isinstance(value, dict) else isinstance(value, list) and int(key) < len(value)
+        if not inside:
             return None
+        value = value[key]
     return float(value) if isinstance(value, int | float) else None

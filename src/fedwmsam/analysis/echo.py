@@ -1,7 +1,7 @@
 """Failure mode 2: late in a run, does the model swing to and fro instead of settling?
 
 With u_r = w_{r+1} − w_r the update of round r:
-    lags            cos(u_r, u_{r−1}), cos(u_r, u_{r−2}) …: −1 undoes the last update, 0 is unrelated, +1 goes straight on
+    lags            cos(u_r, u_{r−1}), cos(u_r, u_{r−2}) …: −1 takes it back, 0 is unrelated, +1 goes straight on
     flips           the share of parameters whose update changed its sign since the last round
     straightness    ‖w_{r+n} − w_r‖ / (n · mean ‖u‖): 1 is a straight line, 1/√n what unrelated updates give
     carried         of a client's step, the energy of what it carried along against that of its fresh gradient:
@@ -9,7 +9,7 @@ With u_r = w_{r+1} − w_r the update of round r:
 and of a column of the metrics, the accuracy say, over a window of rounds:
     noise           the deviation of its changes from round to round, over √2: what independent noise would have
     residual        its deviation around a straight line through the window
-    alternation     how often a rise follows a fall or a fall a rise: 1 always, 2/3 for independent noise, 1/2 for a walk
+    alternation     how often it turns from rising to falling or back: 1 always, 2/3 independent noise, 1/2 a walk
 """
 
 import math

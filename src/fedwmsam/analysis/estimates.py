@@ -158,8 +158,15 @@ def step_conditions(past: Past, setting: Setting, points: Sequence[Record]) -> I
     yield at_most("Lemma 7", "η K ≤ 5 γ/(N S)", local, lambda a: 5 * gamma / (N * S))
     yield at_most("Theorem", "γ ≤ α/L", gamma, lambda a: a / L)
     yield at_most("Theorem", "α ≤ S/N^⅔", alpha or 0, lambda a: S / N ** (2 / 3))
-    yield at_most("Theorem", "α ≤ √(L Δ S K)/(σ_ρ² R), as printed", alpha or 0, lambda a: (height * S * K) ** 0.5 / (variance * R))
-    yield at_most("Theorem", "α ≤ √(L Δ S K/(σ_ρ² R)), as its proof uses", alpha or 0, lambda a: (height * S * K / (variance * R)) ** 0.5)
+    yield at_most(
+        "Theorem", "α ≤ √(L Δ S K)/(σ_ρ² R), as printed", alpha or 0, lambda a: (height * S * K) ** 0.5 / (variance * R)
+    )
+    yield at_most(
+        "Theorem",
+        "α ≤ √(L Δ S K/(σ_ρ² R)), as its proof uses",
+        alpha or 0,
+        lambda a: (height * S * K / (variance * R)) ** 0.5,
+    )
     yield at_most("Theorem", "α ≤ √(L Δ S²)/(G₀ N)", alpha or 0, lambda a: (height * S**2) ** 0.5 / (G0 * N))
     yield at_most(
         "Theorem", "η K L ≲ min(1/√S, 1/(α K^¼), √S/N)", local * L,

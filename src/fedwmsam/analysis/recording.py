@@ -19,7 +19,6 @@ from fedwmsam.engine.run import Watch
 from fedwmsam.training.local import LocalResult
 from fedwmsam.training.vectors import Vectors
 
-
 QUICK = Care(sample=2000, ascents=1, clients=3)
 """On rounds of a run that goes on: every tenth round that is less than a tenth of the time (docs/dynamics.md)."""
 

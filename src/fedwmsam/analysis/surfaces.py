@@ -10,6 +10,7 @@ from fedwmsam.engine.rounds import Federation
 from fedwmsam.training.task import Batch, Task
 from fedwmsam.training.vectors import norm, unit
 
+
 class Surface:
     """The mean loss of all batches together, with the weight penalty where the run has it in its objective.
 
@@ -47,7 +48,7 @@ def together(batches: Sequence[Batch]) -> list[Batch]:
     if not all(isinstance(inputs, Tensor) for inputs, _ in batches):
         return list(batches)
     inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    return list(zip(inputs.split(LARGEST_BATCH), targets.split(LARGEST_BATCH), strict=True))
+    return list(zip(torch.split(inputs, LARGEST_BATCH), torch.split(targets, LARGEST_BATCH), strict=True))
 
 
 def global_surface(federation: Federation, seed: int, size: int) -> Surface:
@@ -76,7 +77,7 @@ def local_surface(federation: Federation, client: int, seed: int, size: int) -> 
     samples = federation.clients[client]
     chosen = streams.generator(seed, "local sample", client).permutation(len(samples))[:size]
     index = torch.from_numpy(chosen).sort().values
-    return Surface(federation, [samples.batch(piece) for piece in index.split(LARGEST_BATCH)])
+    return Surface(federation, [samples.batch(piece) for piece in torch.split(index, LARGEST_BATCH)])
 
 
 def worst_direction(surface: Surface, w: Tensor, gradient: Tensor, radius: float, ascents: int) -> Tensor:

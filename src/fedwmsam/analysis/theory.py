@@ -5,8 +5,8 @@ The theorem (its Appendix A) bounds (1/R) Σ_r E‖∇f(x_r)‖², up to a const
     √(L Δ σ_ρ² / (S K R))  +  (L Δ / R) · (1 + N^{2/3}/S),        σ_ρ² = σ² + (L ρ)²
 
 with L the smoothness, Δ = f(x_0) − f*, σ² the variance of a mini-batch gradient, ρ the radius of the perturbation, S of
-N clients a round, K local steps and R rounds. Its Lemma 4 is right: E‖∇F(x + δ; ξ) − ∇f(x)‖² ≤ σ² + (L ρ)². But (L ρ)² is
-there the square of a bias, the same in every gradient, and the mean of S K of them keeps it. The proof treats it as a
+N clients a round, K local steps and R rounds. Its Lemma 4, E‖∇F(x + δ; ξ) − ∇f(x)‖² ≤ σ² + (L ρ)², is right. But (L ρ)²
+is there the square of a bias, the same in every gradient: the mean of S K of them keeps it. The proof takes it for a
 variance and divides it by S K. What can be kept is √(L Δ σ² / (S K R)) + (L ρ)² + …: `Bound` has both forms.
 """
 
@@ -136,7 +136,7 @@ def third_lemma(
     random = np.random.default_rng(seed)
     vectors = random.normal(size=(clients, dimensions)) + random.normal(size=dimensions)
     centre = vectors.mean(axis=0)
-    scatter = ((vectors - centre) ** 2).sum(axis=1).mean()
+    scatter = float(((vectors - centre) ** 2).sum(axis=1).mean())
     claimed = float(centre @ centre) + (clients - cohort) / (cohort * (clients - 1)) * scatter
     picks = random.permuted(np.tile(np.arange(clients), (draws, 1)), axis=1)[:, :cohort]
     squares = (vectors[picks].mean(axis=1) ** 2).sum(axis=1)

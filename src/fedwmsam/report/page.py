@@ -15,6 +15,7 @@ from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.report import page_data
 from fedwmsam.report.formats import write
+from fedwmsam.report.page_analysis import analysis_parts
 from fedwmsam.report.page_commands import command
 from fedwmsam.report.page_environment import environment
 from fedwmsam.report.page_figures import curve_figure, map_figure, sweep_figure
@@ -167,6 +168,8 @@ def table_parts(table: Table, alone: Comparison, paper_columns: bool, numbers: N
     if table.scores:
         costs = [ledger(table), *([targets] if targets else [])]
         yield Section("costs", "Costs", joined(sheet_block(sheet, LENGTHS) for sheet in costs))
+    for part in analysis_parts(table, numbers.charts):
+        yield Section(*part)
     dealt = page_data.partitions(table)
     if dealt:
         yield Section("partition", "Partition", partition_block(table, dealt, numbers))
