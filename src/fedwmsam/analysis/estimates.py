@@ -33,6 +33,8 @@ ITERATIONS = 10
 """Of the power iteration."""
 PROBED = 3
 """Clients of each kept state's cohort that are measured."""
+BATCHES = 20
+"""Mini-batches of a client that its gradients' variance is taken from."""
 STEP = 1e-2
 """Length of the difference from which a Hessian-vector product is taken: SAM's own scale."""
 FILE = "theory.json"
@@ -89,25 +91,25 @@ def curvature(surface: Surface, w: Tensor, iterations: int = ITERATIONS) -> floa
     return largest
 
 
-def batch_variance(federation: Federation, state: State, client: int) -> float:
-    """E‖g_ξ − ∇f_k‖² over the mini-batches of the client's first epoch, from whole batches only."""
-    samples, schedule = federation.clients[client], federation.schedule
-    steps = schedule.steps(state.round, client, len(samples))[: schedule.epoch(len(samples))]
-    whole = [step for step in steps if len(step.index) == len(steps[0].index)]
+def batch_variance(federation: Federation, state: State, client: int) -> float | None:
+    """E‖g_ξ − ∇f_k‖² over mini-batches of the client's round, whole ones only; None if there are less than two."""
+    samples = federation.clients[client]
+    steps = federation.schedule.steps(state.round, client, len(samples))
+    whole = [step for step in steps if len(step.index) == len(steps[0].index)][:BATCHES]
     grad = Backprop(federation.task, samples, 0.0)
     gradients = []
     for step in whole:
         grad.start(step)
         gradients.append(grad(state.server["w"]))
     if len(gradients) < 2:
-        return math.nan
+        return None
     return float(torch.stack(gradients).var(dim=0, correction=1).sum())
 
 
 def setting_of(past: Past, points: Sequence[Record]) -> Setting:
     """The largest curvature and variance seen, the run's own numbers for the rest."""
     config, losses = past.config, [point["loss"] for point in points]
-    variances = [value for point in points for value in point["variances"] if math.isfinite(value)]
+    variances = [value for point in points for value in point["variances"] if value is not None]
     curvatures = [value for point in points for value in (point["global_curvature"], *point["client_curvatures"])]
     clients = len(past.federation.clients)
     return Setting(
@@ -156,22 +158,30 @@ def step_conditions(past: Past, setting: Setting, points: Sequence[Record]) -> I
     yield at_most("Lemma 6", "η K L ≤ 1/α", local * L, lambda a: 1 / a)
     yield at_most("Lemma 7", "α η K L ≤ 1/(24 K^¼)", (alpha or 0) * local * L, lambda a: 1 / (24 * K**0.25))
     yield at_most("Lemma 7", "η K ≤ 5 γ/(N S)", local, lambda a: 5 * gamma / (N * S))
-    yield at_most("Theorem", "γ ≤ α/L", gamma, lambda a: a / L)
+    yield at_most("Theorem", "γ ≤ α/L", gamma, lambda a: over(a, L))
     yield at_most("Theorem", "α ≤ S/N^⅔", alpha or 0, lambda a: S / N ** (2 / 3))
     yield at_most(
-        "Theorem", "α ≤ √(L Δ S K)/(σ_ρ² R), as printed", alpha or 0, lambda a: (height * S * K) ** 0.5 / (variance * R)
+        "Theorem",
+        "α ≤ √(L Δ S K)/(σ_ρ² R), as printed",
+        alpha or 0,
+        lambda a: over((height * S * K) ** 0.5, variance * R),
     )
     yield at_most(
         "Theorem",
         "α ≤ √(L Δ S K/(σ_ρ² R)), as its proof uses",
         alpha or 0,
-        lambda a: (height * S * K / (variance * R)) ** 0.5,
+        lambda a: over(height * S * K, variance * R) ** 0.5,
     )
-    yield at_most("Theorem", "α ≤ √(L Δ S²)/(G₀ N)", alpha or 0, lambda a: (height * S**2) ** 0.5 / (G0 * N))
+    yield at_most("Theorem", "α ≤ √(L Δ S²)/(G₀ N)", alpha or 0, lambda a: over((height * S**2) ** 0.5, G0 * N))
     yield at_most(
         "Theorem", "η K L ≲ min(1/√S, 1/(α K^¼), √S/N)", local * L,
         lambda a: min(1 / S**0.5, 1 / (a * K**0.25), S**0.5 / N),
     )  # fmt: skip
+
+
+def over(amount: float, by: float) -> float:
+    """A limit that nothing reaches where there is nothing to divide by."""
+    return amount / by if by else math.inf
 
 
 def shape_conditions(past: Past, setting: Setting) -> Iterator[Condition]:

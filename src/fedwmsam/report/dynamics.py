@@ -141,18 +141,20 @@ def drift_sheet(groups: Sequence[Group]) -> Sheet:
         "similarity": ("summary", "late", "similarity"),
         "its spread": ("summary", "late", "similarity_spread"),
     }
-    kept = dict.fromkeys(
-        name for group in groups for record in group.records for name, value in record["summary"]["late"].items()
-        if name.startswith(("server ", "client ")) and value is not None
-    )  # fmt: skip
-    columns |= {f"‖{name.removeprefix('server ')}‖": ("summary", "late", name) for name in kept}
     notes = (
         "Norms of the clients' updates, their distances to their mean and cosines with it and with each other. "
         "Coherence: ‖mean‖² over the mean of ‖update‖²; 1 if all agree, 1/S if they are unrelated.",
-        "Similarity: what FedWMSAM computes for each client, with its deviation over the clients of a round. The last "
-        "columns are norms of what the server keeps: for itself, and for a client of the round.",
+        "Similarity: what FedWMSAM computes for each client, with its deviation over the clients of a round. Kept: "
+        "norms of the vectors the server keeps, for itself and for each client of the round.",
     )
-    return Sheet("Client drift (late)", ("method", "seeds", *columns), rows(groups, columns), notes)
+    cells = tuple((*row, kept_cell(group)) for row, group in zip(rows(groups, columns), groups, strict=True))
+    return Sheet("Client drift (late)", ("method", "seeds", *columns, "kept"), cells, notes)
+
+
+def kept_cell(group: Group) -> str:
+    names = dict.fromkeys(name for record in group.records for name in record["summary"]["late"])
+    kept = [name for name in names if name.startswith(("server ", "client "))]
+    return ", ".join(f"‖{name.split()[1]}‖ {group.cell('summary', 'late', name)}" for name in kept) or NOTHING
 
 
 # Pictures
