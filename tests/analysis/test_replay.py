@@ -71,6 +71,9 @@ def test_the_last_rounds(runs, method):
     assert found["last_rounds"]["autocorrelation"][1] == pytest.approx(recorded[8]["echo"]["lags"][1])
     assert found["not_as_it_was"] == [] and found["replayed"] == [0, 6]
     assert pick(found["lines"][0], ("echo", "straightness")) is not None
+    assert [line["round"] for line in found["lines"]] == list(range(1, 10))
+    assert [line["echo"]["lags"] for line in found["lines"]] == [line["echo"]["lags"] for line in recorded]
+    assert [len(line["alignment"]["global"]["clients"]) for line in found["lines"] if "alignment" in line] == [5, 3, 5]
 
 
 def test_a_run_that_does_not_repeat_is_told(runs, tmp_path):

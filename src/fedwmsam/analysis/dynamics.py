@@ -52,7 +52,9 @@ def dynamics(folder: Path, states: int = STATES, care: Care = THOROUGH) -> Recor
         past = Past.of(folder)
         chosen = spread_out(past.kept(), states)
         recorded = {line["round"]: line for line in read_lines(folder / "recordings.jsonl")}
-        lines = recorded | {line["round"]: line for line in replayed(past, chosen, care)}
+        lines = dict(recorded)
+        for line in replayed(past, chosen, care):
+            lines[line["round"]] = merged(recorded.get(line["round"], {}), line)
         ending = last_rounds(past)
     ordered = [lines[round] for round in sorted(lines)]
     return {
@@ -62,6 +64,11 @@ def dynamics(folder: Path, states: int = STATES, care: Care = THOROUGH) -> Recor
         "summary": {name: summarise(of_period(ordered, len(past.rows), name)) for name in ("early", "late")},
         "lines": ordered,
     }  # fmt: skip
+
+
+def merged(recorded: Record, replayed: Record) -> Record:
+    """A replay measures with more care; but only a recording knows all the updates before."""
+    return recorded | replayed | {"echo": replayed["echo"] | recorded.get("echo", {})}
 
 
 def spread_out(rounds: Sequence[int], count: int) -> list[int]:
@@ -84,7 +91,8 @@ def replayed(past: Past, chosen: Sequence[int], care: Care) -> Iterator[Record]:
             way = length(past.state(later).server["w"] - state.server["w"])
             found.line["echo"]["straightness"] = straightness(way, [found.line["echo"]["norm"]], later - round)
         yield found.line
-        for repeated in past.chain(found.after, SUCCESSIVE - 1, brief, found.trail):
+        rest = min(SUCCESSIVE - 1, len(past.rows) - found.after.round)
+        for repeated in past.chain(found.after, rest, brief, found.trail):
             yield repeated.line
 
 

@@ -115,6 +115,7 @@ def echo_sheet(groups: Sequence[Group]) -> Sheet:
         "lag 1, last rounds": ("last_rounds", "autocorrelation", 0),
         "lag 2, last rounds": ("last_rounds", "autocorrelation", 1),
         "flips, last rounds": ("last_rounds", "flips"),
+        "straightness, last rounds": ("last_rounds", "straightness"),
         "accuracy noise": ("restless", "accuracy", "noise"),
         "residual": ("restless", "accuracy", "residual"),
         "alternation": ("restless", "accuracy", "alternation"),
@@ -123,7 +124,8 @@ def echo_sheet(groups: Sequence[Group]) -> Sheet:
         "Lag n: cosine of a round's update of the global model with the one n rounds before; below 0 it undoes part of "
         "it. Straightness: distance between kept states over the way walked, 1 is a straight line; updates that have "
         "nothing to do with each other give 1/√n over n rounds (0.32 over ten).",
-        "Last rounds: replayed one after the other from the checkpoint before the run's end.",
+        "Last rounds: replayed one after the other from the checkpoint before the run's end. Flips: the share of "
+        "parameters whose update changed its sign from one round to the next.",
         "Carried: of a local step's energy, the share that is momentum, control variates or duals.",
         "Noise: deviation of the accuracy's changes from round to round, over √2; residual: its deviation around a "
         "line; alternation: how often it turns, 2/3 for independent noise. All over the last quarter.",
@@ -153,7 +155,7 @@ def drift_sheet(groups: Sequence[Group]) -> Sheet:
 
 def kept_cell(group: Group) -> str:
     names = dict.fromkeys(name for record in group.records for name in record["summary"]["late"])
-    kept = [name for name in names if name.startswith(("server ", "client "))]
+    kept = [name for whose in ("server ", "client ") for name in sorted(names) if name.startswith(whose)]
     return ", ".join(f"‖{name.split()[1]}‖ {group.cell('summary', 'late', name)}" for name in kept) or NOTHING
 
 
