@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam import streams, toml
+from fedwmsam.analysis.recording import Recorder
 from fedwmsam.config import GOALS, WITHOUT_EFFECT, Settings
 from fedwmsam.data.clients import Clients, Collate, LazyClients, Reader, split_validation
 from fedwmsam.engine.folder import RunFolder, is_run
@@ -66,6 +67,8 @@ def fit(
     time_budget: float | None = None,
     memory_budget: float = Settings.memory_budget,
     keep_states: int | None = Settings.keep_states,
+    record: str | None = Settings.record,
+    record_every: int = Settings.record_every,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
     """Train `model` over `clients` and return a `Result`.
@@ -85,6 +88,8 @@ def fit(
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes on, for example
         from 500 to 800 rounds. Settings that would change its numbers must be the same; that the data are is up to you.
     keep_states: keep what the server knew before every so many rounds, so that they can be replayed exactly.
+    record: "alignment", "drift" and "echo", or several with commas: measured every `record_every` rounds while the run
+        goes on, into `Result.recordings` and the folder's recordings.jsonl; the run's own numbers stay the same.
     callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`.
 
     >>> result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
@@ -96,7 +101,7 @@ def fit(
         weight_decay_mode=weight_decay_mode, clip_norm=clip_norm, averaging=averaging, seed=seed,
         evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, target_accuracy=target_accuracy,
         patience=patience, time_budget=time_budget, memory_budget=memory_budget, workers=workers, device=device,
-        keep_states=keep_states,
+        keep_states=keep_states, record=record, record_every=record_every,
     )  # fmt: skip
     if isinstance(method, str):
         method = make_method(method)
@@ -152,7 +157,9 @@ def make_run(
         settings.rounds, settings.evaluate_every, settings.checkpoint_every, settings.target_accuracy,
         settings.patience, settings.time_budget, settings.memory_budget, settings.keep_states,
     )  # fmt: skip
-    return Run(make_federation(settings, method, task, clients, sizes), plan, test, validation, callbacks=callbacks)
+    federation, kinds = make_federation(settings, method, task, clients, sizes), settings.recorded()
+    recorder = Recorder(kinds, settings.record_every, settings.seed) if kinds else None
+    return Run(federation, plan, test, validation, recorder=recorder, callbacks=callbacks)
 
 
 def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
@@ -165,7 +172,8 @@ def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
     finally:
         run.close()
     return Result(
-        status=run.status, rows=run.history, timings=run.timings, model=run.model(), best_model=run.best_model(),
+        status=run.status, rows=run.history, timings=run.timings, recordings=run.recordings,
+        model=run.model(), best_model=run.best_model(),
         best_round=run.best.round if run.best else None, config=config, folder=run.folder.path if run.folder else None,
         task=run.federation.task, reader=reader,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from rich.console import Console
 from fedwmsam import toml
 from fedwmsam.analysis.command import app as analyse
 from fedwmsam.errors import InputError
+from fedwmsam.pictures import Picture
 
 # The commands import what they need when they run, so that `--help` does not wait for PyTorch.
 
@@ -52,12 +53,6 @@ DecayOption = Annotated[
 class Better(Enum):
     HIGHER = "higher"
     LOWER = "lower"
-
-
-class Picture(Enum):
-    PNG = "png"
-    SVG = "svg"
-    PDF = "pdf"
 
 
 ClientsOption = Annotated[
@@ -127,6 +122,10 @@ def run(
     target_accuracy: Annotated[float | None, typer.Option(help="Stop when it is reached.")] = None,
     preset: PresetOption = None,
     checkpoint_every: Annotated[int | None, typer.Option(help="Rounds between checkpoints.", show_default="10")] = None,
+    record: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="Record alignment, drift, echo; docs/dynamics.md.")
+    ] = None,
+    record_every: Annotated[int | None, typer.Option(help="Rounds between recordings.", show_default="10")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),

@@ -19,8 +19,12 @@ from fedwmsam.wording import unknown
 
 GOALS = ("rounds", "target_accuracy", "patience", "time_budget")
 """Settings that say when a run ends."""
-WITHOUT_EFFECT = ("workers", "device", "checkpoint_every", "memory_budget", "keep_states", "data_dir", "preset")
+WITHOUT_EFFECT = (
+    "workers", "device", "checkpoint_every", "memory_budget", "keep_states", "record", "record_every", "data_dir",
+    "preset",
+)  # fmt: skip
 """Settings that change no number of a run; a preset is in the values it sets."""
+RECORDABLE = ("alignment", "drift", "echo")
 
 
 @dataclass(frozen=True)
@@ -49,11 +53,22 @@ class Settings:
     time_budget: float | None = option(None, "stop after so many seconds", above=0)
     memory_budget: float = option(1000.0, "megabytes of RAM for what is kept per client; the rest is on disk", low=0)
     keep_states: int | None = option(None, "keep the state before every so many rounds, for later analysis", low=1)
+    record: str | None = option(None, "dynamics to record, such as alignment,drift,echo")
+    record_every: int = option(10, "rounds from one recording to the next (an echo is recorded in each)", low=1)
     workers: int = option(1, "processes that train clients side by side (0: one for each core)", low=0, high=1024)
     device: str = option("cpu", "where to compute: cpu, cuda, mps (the last two are untested)")
 
     def __post_init__(self) -> None:
         check("", self)
+        self.recorded()
+
+    def recorded(self) -> list[str]:
+        """The kinds of dynamics to record, each once."""
+        kinds = list(dict.fromkeys(kind.strip() for kind in (self.record or "").split(",") if kind.strip()))
+        for kind in kinds:
+            if kind not in RECORDABLE:
+                raise InputError(unknown("kind of recording", kind, RECORDABLE))
+        return kinds
 
     def per_round(self, clients: int) -> float:
         """Clients per round out of that many; their expected number under Bernoulli sampling."""

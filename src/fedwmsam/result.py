@@ -18,10 +18,11 @@ class Result:
     """The outcome of `fit`, or of a run folder: `Result.load("runs/name")`."""
 
     def __init__(
-        self, *, status: str, rows: list[Record], timings: list[Record], model: Vectors, best_model: Vectors | None,
-        best_round: int | None, config: Record, folder: Path | None, task: Task | None, reader: Reader | None,
+        self, *, status: str, rows: list[Record], timings: list[Record], recordings: list[Record],
+        model: Vectors, best_model: Vectors | None, best_round: int | None, config: Record,
+        folder: Path | None, task: Task | None, reader: Reader | None,
     ) -> None:  # fmt: skip
-        self.status, self.rows, self.timings = status, rows, timings
+        self.status, self.rows, self.timings, self.recordings = status, rows, timings, recordings
         self.model, self.best_model, self.best_round = model, best_model, best_round
         self.config, self.folder = config, folder
         self._task, self._reader = task, reader
@@ -90,6 +91,7 @@ class Result:
         return cls(
             status=summary["status"],
             rows=read_lines(path / "metrics.jsonl"), timings=read_lines(path / "timings.jsonl"),
+            recordings=read_lines(path / "recordings.jsonl"),
             model=safetensors.torch.load_file(path / "model.safetensors"),
             best_model=safetensors.torch.load_file(best) if best.exists() else None, best_round=summary["best_round"],
             config=config, folder=path, task=task, reader=reader,

@@ -173,7 +173,7 @@ def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: P
         (["flatness", "fedavg", "--clients", "-1"], "--clients must be all or a whole number of at least 0"),
         (["flatness", "nowhere"], "There is no run folder nowhere."),
         (["landscape", "fedavg", "--round", "all"], "--round must be last or one round, not 'all'."),
-        (["landscape", "fedavg", "--format", "gif"], "--format must be one of png, svg, pdf, not 'gif'."),
+        (["landscape", "fedavg", "--format", "gif"], "'gif' is not one of"),
         (["embedding", "fedavg", "--data", "tset"], "The data must be train or test, not 'tset'."),
         (["embedding", "fedavg", "--layer", "foo"], "The model has no layer 'foo'; it has"),
         (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedwmsam.errors import InputError
+from fedwmsam.pictures import Picture
 
 if TYPE_CHECKING:
     from fedwmsam.analysis.saved import SavedRun
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Look into the models of runs: flatness, loss landscapes, embeddings.",
+    help="See why a run went as it did: flatness, landscapes, embeddings, dynamics, theory.",
 )
 RunsArgument = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")]
 RoundsOption = Annotated[str, typer.Option(help="last, all, or rounds the run kept, such as 10,100.")]
@@ -27,7 +28,7 @@ BatchOption = Annotated[int, typer.Option(min=1, help="Samples at a time; change
 OutOption = Annotated[
     Path | None, typer.Option(help="Folder for results, one below for each run.", show_default="RUN/analysis")
 ]
-FormatOption = Annotated[str, typer.Option(help="Of the pictures: png, svg or pdf.")]
+FormatOption = Annotated[Picture, typer.Option(help="Of the pictures.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -46,7 +47,7 @@ def flatness(
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
-    format: FormatOption = "png",
+    format: FormatOption = Picture.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Measure how flat the loss is at a run's models: for all clients together and for single ones.
@@ -96,7 +97,7 @@ def landscape(
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
-    format: FormatOption = "png",
+    format: FormatOption = Picture.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Draw the loss around a run's model, or on the way to another run's.
@@ -142,7 +143,7 @@ def embedding(
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
-    format: FormatOption = "png",
+    format: FormatOption = Picture.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Lay out what a model makes of samples before its last layer (t-SNE), by class and by client.
@@ -171,16 +172,69 @@ def embedding(
     work.show([cluster_sheet(named, [note])])
 
 
+@app.command()
+def dynamics(
+    runs: RunsArgument,
+    states: Annotated[int, typer.Option(min=1, help="Kept states to replay, spread over the run.")] = 10,
+    sample: Annotated[int, typer.Option(min=1, help="Samples the federation's gradient is taken on.")] = 3000,
+    again: Annotated[bool, typer.Option("--again", help="Also runs that have been analysed before.")] = False,
+    plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
+    format: FormatOption = Picture.PNG,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Alignment of perturbations, momentum echo and client drift, from recordings and kept states.
+
+    Examples:
+
+    - `fedwmsam analyse dynamics comparison`
+    - `fedwmsam analyse dynamics runs/mine --states 50 --plots figures`
+    """
+    from fedwmsam.analysis.dynamics_command import analyse_dynamics
+
+    analyse_dynamics(runs, states, sample, again, plots, format.value, markdown, quiet)
+
+
+@app.command()
+def theory(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Run folders with kept states.", show_default="none")
+    ] = None,
+    states: Annotated[int, typer.Option(min=1, help="Kept states to measure at, spread over the run.")] = 10,
+    sample: Annotated[int, typer.Option(min=1, help="Samples the federation's loss is taken on.")] = 3000,
+    smoothness: Annotated[float, typer.Option(help="L.")] = 100.0,
+    gap: Annotated[float, typer.Option(help="Δ, first loss minus lowest.")] = 2.0,
+    sigma: Annotated[float, typer.Option(help="σ of a mini-batch gradient.")] = 3.0,
+    rho: Annotated[float, typer.Option(help="ρ.")] = 0.01,
+    cohort: Annotated[int, typer.Option(help="S, clients a round.")] = 10,
+    steps: Annotated[int, typer.Option(help="K, local steps.")] = 60,
+    rounds: Annotated[int, typer.Option(help="R.")] = 500,
+    clients: Annotated[int, typer.Option(help="N.")] = 100,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """The paper's bound, tables and lemmas; with a run its constants, and which conditions of the theorem hold.
+
+    Examples:
+
+    - `fedwmsam analyse theory --smoothness 50 --rounds 1000`
+    - `fedwmsam analyse theory comparison/fedwmsam-seed0-a8c4ceb8`
+    """
+    from fedwmsam.analysis.dynamics_command import analyse_theory
+    from fedwmsam.analysis.theory import Setting
+
+    setting = Setting(smoothness, gap, sigma, rho, cohort, steps, rounds, clients)
+    analyse_theory(runs or [], states, sample, setting, markdown, quiet)
+
+
 class Work:
     """Runs to look at one after the other, where their results go, and what is shown at the end."""
 
-    def __init__(self, runs: list[Path], out: Path | None, format: str, quiet: bool) -> None:
+    def __init__(self, runs: list[Path], out: Path | None, format: Picture, quiet: bool) -> None:
         from fedwmsam import cli
         from fedwmsam.report.runs import find_runs
 
-        if format not in (known := [kind.value for kind in cli.Picture]):
-            raise InputError(f"--format must be one of {', '.join(known)}, not {format!r}.")
-        self.console, self.format, self.quiet = cli.console, format, quiet
+        self.console, self.format, self.quiet = cli.console, format.value, quiet
         self.paths = [run.path for run in find_runs(runs)[0]]
         names = [path.name for path in self.paths]
         if out is not None and len(set(names)) < len(names):

@@ -1,4 +1,4 @@
-"""A run on disk: config.toml, metrics.jsonl, timings.jsonl, checkpoints/ (memory.rows beside them),
+"""A run on disk: config.toml, metrics.jsonl, timings.jsonl, recordings.jsonl, checkpoints/ (memory.rows beside them),
 model.safetensors, clients.json, summary.json.
 
 Metrics hold only what a rerun reproduces byte for byte; timings live in a file of their own.
@@ -88,7 +88,7 @@ class RunFolder:
             self._lock = None
 
     def append(self, name: str, record: Record) -> None:
-        """Add a line to metrics.jsonl or timings.jsonl."""
+        """Add a line to metrics.jsonl, timings.jsonl or recordings.jsonl."""
         if name not in self._files:
             self._files[name] = (self.path / name).open("a")
         self._files[name].write(json_line(record))
@@ -128,11 +128,13 @@ class RunFolder:
                 self.store.check(found)
                 self._cut("metrics.jsonl", round, strict=True)
                 self._cut("timings.jsonl", round, strict=False)
+                self._forget("recordings.jsonl", round)
                 return found
             except Damaged as damage:
                 log.warning("%s; using the checkpoint before it.", damage)
         self._cut("metrics.jsonl", 0, strict=False)
         self._cut("timings.jsonl", 0, strict=False)
+        self._forget("recordings.jsonl", 0)
         return None
 
     def recall(self, found: Checkpoint, memory: Memory) -> Memory:
@@ -163,6 +165,14 @@ class RunFolder:
         if kept != lines:
             with checkpoint.replacing(path) as beside:
                 beside.write_bytes(b"".join(kept))
+
+    def _forget(self, name: str, round: int) -> None:
+        """Drop the lines of later rounds from a file that does not have a line for every round."""
+        path = self.path / name
+        if path.exists():
+            kept = [line for line in read_lines(path) if line["round"] <= round]
+            with checkpoint.replacing(path) as beside:
+                beside.write_text("".join(map(json_line, kept)))
 
     def reopen_results(self) -> None:
         """The run goes on: what an earlier end wrote is no longer its outcome."""

@@ -12,10 +12,11 @@ from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, on
 from fedwmsam.engine.folder import Record, RunFolder, finite, finite_only, read_lines
 from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.rounds import Diverged, Federation, State, first_state, run_round
+from fedwmsam.engine.rounds import Diverged, Federation, Job, State, first_state, run_round
 from fedwmsam.engine.store import Store
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
+from fedwmsam.training.local import LocalResult
 from fedwmsam.training.objectives import measure
 from fedwmsam.training.task import Samples
 from fedwmsam.training.vectors import Vectors
@@ -81,6 +82,30 @@ class Breakdown(Protocol):
         """The accuracy of every client, NaN for one that has none."""
 
 
+class Watch:
+    """One round as it is looked at: this one sees nothing."""
+
+    seconds = 0.0
+    """What looking took; it is no part of the training."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        """What the round is run with; a watch may train the cohort in its own way, with the same numbers."""
+
+    def observe(self, job: Job, result: LocalResult) -> None:
+        """A client has answered."""
+
+    def finish(self, after: State) -> tuple[Record, Vectors]:
+        """The round's line in recordings.jsonl, if any, and what the next rounds need to know of this one."""
+        return {}, {}
+
+
+class Recorder(Protocol):
+    def watch(self, federation: Federation, state: State, trail: Vectors) -> Watch:
+        """For the round after `state`; the trail is what the watches of the rounds before have left."""
+        ...
+
+
 @dataclass
 class Run:
     federation: Federation
@@ -89,12 +114,15 @@ class Run:
     validation: Samples | None = None
     breakdown: Breakdown | None = None
     pool: Pool | None = None
+    recorder: Recorder | None = None
     folder: RunFolder | None = None
     callbacks: Sequence[Callback] = ()
     state: State = field(init=False)
     best: Best | None = None
     history: list[Record] = field(default_factory=list)
     timings: list[Record] = field(default_factory=list)
+    recordings: list[Record] = field(default_factory=list)
+    trail: Vectors = field(default_factory=dict)
     status: str = "running"
     saved_round: int = -1
 
@@ -131,12 +159,15 @@ class Run:
         start, cpu = time.perf_counter(), self.cpu_seconds()
         if self.folder and self.plan.keep_states and self.state.round % self.plan.keep_states == 0:
             self.folder.keep(kept_state(self.federation, self.state))
+        watch = self.watch()
         try:
-            state, record = run_round(self.federation, self.state)
+            state, record = run_round(watch.federation, self.state, watch.observe)
         except Diverged as reason:
             self.status = f"diverged at round {self.state.round + 1}: {reason}"
             log.warning("The run %s; the model of round %d is kept.", self.status, self.state.round)
             return
+        line, trail = watch.finish(state)
+        self.write_recording(line)  # before the round counts as done: a line too many is cut off, one too few is lost
         trained = time.perf_counter()
         if record.get("rejected"):
             log.warning("Round %d: left out client(s) %s, update not finite.", state.round, record["rejected"])
@@ -144,7 +175,7 @@ class Run:
         record |= self.evaluate(state, record) if due else {}
         self.keep_best(state, record)
         self.history.append(record)
-        self.state = state
+        self.state, self.trail = state, trail
         try:
             self.decide(record)
             for callback in self.callbacks:
@@ -153,7 +184,10 @@ class Run:
             if self.status != "running" and not due:
                 record |= self.evaluate(state, record)
                 self.keep_best(state, record)
-            seconds = {"train_seconds": trained - start, "evaluate_seconds": time.perf_counter() - trained}
+            seconds = {
+                "train_seconds": trained - start - watch.seconds, "evaluate_seconds": time.perf_counter() - trained,
+                **({"record_seconds": watch.seconds} if self.recorder else {}),
+            }  # fmt: skip
             self.record(record, {"round": state.round, **seconds, "cpu_seconds": self.cpu_seconds() - cpu})
         if self.folder and state.round % self.plan.checkpoint_every == 0:
             self.save()
@@ -167,6 +201,15 @@ class Run:
         if self.folder:
             self.folder.append("metrics.jsonl", record)
             self.folder.append("timings.jsonl", timing)
+
+    def watch(self) -> Watch:
+        return self.recorder.watch(self.federation, self.state, self.trail) if self.recorder else Watch(self.federation)
+
+    def write_recording(self, line: Record) -> None:
+        if line:
+            self.recordings.append(line)
+            if self.folder:
+                self.folder.append("recordings.jsonl", line)
 
     def evaluate(self, state: State, columns: Record) -> Record:
         """Test metrics under their own names, validation metrics as validation_…; what is not finite is None."""
@@ -216,6 +259,7 @@ class Run:
     def save(self) -> None:
         assert self.folder
         bundles = {"server": self.state.server, "buffers": self.state.buffers, "frozen": self.federation.task.frozen()}
+        bundles |= {"trail": self.trail} if self.trail else {}
         notes: dict[str, Any] = {"round": self.state.round, "method": self.federation.method.name}
         if self.best:
             bundles |= {"best": {"w": self.best.w}, "best buffers": self.best.buffers}
@@ -251,6 +295,8 @@ class Run:
             self.best = Best(notes["best_round"], notes["best_score"], w, buffers)
         self.history = read_lines(self.folder.path / "metrics.jsonl")
         self.timings = read_lines(self.folder.path / "timings.jsonl")
+        self.recordings = read_lines(self.folder.path / "recordings.jsonl")
+        self.trail = on(bundles.get("trail", {}), device)
         self.saved_round = self.state.round
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.report import page_clients, page_data
 from fedwmsam.report.flatness import seeds_sheet
 from fedwmsam.report.formats import write
+from fedwmsam.report.page_analysis import analysis_parts
 from fedwmsam.report.page_commands import command
 from fedwmsam.report.page_environment import environment
 from fedwmsam.report.page_figures import client_figure, curve_figure, map_figure, sweep_figure
@@ -171,6 +172,8 @@ def table_parts(table: Table, alone: Comparison, paper_columns: bool, numbers: N
     flat = seeds_sheet(table)
     if flat is not None:
         yield Section("flatness", "Flatness", sheet_block(flat))
+    for part in analysis_parts(table, numbers.charts):
+        yield Section(*part)
     dealt = page_data.partitions(table)
     if dealt:
         yield Section("partition", "Partition", partition_block(table, dealt, numbers))

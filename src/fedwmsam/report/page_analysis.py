@@ -1,0 +1,48 @@
+"""What `fedwmsam analyse` found, on the page: a part for each analysis that the runs' folders hold."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from fedwmsam.analysis import estimates
+from fedwmsam.analysis.results import load_analysis
+from fedwmsam.engine.folder import Record
+from fedwmsam.report import dynamics
+from fedwmsam.report.page_data import column, look, runs_of
+from fedwmsam.report.page_figures import curve_figure
+from fedwmsam.report.page_markup import Html, joined
+from fedwmsam.report.page_tables import sheet_block, word_block
+from fedwmsam.report.tables import Table
+from fedwmsam.report.theory import run_sheets
+
+
+class Part(NamedTuple):
+    name: str
+    title: str
+    body: Html
+
+
+def analysis_parts(table: Table, charts: list[list[Record]]) -> Iterator[Part]:
+    """Charts are numbers the page's script draws; a part adds its own."""
+    groups = dynamics.groups_of(run for row in table.rows for run in runs_of(row))
+    if groups:
+        lines = [look(number, group.label) | {"x": {}, "y": curves(group)} for number, group in enumerate(groups)]
+        names = [name for name in dynamics.CURVES if any(name in line["y"] for line in lines)]
+        blocks = [sheet_block(sheet) for sheet in dynamics.sheets(groups)]
+        if names:
+            charts.append(lines)
+            blocks.insert(0, curve_figure(len(charts) - 1, lines, names, 1))
+        yield Part("dynamics", "Alignment, echo and drift", joined(blocks))
+    found = [
+        (f"{row.label}, seed {run.seed}", record)
+        for row in table.rows
+        for run in runs_of(row)
+        if (record := load_analysis(run.path, estimates.FILE))
+    ]
+    if found:
+        sheets = [sheet for label, record in found for sheet in run_sheets(label, record)]
+        yield Part("theory", "The theorem and these runs", joined(map(word_block, sheets)))
+
+
+def curves(group: dynamics.Group) -> dict[str, Record]:
+    found = {name: group.curve(name) for name in dynamics.CURVES}
+    return {name: column(rounds, values) for name, (rounds, values) in found.items() if rounds}

@@ -1,0 +1,94 @@
+"""The measures of oscillation on sequences whose values are known."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from support import make
+
+from fedwmsam.analysis.drift import Drift, spread_of
+from fedwmsam.analysis.echo import autocorrelation, echo, flips, in_order, oscillation, straightness, trail_after
+from fedwmsam.engine.rounds import first_state, run_round
+from fedwmsam.methods import make_method
+
+
+def test_to_and_fro():
+    u = torch.tensor([1.0, -2.0, 0.0])
+    found = echo(u, [-u, u, -u])
+    assert found["lags"] == pytest.approx([-1, 1, -1]) and found["norm"] == pytest.approx(math.sqrt(5))
+    assert found["flips"] == 1  # of the two that moved
+    assert autocorrelation([u, -u, u, -u], 3) == pytest.approx([-1, 1, -1])
+
+
+def test_straight_on():
+    u = torch.tensor([1.0, -2.0, 3.0])
+    assert echo(u, [u, 2 * u])["lags"] == pytest.approx([1, 1])
+    assert echo(u, [u])["flips"] == 0
+    assert echo(u, []) == {"norm": pytest.approx(math.sqrt(14)), "lags": []}
+
+
+def test_a_turning_update_has_the_autocorrelation_of_its_angle():
+    angle = 2 * math.pi / 20  # as slow a swing as a momentum of ten rounds makes
+    updates = [torch.tensor([math.cos(k * angle), math.sin(k * angle)]) for k in range(30)]
+    assert autocorrelation(updates, 10) == pytest.approx([math.cos(lag * angle) for lag in range(1, 11)], abs=1e-6)
+
+
+def test_flips_of_parameters_that_did_not_move_do_not_count():
+    assert flips(torch.tensor([1.0, 1.0, 0.0, 3.0]), torch.tensor([-1.0, 1.0, 5.0, 0.0])) == 0.5
+    assert flips(torch.zeros(3), torch.ones(3)) is None
+
+
+def test_the_trail_holds_the_newest_first():
+    trail = {}
+    for value in range(5):
+        trail = trail_after(trail, torch.tensor([float(value)]), lags=3)
+    assert [float(update) for update in in_order(trail)] == [4, 3, 2]
+
+
+def test_straightness():
+    assert straightness(10.0, [1.0], 10) == 1
+    assert straightness(math.sqrt(10), [0.5, 1.5], 10) == pytest.approx(1 / math.sqrt(10))
+    assert straightness(0.0, [0.0], 10) is None
+
+
+def test_a_restless_column():
+    alternating = oscillation([0.5, 0.7] * 10)
+    assert alternating["alternation"] == 1 and alternating["noise"] == pytest.approx(0.2 * math.sqrt(19 / 18 / 2), 0.01)
+    line = oscillation([0.1 * k for k in range(10)])
+    assert line["noise"] == pytest.approx(0, abs=1e-12) and line["residual"] == pytest.approx(0, abs=1e-12)
+    assert line["alternation"] == 0
+    noise = oscillation(np.random.default_rng(0).normal(size=20_000).tolist())
+    assert noise["noise"] == pytest.approx(1, abs=0.02) and noise["residual"] == pytest.approx(1, abs=0.02)
+    assert noise["alternation"] == pytest.approx(2 / 3, abs=0.02)
+    assert oscillation([1.0, 2.0])["noise"] is None
+
+
+def test_drift_by_hand():
+    found = spread_of({3: torch.tensor([3.0, 0.0]), 8: torch.tensor([0.0, 4.0])})
+    assert found["norm"]["clients"] == {"3": 3, "8": 4} and found["norm"]["mean"] == 3.5
+    assert found["distance"]["clients"] == pytest.approx({"3": 2.5, "8": 2.5})
+    assert found["to_mean"]["clients"] == pytest.approx({"3": 0.6, "8": 0.8})
+    assert found["pairs"] == {"mean": 0, "spread": None}
+    assert found["coherence"] == pytest.approx(0.5)
+
+
+def test_clients_that_agree():
+    found = spread_of({k: torch.tensor([1.0, 2.0]) for k in range(4)})
+    assert found["coherence"] == pytest.approx(1) and found["pairs"]["mean"] == pytest.approx(1)
+    assert found["distance"]["mean"] == pytest.approx(0)
+
+
+def test_drift_knows_what_the_method_keeps():
+    federation = make(make_method("fedwmsam"))
+    state = first_state(federation)
+    for _ in range(3):
+        state, _ = run_round(federation, state)
+    drift = Drift(federation, state)
+    after, record = run_round(federation, state, drift.observe)
+    found = drift.record()
+    assert found["scalars"]["similarity"]["mean"] == pytest.approx(record["similarity"])
+    assert found["norm"]["mean"] == pytest.approx(record["update_norm"])
+    assert found["server"] == pytest.approx({name: float(state.server[name].norm()) for name in ("Delta", "c")})
+    for client, value in found["memory"]["c_k"]["clients"].items():
+        assert value == pytest.approx(float(after.memory[int(client)]["c_k"].norm()))
