@@ -11,8 +11,8 @@ from support import PLAIN, make
 from torch import nn
 
 from fedwmsam.analysis.estimates import batch_variance, curvature, theory
-from fedwmsam.analysis.surfaces import global_surface
 from fedwmsam.analysis.theory import PROPERTIES, RATES, Setting, bound, fourth_lemma, third_lemma
+from fedwmsam.analysis.training_surface import global_surface
 from fedwmsam.config import resolve
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.rounds import first_state

@@ -9,7 +9,7 @@ from support import FULL, PLAIN, make, run
 from torch import nn
 
 from fedwmsam.analysis.alignment import Alignment, Care
-from fedwmsam.analysis.surfaces import global_surface, local_surface, worst_direction
+from fedwmsam.analysis.training_surface import global_surface, local_surface, worst_direction
 from fedwmsam.analysis.watching import moments, watching
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import METHODS, make_method

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam.analysis.statistics import mean_spread
-from fedwmsam.analysis.surfaces import Surface, global_surface, length, local_surface, worst_direction
+from fedwmsam.analysis.training_surface import TrainingSurface, global_surface, length, local_surface, worst_direction
 from fedwmsam.analysis.watching import MOMENTS, Sight, moments
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.rounds import Federation
@@ -39,7 +39,7 @@ class Care:
 class Compass:
     """Where the loss of the federation rises, from a point or from where the round began: all first steps ask there."""
 
-    def __init__(self, surface: Surface, ascents: int) -> None:
+    def __init__(self, surface: TrainingSurface, ascents: int) -> None:
         self.surface, self.ascents = surface, ascents
         self.known: dict[str, tuple[Tensor, Tensor]] = {}
 

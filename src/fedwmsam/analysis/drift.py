@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam.analysis.statistics import mean_spread
-from fedwmsam.analysis.surfaces import length
+from fedwmsam.analysis.training_surface import length
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.rounds import Federation, Job, State, all_finite, memory_of, scalars
 from fedwmsam.training.local import LocalResult

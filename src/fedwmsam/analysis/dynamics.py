@@ -9,7 +9,7 @@ from fedwmsam.analysis.alignment import COSINES, Care, mean_of
 from fedwmsam.analysis.echo import autocorrelation, flips, oscillation, straightness
 from fedwmsam.analysis.recording import Recorder
 from fedwmsam.analysis.replay import Past
-from fedwmsam.analysis.surfaces import length
+from fedwmsam.analysis.training_surface import length
 from fedwmsam.analysis.watching import MOMENTS
 from fedwmsam.config import RECORDABLE
 from fedwmsam.engine.folder import Record, read_lines

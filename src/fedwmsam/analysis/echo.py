@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwmsam.analysis.surfaces import length
+from fedwmsam.analysis.training_surface import length
 from fedwmsam.analysis.watching import Sight
 from fedwmsam.engine.folder import Record
 from fedwmsam.training.vectors import Vectors, cosine

@@ -18,8 +18,8 @@ from torch import Tensor
 from fedwmsam import streams
 from fedwmsam.analysis.dynamics import spread_out
 from fedwmsam.analysis.replay import Past
-from fedwmsam.analysis.surfaces import Surface, global_surface, length, local_surface
 from fedwmsam.analysis.theory import Setting, bound
+from fedwmsam.analysis.training_surface import TrainingSurface, global_surface, length, local_surface
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.rounds import Federation, State
 from fedwmsam.errors import InputError
@@ -80,7 +80,7 @@ def measure_point(past: Past, round: int, sample: int) -> Record:
     }  # fmt: skip
 
 
-def curvature(surface: Surface, w: Tensor, iterations: int = ITERATIONS) -> float:
+def curvature(surface: TrainingSurface, w: Tensor, iterations: int = ITERATIONS) -> float:
     """The largest |eigenvalue| of the Hessian at w, by power iteration on differences of gradients."""
     random = streams.generator(0, "power iteration")
     v = unit(torch.from_numpy(random.standard_normal(w.numel())).to(w), tau=0.0)

@@ -1,4 +1,7 @@
-"""A loss over the weights on a sample that stays the same: its value and gradient wherever one asks."""
+"""The loss that training minimises, on a sample that stays the same: its value and gradient wherever one asks.
+
+Unlike `surface.Surface` it is in training mode and with the weight penalty, as a local step sees it.
+"""
 
 from collections.abc import Sequence
 
@@ -11,7 +14,7 @@ from fedwmsam.training.task import Batch, Task
 from fedwmsam.training.vectors import norm, unit
 
 
-class Surface:
+class TrainingSurface:
     """The mean loss of all batches together, with the weight penalty where the run has it in its objective.
 
     Asking changes nothing the training sees: no buffer, and no random number that another step would draw.
@@ -51,7 +54,7 @@ def together(batches: Sequence[Batch]) -> list[Batch]:
     return list(zip(torch.split(inputs, LARGEST_BATCH), torch.split(targets, LARGEST_BATCH), strict=True))
 
 
-def global_surface(federation: Federation, seed: int, size: int) -> Surface:
+def global_surface(federation: Federation, seed: int, size: int) -> TrainingSurface:
     """What the federation minimises: clients weigh alike, or by their samples if they are averaged so.
 
     Every client gives equally many samples (those by size: as many as it is drawn for), drawn from the training data
@@ -69,18 +72,18 @@ def global_surface(federation: Federation, seed: int, size: int) -> Surface:
         samples = clients[client]
         chosen = random.permutation(len(samples))[: drawn.count(client)]
         batches.append(samples.batch(torch.from_numpy(chosen).sort().values))
-    return Surface(federation, batches)
+    return TrainingSurface(federation, batches)
 
 
-def local_surface(federation: Federation, client: int, seed: int, size: int) -> Surface:
+def local_surface(federation: Federation, client: int, seed: int, size: int) -> TrainingSurface:
     """One client's own loss, on all its data or on that many of its samples."""
     samples = federation.clients[client]
     chosen = streams.generator(seed, "local sample", client).permutation(len(samples))[:size]
     index = torch.from_numpy(chosen).sort().values
-    return Surface(federation, [samples.batch(piece) for piece in torch.split(index, LARGEST_BATCH)])
+    return TrainingSurface(federation, [samples.batch(piece) for piece in torch.split(index, LARGEST_BATCH)])
 
 
-def worst_direction(surface: Surface, w: Tensor, gradient: Tensor, radius: float, ascents: int) -> Tensor:
+def worst_direction(surface: TrainingSurface, w: Tensor, gradient: Tensor, radius: float, ascents: int) -> Tensor:
     """The way to the highest loss at that distance: ε ← radius · g(w + ε)/‖g(w + ε)‖, from the gradient at w.
 
     Where the loss is largest on the sphere, ε is parallel to the gradient at w + ε; each ascent goes there from the
