@@ -18,16 +18,19 @@ def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
     blow = signal.SIGINT if kind == "Ctrl-C" else signal.SIGTERM
     command = [sys.executable, "-m", "fedwmsam"]
     arguments = ["run", "--out", tmp_path, "--name", "a", "--rounds", "2000", "--checkpoint-every", "5000"]
-    before = signal.getsignal(signal.SIGINT)
-    if kind == "SIGTERM in the background":  # as a shell starts what ends in "&"; a child inherits what is ignored
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A child inherits what is ignored: nothing, or what a shell does to what ends in "&", as these tests may have been.
+    ignored = signal.SIG_IGN if kind == "SIGTERM in the background" else signal.SIG_DFL
+    before = signal.signal(signal.SIGINT, ignored)
     process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     signal.signal(signal.SIGINT, before)
-    deadline = time.monotonic() + 60
-    while len(read_lines(tmp_path / "a" / "metrics.jsonl")) < 3 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(blow)
-    errors = process.communicate(timeout=60)[1]
+    try:
+        deadline = time.monotonic() + 60
+        while len(read_lines(tmp_path / "a" / "metrics.jsonl")) < 3 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(blow)
+        errors = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert f"fedwmsam resume {tmp_path / 'a'}" in errors
     assert "Traceback" not in errors
