@@ -25,6 +25,7 @@ include_patterns = [
     "benchmarks/README.md",
     "tests/data/reference_vectors/README.md",
 ]
+exclude_patterns = ["**/.*", "build"]  # not to walk through environments
 
 myst_heading_anchors = 4  # the anchors that code hosts make
 myst_links_external_new_tab = False
