@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-slow check bench results clean
+.PHONY: demo test test-slow check docs bench results clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
@@ -16,10 +16,15 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m slow
 
-check: $(VENV)/installed
+check: $(VENV)/installed docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The site, in build/site; a link or anchor that leads nowhere, or a page that no menu lists, is an error.
+docs: $(VENV)/installed
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir build/doctrees . build/site
+	@echo "Open build/site/index.html"
 
 # Tables to paste, on the output; `make bench BENCH="--skip-peers --repeats 2"` passes options on.
 bench: $(VENV)/installed

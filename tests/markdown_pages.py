@@ -1,0 +1,63 @@
+"""The repository's Markdown pages, taken apart as a code host would: links, anchors, and marked blocks of code."""
+
+import re
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[1]
+CODE = ("console", "bash", "python", "toml")
+"""Languages of blocks that somebody might type; all others show something."""
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    text: str
+    mark: str
+    """What the comment before it says: run, slow, not run: REASON, file NAME; empty without one."""
+    line: int
+
+
+def pages() -> list[Path]:
+    """Every Markdown file of the repository; folders that are made, such as .venv, are not looked into."""
+    folders = (".github", "benchmarks", "docs", "examples", "results", "src", "tests")
+    below = [path for folder in folders for path in (ROOT / folder).rglob("*.md")]
+    return sorted([*ROOT.glob("*.md"), *(path for path in below if "/.environments/" not in str(path))])
+
+
+def tokens(page: Path) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8"))
+
+
+def blocks(page: Path) -> list[Block]:
+    """The page's fenced code, each with the comment that stands before it."""
+    found, mark = [], ""
+    for token in tokens(page):
+        comment = re.fullmatch(r"<!-- (.*?) -->\s*", token.content) if token.type == "html_block" else None
+        if token.type == "fence":
+            found.append(Block(token.info.strip(), token.content, mark, (token.map or [0])[0] + 1))
+        mark = comment[1] if comment else ""
+    return found
+
+
+def links(page: Path) -> list[str]:
+    """Targets of links and pictures."""
+    inside = [child for token in tokens(page) for child in token.children or []]
+    attributes = {"link_open": "href", "image": "src"}
+    return [str(child.attrs[attributes[child.type]]) for child in inside if child.type in attributes]
+
+
+def anchors(page: Path) -> set[str]:
+    """What `#…` may follow the page's name: its headings as GitHub spells them."""
+    found: dict[str, int] = {}
+    stream = tokens(page)
+    for opening, inline in pairwise(stream):
+        if opening.type == "heading_open":
+            text = "".join(child.content for child in inline.children or [] if child.type in ("text", "code_inline"))
+            name = re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+            found[name] = found.get(name, -1) + 1
+    return {name + (f"-{k}" if k else "") for name, count in found.items() for k in range(count + 1)}

@@ -1,0 +1,102 @@
+"""Commands and programs in the documentation do what they say.
+
+A comment before a block says what becomes of it: `<!-- run -->` (here), `<!-- slow -->` (by `make test-slow`),
+`<!-- not run: why -->`, or `<!-- file NAME -->` (written, for the commands that follow). The blocks of a page run in
+order in one folder; Python blocks share their names. A command whose block shows an error must end with that error.
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_pages import CODE, ROOT, Block, blocks, pages
+
+MARKED = ["README.md", "SECURITY.md", "docs/faq.md", "docs/migration.md", "docs/peers.md"]
+"""Pages of which every block is marked."""
+MARKS = re.compile(r"run|slow|not run: .+|file [\w.-]+")
+SHELL = re.compile(r"[|&;<>*?$`(){}~]")
+Cli = Callable[..., Any]
+
+
+def having(*marks: str) -> list[Any]:
+    """The pages with such a block, for parametrize."""
+    found = [page for page in pages() if any(block.mark in marks for block in blocks(page))]
+    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in found]
+
+
+@pytest.mark.parametrize("name", MARKED)
+def test_every_block_says_what_becomes_of_it(name: str):
+    unmarked = [
+        block.line for block in blocks(ROOT / name) if block.language in CODE and not MARKS.fullmatch(block.mark)
+    ]
+    assert unmarked == []
+
+
+@pytest.mark.parametrize("page", having("run"))
+def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli):
+    monkeypatch.chdir(tmp_path)
+    play(page, cli, "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", having("slow"))
+def test_slow_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli):
+    monkeypatch.chdir(tmp_path)
+    play(page, cli, "run", "slow")  # also the quick ones: a slow one may go on from what they left
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```console\n$ fedwmsam run --set local_epochs=0.5\n```",
+        "```console\n$ fedwmsam run --set local_epochs=0.5\nError: another sentence.\n```",
+        "```console\n$ fedwmsam methods fedavg\nError: it does not fail.\n```",
+        "```console\n$ cmp page.md missing\n```",
+        "```python\nassert False\n```",
+    ],
+    ids=["error not shown", "another error", "no error", "shell", "python"],
+)
+def test_a_block_that_lies_would_be_found(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli):
+    monkeypatch.chdir(tmp_path)
+    Path("page.md").write_text(f"<!-- run -->\n{text}\n")
+    with pytest.raises(AssertionError):
+        play(Path("page.md"), cli, "run")
+
+
+def play(page: Path, cli: Cli, *marks: str) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        if block.mark.startswith("file "):
+            Path(block.mark[5:]).write_text(block.text)
+        elif block.mark in marks and block.language == "python":
+            exec(compile(block.text, f"{page}:{block.line}", "exec"), names)
+        elif block.mark in marks:
+            for command, shown in commands(block):
+                carry_out(command, shown, cli)
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """(command, what the block shows of its output), in a console behind the prompt, else line by line."""
+    prompt = r"^\$ " if block.language == "console" else r"^(?=\S)"
+    for part in re.split(prompt, block.text, flags=re.MULTILINE)[1:]:
+        command, _, shown = re.sub(r"\\\n(> )?", "", part).partition("\n")
+        yield command, shown
+
+
+def carry_out(command: str, shown: str, cli: Cli) -> None:
+    words = shlex.split(command, comments=True)
+    if words[0] == "fedwmsam" and not SHELL.search(" ".join(words)):
+        done = cli(*words[1:])
+        code, printed = done.code, done.out + done.err
+    else:
+        environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")}
+        ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+        code, printed = ran.returncode, ran.stdout + ran.stderr
+    expected = shown.splitlines()[0] if shown.startswith("Error: ") else ""
+    assert (code == 2) == bool(expected) and code in (0, 2), f"{command}\n{printed}"
+    assert " ".join(expected.split()) in " ".join(printed.split()), f"{command}\n{printed}"
