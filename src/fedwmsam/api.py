@@ -85,7 +85,8 @@ def fit(
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes on, for example
         from 500 to 800 rounds. Settings that would change its numbers must be the same; that the data are is up to you.
     keep_states: keep what the server knew before every so many rounds, so that they can be replayed exactly.
-    callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`.
+    callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`; trackers such as
+        `fedwmsam.trackers.TensorBoard()` too.
 
     >>> result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
     >>> result.last("accuracy"), result.columns["loss"], result.model
@@ -157,6 +158,7 @@ def make_run(
 
 def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
     """Go on from the run's folder if it holds something, train, and hand over the outcome."""
+    run.config = config
     try:
         if run.folder:
             run.restore()
