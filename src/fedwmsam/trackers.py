@@ -114,18 +114,25 @@ class TensorBoard(Tracker):
         place = self.folder or progress.folder
         if place is None:
             raise InputError("TensorBoard needs a folder: TensorBoard('logs/mine'), or a run_folder for the run.")
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.place = Path(place)
-        # Whoever reads the folder drops what its earlier files hold from step 0 on: everything.
-        self.writer = SummaryWriter(str(self.place), purge_step=0)
+        self.place, self.begun = Path(place), 0
+        self.begin_file(0)
         rows = "".join(f"| {key} | {value} |\n" for key, value in progress.config.items() if value is not None)
         self.writer.add_text("configuration", f"| setting | value |\n|---|---|\n{rows}", len(progress.history))
 
+    def begin_file(self, step: int) -> None:
+        """From this step on, whoever reads the folder drops what the files before it hold."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(self.place), purge_step=step)
+
     def write(self, records: Sequence[Record]) -> None:
         for record in records:
+            if record["round"] == self.begun:  # an interrupt came when it was half written
+                self.writer.close()
+                self.begin_file(self.begun)
+            self.begun = record["round"]
             for name, value in numbers(record).items():
-                self.writer.add_scalar(name, value, record["round"])
+                self.writer.add_scalar(name, value, self.begun)
         self.writer.flush()
 
     def close(self, progress: Progress) -> None:
@@ -164,7 +171,7 @@ class WeightsAndBiases(Tracker):
         self.run = wandb.init(project=self.project, mode=self.mode, **usual | self.arguments)
 
     def write(self, records: Sequence[Record]) -> None:
-        for record in records:
+        for record in records:  # a step that is there already is ignored
             self.run.log(numbers(record), step=record["round"], commit=True)
 
     def close(self, progress: Progress) -> None:
