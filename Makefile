@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TRACKERS := .venv-trackers
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
@@ -14,6 +15,7 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/installed
+	-$(MAKE) $(TRACKERS)/installed
 	$(BIN)/python -m pytest -m slow
 
 check: $(VENV)/installed docs
@@ -39,6 +41,16 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# TensorBoard and Weights & Biases in an environment of their own, which borrows everything else from $(VENV). Where they
+# cannot be had, their tests are skipped.
+$(TRACKERS)/installed: $(VENV)/installed
+	$(BIN)/python -m venv --clear $(TRACKERS)
+	echo "import site; site.addsitedir('$(call packages,$(VENV))')" >$(call packages,$(TRACKERS))/borrowed.pth
+	$(TRACKERS)/bin/pip install --quiet --constraint constraints.txt --editable '.[tensorboard,wandb]'
+	touch $@
+
+packages = $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
 clean:
-	rm -rf $(VENV) benchmarks/.environments build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(TRACKERS) benchmarks/.environments build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

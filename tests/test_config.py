@@ -208,7 +208,7 @@ def test_the_file_holds_every_key_that_has_a_value() -> None:
     keys = [line.partition(" = ")[0] for line in lines]
     fields = {f.name for f in dataclasses.fields(RunConfig)} - {"options"}
     options = {f.name for f in dataclasses.fields(METHODS["fedwmsam"])}
-    empty = {"clients_per_round", "target_accuracy", "time_budget", "keep_states", "record"}
+    empty = {"clients_per_round", "target_accuracy", "time_budget", "keep_states", "record", "track"}
     assert set(keys) >= fields - empty | options
     assert len(keys) == len(set(keys))
 
@@ -239,6 +239,7 @@ SETTINGS = {
     "record": st.sampled_from([None, "echo", "alignment,drift"]), "record_every": st.integers(1, 100),
     "clients": st.integers(5, 10**6), "validation": numbers(0, 0.9), "data_dir": maybe(words),
     "preset": st.sampled_from([None, "paper"]),
+    "track": st.sampled_from([None, "tensorboard", "wandb", "tensorboard,wandb:mine"]),
 }  # fmt: skip
 OPTIONS = {
     "global_lr": numbers(0, 1e30), "rho": numbers(0, 1e30), "alpha": numbers(0.001, 0.999),

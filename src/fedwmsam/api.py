@@ -90,7 +90,8 @@ def fit(
     keep_states: keep what the server knew before every so many rounds, so that they can be replayed exactly.
     record: "alignment", "drift" and "echo", or several with commas: measured every `record_every` rounds while the run
         goes on, into `Result.recordings` and the folder's recordings.jsonl; the run's own numbers stay the same.
-    callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`.
+    callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`; trackers such as
+        `fedwmsam.trackers.TensorBoard()` too.
 
     >>> result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
     >>> result.last("accuracy"), result.columns["loss"], result.model
@@ -164,6 +165,7 @@ def make_run(
 
 def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
     """Go on from the run's folder if it holds something, train, and hand over the outcome."""
+    run.config = config
     try:
         if run.folder:
             run.restore()

@@ -58,6 +58,10 @@ class Better(Enum):
 ClientsOption = Annotated[
     int | None, typer.Option(help="Number of clients.", show_default="20; with natural, what the data say")
 ]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Also log to tensorboard, wandb or wandb:PROJECT (offline); repeatable."),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
@@ -127,6 +131,7 @@ def run(
     ] = None,
     record_every: Annotated[int | None, typer.Option(help="Rounds between recordings.", show_default="10")] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
+    track: TrackOption = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
     name: Annotated[
@@ -150,8 +155,8 @@ def run(
     - `fedwmsam run --dataset cifar-10 --model resnet18 --preset paper --dry-run`
     """
     arguments = dict(locals())
-    apart = ("config", "set_", "out", "name", "dry_run", "quiet")
-    given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
+    apart = ("config", "track", "set_", "out", "name", "dry_run", "quiet")
+    given = {key: value for key, value in arguments.items() if value is not None and key not in apart} | joined(track)
     file = toml.load(config) if config else {}
     if not dry_run:
         start_workers(workers or file.get("workers"))
@@ -170,6 +175,11 @@ def run(
         start(resolved, out, name, quiet)
 
 
+def joined(track: list[str] | None) -> dict[str, str]:
+    """The trackers as a setting."""
+    return {"track": ",".join(track)} if track else {}
+
+
 def start_workers(wanted: object) -> None:
     """Before PyTorch is imported here, so that it is imported everywhere at once; a wrong number is refused later."""
     from fedwmsam.engine.nursery import cores, start_early
@@ -182,14 +192,16 @@ def start_workers(wanted: object) -> None:
 def start(config: Any, out: Path, name: str | None, quiet: bool) -> None:
     from fedwmsam.engine.folder import unused
     from fedwmsam.experiment import anchored, prepare
+    from fedwmsam.trackers import make_trackers
 
+    trackers = make_trackers(config.track)
     experiment = prepare(anchored(config))
     if name == "":
         raise InputError("--name must not be empty; leave it out for a name from the settings.")
     if name is None:
-        carry_out(experiment, unused(out, folder_name(config), experiment.create), quiet)
+        carry_out(experiment, unused(out, folder_name(config), experiment.create), trackers, quiet)
     else:
-        carry_out(experiment, experiment.create(out / name), quiet)
+        carry_out(experiment, experiment.create(out / name), trackers, quiet)
 
 
 def folder_name(config: Any) -> str:
@@ -203,7 +215,7 @@ def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def carry_out(experiment: Any, folder: Any, quiet: bool) -> None:
+def carry_out(experiment: Any, folder: Any, trackers: Any, quiet: bool) -> None:
     """Run with a live display; Ctrl-C or SIGTERM saves the last completed round and says how to go on."""
     from fedwmsam.report.terminal import Display, summarise
 
@@ -211,7 +223,7 @@ def carry_out(experiment: Any, folder: Any, quiet: bool) -> None:
     display = Display(console, experiment, folder.path, quiet)
     try:
         with display:
-            result = experiment.run(folder, [display.update])
+            result = experiment.run(folder, [display.update, *trackers])
     except KeyboardInterrupt:
         errors.print(
             f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}", soft_wrap=True
@@ -219,6 +231,8 @@ def carry_out(experiment: Any, folder: Any, quiet: bool) -> None:
         raise
     if not quiet:
         summarise(console, result)
+        for tracker in trackers:
+            console.print(tracker.advice(), soft_wrap=True)
     if result.status.startswith("diverged"):
         sys.exit(1)
 
@@ -229,6 +243,10 @@ def resume(
     rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
     workers: Annotated[str | None, typer.Option(help="Processes that train side by side: auto or a number.")] = None,
     memory_budget: Annotated[float | None, typer.Option(help="Megabytes of RAM for what is kept per client.")] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="As in `run`; none: no longer.", show_default="as the run was begun"),
+    ] = None,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with an interrupted run, or extend a finished one.
@@ -243,16 +261,20 @@ def resume(
     start_workers(workers)
     from fedwmsam.config import parse_workers
     from fedwmsam.experiment import load_config, prepare
+    from fedwmsam.trackers import make_trackers
 
     config = load_config(run)
+    if track:
+        config = replace(config, track=None if track == ["none"] else joined(track)["track"])
     if rounds is not None:
         config = replace(config, rounds=rounds)
     if workers is not None:
         config = replace(config, workers=parse_workers(workers))
     if memory_budget is not None:
         config = replace(config, memory_budget=memory_budget)
+    trackers = make_trackers(config.track)
     experiment = prepare(config)
-    carry_out(experiment, experiment.reopen(run), quiet)
+    carry_out(experiment, experiment.reopen(run), trackers, quiet)
 
 
 @app.command()
@@ -278,6 +300,7 @@ def compare(
         bool, typer.Option("--keep-states", help="Keep the state before every tenth round, for later analysis.")
     ] = False,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data set's files.")] = None,
+    track: TrackOption = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
     jobs: Annotated[str, typer.Option(help="Runs at a time: auto or a number.")] = "auto",
@@ -298,9 +321,10 @@ def compare(
     """
     arguments = dict(locals())
     apart = (
-        "config", "grid", "pilot", "pilot_rounds", "keep_states", "set_", "out", "jobs", "baseline", "html", "quiet",
+        "config", "grid", "pilot", "pilot_rounds", "keep_states", "track", "set_", "out", "jobs", "baseline", "html",
+        "quiet",
     )  # fmt: skip
-    given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
+    given = {key: value for key, value in arguments.items() if value is not None and key not in apart} | joined(track)
     from fedwmsam.comparison.command import compare as carry_out
     from fedwmsam.comparison.grid import check_axes, check_baseline, make_grid, read_axes, read_settings
     from fedwmsam.config import parse_workers

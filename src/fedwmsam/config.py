@@ -14,6 +14,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.methods import METHODS, Method, make_method, method_class
 from fedwmsam.options import check, kinds_of, option, parse, shortened
 from fedwmsam.presets import preset_values
+from fedwmsam.trackers import parse_trackers
 from fedwmsam.training.local import WEIGHT_DECAY_MODES
 from fedwmsam.wording import unknown
 
@@ -21,7 +22,7 @@ GOALS = ("rounds", "target_accuracy", "patience", "time_budget")
 """Settings that say when a run ends."""
 WITHOUT_EFFECT = (
     "workers", "device", "checkpoint_every", "memory_budget", "keep_states", "record", "record_every", "data_dir",
-    "preset",
+    "preset", "track",
 )  # fmt: skip
 """Settings that change no number of a run; a preset is in the values it sets."""
 RECORDABLE = ("alignment", "drift", "echo")
@@ -107,12 +108,14 @@ class RunConfig(Settings):
     validation: float = option(0.0, "share of the training data held out to choose the best model", low=0, high=0.9)
     data_dir: str | None = option(None, "folder with the data set's files")
     preset: str | None = option(None, "paper or tuned: named settings below any explicit value")
+    track: str | None = option(None, "where else to log each round: tensorboard, wandb or both, with a comma between")
     options: dict[str, Any] = field(default_factory=dict)
     """The method's own hyper-parameters."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.make_method()
+        parse_trackers(self.track)
         if self.clients is None and not is_natural(self.partition):
             object.__setattr__(self, "clients", CLIENTS)
         if self.clients is not None:

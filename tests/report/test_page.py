@@ -338,7 +338,7 @@ def configuration_of(monkeypatch: pytest.MonkeyPatch, cli: Cli, text: str) -> di
             "local_epochs": 2, "batch_size": 11, "lr": 1e-5, "weight_decay_mode": "sgd", "workers": 0, "seed": 3,
             "validation": 0.1, "target_accuracy": 0.9, "checkpoint_every": 5, "data_dir": '"; rm -rf x #',
             "patience": 4, "lr_decay": 1.0, "weight_decay": 0.0, "evaluate_every": 2, "time_budget": 60.0,
-            "averaging": "size", "device": "cuda", "keep_states": 5,
+            "averaging": "size", "device": "cuda", "keep_states": 5, "track": "wandb:a b,tensorboard",
         },
     ],
 )  # fmt: skip

@@ -17,6 +17,7 @@ from fedwmsam.engine.nursery import cores
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import anchored
 from fedwmsam.report.progress import Board
+from fedwmsam.trackers import make_trackers
 
 
 class Comparison:
@@ -28,6 +29,8 @@ class Comparison:
     def run(self, members: Sequence[Member]) -> list[Path]:
         """The runs' folders, all over; those that failed are said to have."""
         anchored_members = [replace(member, config=anchored(member.config)) for member in members]
+        for names in {member.config.track for member in members}:
+            make_trackers(names)  # what is missing is said once, before any run
         tasks = tasks_of(anchored_members, self.out)
         with Board(self.console, tasks, self.jobs, self.quiet) as board:
             carry_out(tasks, self.jobs, self.out / "messages.log", board.update)

@@ -18,6 +18,7 @@ from fedwmsam.engine.folder import Busy, RunFolder, is_run
 from fedwmsam.engine.run import Progress
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import Experiment, prepare
+from fedwmsam.trackers import make_trackers
 
 CHANNEL = sys.stdout
 """Where the crew listens."""
@@ -59,9 +60,10 @@ def outcome(order: dict[str, Any]) -> str:
     path = Path(order["path"])
     try:
         experiment = prepare(resolve({k: v for k, v in order["config"].items() if v is not None}))
+        trackers = make_trackers(experiment.config.track)
         folder = opened(experiment, path)
         tell({"status": "running"})
-        return experiment.run(folder, [report]).status
+        return experiment.run(folder, [report, *trackers]).status
     except InputError as error:
         return f"failed: {error}"
     except OSError as error:

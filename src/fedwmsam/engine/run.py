@@ -1,10 +1,12 @@
 """A run: rounds until done, evaluated, recorded, checkpointed, resumable."""
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -60,6 +62,20 @@ class Progress:
     def history(self) -> list[Record]:
         return self._run.history
 
+    @property
+    def config(self) -> Record:
+        """The settings, as config.toml holds them."""
+        return self._run.config
+
+    @property
+    def folder(self) -> Path | None:
+        return self._run.folder.path if self._run.folder else None
+
+    @property
+    def summary(self) -> Record:
+        """Status, rounds and best round as they are now."""
+        return self._run.summary()
+
     def state_dict(self) -> Vectors:
         """A copy of the global model as it is now."""
         return self._run.model()
@@ -106,6 +122,20 @@ class Recorder(Protocol):
         ...
 
 
+@runtime_checkable
+class Observer(Protocol):
+    """A callback that is also told when a run begins, before anything is trained, and when it ends, however it ends.
+
+    It is called once the round is recorded, after all other callbacks: its record is the line of metrics.jsonl.
+    """
+
+    def start(self, progress: Progress) -> object: ...
+
+    def __call__(self, progress: Progress) -> object: ...
+
+    def finish(self, progress: Progress) -> object: ...
+
+
 @dataclass
 class Run:
     federation: Federation
@@ -117,6 +147,8 @@ class Run:
     recorder: Recorder | None = None
     folder: RunFolder | None = None
     callbacks: Sequence[Callback] = ()
+    config: Record = field(default_factory=dict)
+    """For those who watch; the run itself does not read it."""
     state: State = field(init=False)
     best: Best | None = None
     history: list[Record] = field(default_factory=list)
@@ -136,7 +168,28 @@ class Run:
         self.state = State(0, self.federation.method.server_init(w), buffers, self.state.memory)
 
     def execute(self) -> None:
-        """Train until the plan is done; whatever ends it, the last completed round is on disk."""
+        """Train until the plan is done, watched by those who asked for it."""
+        with contextlib.ExitStack() as stack:
+            for observer in self.observers():
+                stack.enter_context(self.watched(observer))
+            self.train()
+
+    @contextlib.contextmanager
+    def watched(self, observer: Observer) -> Iterator[None]:
+        observer.start(self.progress())
+        try:
+            yield
+        finally:
+            observer.finish(self.progress())
+
+    def observers(self) -> list[Observer]:
+        return [callback for callback in self.callbacks if isinstance(callback, Observer)]
+
+    def progress(self) -> Progress:
+        return Progress(self, self.history[-1] if self.history else {})
+
+    def train(self) -> None:
+        """Whatever ends it, the last completed round is on disk."""
         self.started = time.perf_counter()
         if self.history:
             self.decide(self.history[-1])  # a resumed run may have reached its goal already
@@ -147,6 +200,9 @@ class Run:
                 self.one_round()
             if self.status == "running":
                 self.status = "completed"
+        except BaseException:
+            self.status = "interrupted"
+            raise
         finally:
             if self.folder and self.saved_round != self.state.round:
                 # An interrupt may have come between a round's end and its line.
@@ -179,7 +235,8 @@ class Run:
         try:
             self.decide(record)
             for callback in self.callbacks:
-                callback(Progress(self, record))
+                if not isinstance(callback, Observer):
+                    callback(self.progress())
         finally:  # also when a callback fails: the round is done
             if self.status != "running" and not due:
                 record |= self.evaluate(state, record)
@@ -191,6 +248,8 @@ class Run:
             self.record(record, {"round": state.round, **seconds, "cpu_seconds": self.cpu_seconds() - cpu})
         if self.folder and state.round % self.plan.checkpoint_every == 0:
             self.save()
+        for observer in self.observers():
+            observer(self.progress())
 
     def cpu_seconds(self) -> float:
         """Of this process and its workers."""
@@ -312,12 +371,11 @@ class Run:
         if self.breakdown and self.test is not None:
             folder.write_json("clients.json", self.client_accuracies(self.breakdown, self.test))
         last = self.history[-1] if self.history else {}
-        summary = {
-            "status": self.status,
-            "rounds": self.state.round,
-            "best_round": self.best.round if self.best else None,
-        }
-        folder.write_json("summary.json", summary | {f"last_{k}": v for k, v in last.items() if k != "round"})
+        folder.write_json("summary.json", self.summary() | {f"last_{k}": v for k, v in last.items() if k != "round"})
+
+    def summary(self) -> Record:
+        best_round = self.best.round if self.best else None
+        return {"status": self.status, "rounds": self.state.round, "best_round": best_round}
 
     def client_accuracies(self, breakdown: Breakdown, test: Samples) -> Record:
         """Of the last model. A pass of its own: a run resumed after its last round has no outputs to reuse."""

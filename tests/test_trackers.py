@@ -1,0 +1,266 @@
+"""Trackers without their packages: what every log promises, what is refused. With them: test_real_trackers.py."""
+
+import importlib.util
+import json
+import logging
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedwmsam import InputError, Result, fit, toml, trackers
+from fedwmsam.engine.folder import Record
+from fedwmsam.engine.run import Progress
+from fedwmsam.trackers import TensorBoard, Tracker, WeightsAndBiases, make_trackers, numbers
+
+Cli = Callable[..., Any]
+SMALL = ["--model", "linear", "--clients", "5", "--participation", "0.4", "--local-epochs", "1", "--rounds", "3"]
+
+
+class Paper(Tracker):
+    """A log in memory, which can be made to fail at a round."""
+
+    title, package = "Paper", "json"
+
+    def __init__(self, project: str = "", fails_at: int = 0) -> None:
+        super().__init__()
+        self.project, self.fails_at = project, fails_at
+        self.logs: list[list[tuple[int, dict[str, float]]]] = []
+        self.config: Record = {}
+        self.ends: list[str] = []
+
+    def open(self, progress: Progress) -> None:
+        if self.fails_at < 0:
+            raise OSError("No space left on device")
+        self.logs.append([])
+        self.config = progress.config
+
+    def write(self, records: Sequence[Record]) -> None:
+        for record in records:
+            if record["round"] == self.fails_at:
+                raise OSError("No space left on device")
+            self.logs[-1].append((record["round"], numbers(record)))
+
+    def close(self, progress: Progress) -> None:
+        self.ends.append(progress.summary["status"])
+
+    def advice(self) -> str:
+        return "Read the paper."
+
+
+def small_fit(callbacks: Sequence[Any], rounds: int = 6, **more: Any) -> Result:
+    generator = torch.Generator().manual_seed(1)
+    clients = [
+        (torch.randn(20, 4, generator=generator), torch.randint(3, (20,), generator=generator)) for _ in range(4)
+    ]
+    return fit(lambda: nn.Linear(4, 3), clients, test=clients[0], rounds=rounds, callbacks=callbacks, **more)
+
+
+def logged(result: Result) -> list[tuple[int, dict[str, float]]]:
+    return [(row["round"], numbers(row)) for row in result.rows]
+
+
+@pytest.fixture
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    missing = ("tensorboard", "wandb")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+
+
+@pytest.fixture
+def paper(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
+    """`--track wandb` writes on paper; every paper that was made."""
+    made: list[Paper] = []
+
+    def make(*arguments: Any) -> Paper:
+        made.append(Paper(*arguments))
+        return made[-1]
+
+    monkeypatch.setitem(trackers.TRACKERS, "wandb", make)  # type: ignore[arg-type]
+    return made
+
+
+# The log is the history
+
+
+def test_every_number_of_every_round_and_the_end() -> None:
+    paper = Paper()
+    result = small_fit([paper])
+    assert paper.logs == [logged(result)] and len(result.rows) == 6
+    assert {"accuracy", "loss", "train_loss", "alpha", "bytes_up"} <= set(paper.logs[0][-1][1])
+    assert paper.config == result.config and paper.ends == ["completed"]
+
+
+def test_a_resumed_run_is_logged_from_its_first_round_on(tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    small_fit([Paper()], rounds=4, run_folder=place)
+    paper = Paper()
+    result = small_fit([paper], rounds=7, run_folder=place, resume=True)
+    assert paper.logs == [logged(result)] and len(result.rows) == 7
+
+
+def test_a_finished_run_can_still_be_logged(tmp_path: Path) -> None:
+    small_fit([], run_folder=tmp_path / "run")
+    paper = Paper()
+    result = small_fit([paper], run_folder=tmp_path / "run", resume=True)
+    assert paper.logs == [logged(result)] and paper.ends == ["completed"]
+
+
+def test_one_tracker_serves_one_run_after_another() -> None:
+    paper = Paper()
+    results = [small_fit([paper], rounds=rounds) for rounds in (3, 2)]
+    assert paper.logs == [logged(result) for result in results]
+
+
+def test_an_interrupted_run_has_its_last_round_in_the_log() -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.record["round"] == 3:
+            raise KeyboardInterrupt
+
+    paper = Paper()
+    with pytest.raises(KeyboardInterrupt):
+        small_fit([paper, interrupt])
+    assert [round for round, _ in paper.logs[0]] == [1, 2, 3] and paper.ends == ["interrupted"]
+
+
+def test_only_finite_numbers_are_logged() -> None:
+    record = {"round": 4, "loss": math.nan, "norm": math.inf, "rejected": [1, 2], "none": None, "odd": True, "lr": 0.1}
+    assert numbers(record | {"cohort": 3}) == {"lr": 0.1, "cohort": 3}
+
+
+# What goes wrong with a log does not end a run
+
+
+def test_a_log_that_fails_is_given_up_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    whole = small_fit([])
+    failing, other = Paper(fails_at=4), Paper()
+    with caplog.at_level(logging.WARNING, "fedwmsam"):
+        result = small_fit([failing, other])
+    assert result.rows == whole.rows and all(torch.equal(result.model[k], whole.model[k]) for k in whole.model)
+    assert [round for round, _ in failing.logs[0]] == [1, 2, 3] and other.logs == [logged(whole)]
+    assert len(caplog.records) == 1
+    assert "Paper: the log ends after round 3 (OSError: No space left on device)" in caplog.text
+    assert len(failing.ends) == 1, "it is closed as well as it can be"
+
+
+def test_a_log_that_cannot_be_begun_is_refused_before_anything_is_trained() -> None:
+    seen: list[Progress] = []
+    with pytest.raises(InputError, match="Paper cannot begin its log: OSError: No space left on device"):
+        small_fit([seen.append, Paper(fails_at=-1)])
+    assert seen == []
+
+
+def test_tensorboard_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TensorBoard, "package", "json")
+    with pytest.raises(InputError, match="TensorBoard needs a folder"):
+        small_fit([TensorBoard()])
+
+
+# A missing package, a wrong name
+
+
+@pytest.mark.parametrize(("kind", "extra"), [(TensorBoard, "tensorboard"), (WeightsAndBiases, "wandb")])
+def test_a_missing_package_is_named_with_what_installs_it(
+    nothing_installed: None, kind: type[Tracker], extra: str
+) -> None:
+    with pytest.raises(InputError, match=rf"pip install 'fedwmsam\[{extra}\]'"):
+        kind()
+
+
+def test_a_folder_of_logs_is_not_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "named_alike").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(WeightsAndBiases, "package", "named_alike")
+    with pytest.raises(InputError, match="not installed"):
+        WeightsAndBiases()
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_the_command_line_says_so_before_it_makes_a_folder(
+    cli: Cli, tmp_path: Path, nothing_installed: None, command: str, name: str
+) -> None:
+    outcome = cli(command, "--track", name, "--rounds", "2", "--out", tmp_path / "out")
+    assert outcome.code == 2 and f"pip install 'fedwmsam[{name}]'" in outcome.err
+    assert not list(tmp_path.glob("out/*/"))
+
+
+@pytest.mark.parametrize("wrong", ["tensorbord", "tensorboard:logs", "wandb:", "tensorboard,mlflow", ","])
+def test_unknown_trackers_are_refused(cli: Cli, tmp_path: Path, wrong: str) -> None:
+    outcome = cli("run", "--track", wrong, "--out", tmp_path / "out")
+    assert outcome.code == 2 and "tracker" in outcome.err and "tensorboard" in outcome.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WeightsAndBiases, "package", "json")
+    with pytest.raises(InputError, match="'ofline'"):
+        WeightsAndBiases(mode="ofline")
+
+
+def test_a_project_follows_the_name(paper: list[Paper]) -> None:
+    made = make_trackers("wandb, wandb:mine")
+    assert made == paper and [one.project for one in paper] == ["", "mine"]
+
+
+# The command line
+
+
+def test_a_tracked_run_is_remembered_and_resumed_with_its_tracker(cli: Cli, tmp_path: Path, paper: list[Paper]) -> None:
+    place = tmp_path / "a"
+    outcome = cli("run", *SMALL, "--track", "wandb:mine", "--out", tmp_path, "--name", "a")
+    assert outcome.code == 0, outcome.err
+    assert "Read the paper." in outcome.out
+    assert toml.load(place / "config.toml")["track"] == "wandb:mine"
+    assert cli("resume", place, "--rounds", "5", "--quiet").code == 0
+    rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    assert [one.project for one in paper] == ["mine", "mine"]
+    assert paper[1].logs == [[(row["round"], numbers(row)) for row in rows]] and len(rows) == 5
+
+
+def test_tracking_can_begin_and_end_with_a_resumption(cli: Cli, tmp_path: Path, paper: list[Paper]) -> None:
+    assert cli("run", *SMALL, "--out", tmp_path, "--name", "a").code == 0
+    assert cli("resume", tmp_path / "a", "--rounds", "4", "--track", "wandb").code == 0
+    assert [round for round, _ in paper[0].logs[0]] == [1, 2, 3, 4]
+    assert cli("resume", tmp_path / "a", "--rounds", "5", "--track", "none").code == 0
+    assert len(paper) == 1 and "track" not in toml.load(tmp_path / "a" / "config.toml")
+
+
+def test_a_run_tracked_elsewhere_can_be_read_and_gone_on_with_here(
+    cli: Cli, tmp_path: Path, paper: list[Paper], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("run", *SMALL, "--track", "wandb", "--out", tmp_path, "--name", "a").code == 0
+    monkeypatch.setitem(trackers.TRACKERS, "wandb", WeightsAndBiases)
+    monkeypatch.setattr(WeightsAndBiases, "package", "no_such_package")
+    assert cli("report", tmp_path).code == cli("evaluate", tmp_path / "a").code == 0
+    before = (tmp_path / "a" / "metrics.jsonl").read_bytes()
+    refused = cli("resume", tmp_path / "a", "--rounds", "4")
+    assert refused.code == 2 and "pip install" in refused.err
+    assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == before
+    assert cli("resume", tmp_path / "a", "--rounds", "4", "--track", "none").code == 0
+
+
+def test_what_a_file_says_and_what_is_said_here(cli: Cli, tmp_path: Path, paper: list[Paper]) -> None:
+    (tmp_path / "settings.toml").write_text('track = "wandb:file"\n')
+    command = ["run", tmp_path / "settings.toml", *SMALL, "--out", tmp_path]
+    assert (
+        cli(*command).code == cli(*command, "--track", "wandb:here").code == cli(*command, "--track", "none").code == 0
+    )
+    assert [one.project for one in paper] == ["file", "here"]
+
+
+def test_tracking_changes_neither_the_numbers_nor_what_a_run_is_called(
+    cli: Cli, tmp_path: Path, paper: list[Paper]
+) -> None:
+    from fedwmsam.comparison.grid import make_grid
+
+    assert cli("run", *SMALL, "--out", tmp_path, "--name", "a").code == 0
+    assert cli("run", *SMALL, "--out", tmp_path, "--name", "b", "--track", "wandb").code == 0
+    for name in ("metrics.jsonl", "model.safetensors", "summary.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    plain, tracked = (make_grid({}, given).members()[0].folder for given in ({}, {"track": "wandb"}))
+    assert plain == tracked
