@@ -79,6 +79,8 @@ class Run:
     validation: Samples | None = None
     breakdown: Callable[[torch.Tensor, torch.Tensor], Record] | None = None
     """(test outputs, test targets) → further columns, such as the worst client's accuracy."""
+    further: Callable[[State, bool], Record] | None = None
+    """(state after a round, whether it is evaluated) → columns that whoever trained the round adds."""
     pool: Pool | None = None
     folder: RunFolder | None = None
     callbacks: Sequence[Callback] = ()
@@ -129,9 +131,8 @@ class Run:
             log.warning("The run %s; the model of round %d is kept.", self.status, self.state.round)
             return
         trained = time.perf_counter()
-        if record.get("rejected"):
-            log.warning("Round %d: left out client(s) %s, update not finite.", state.round, record["rejected"])
         due = state.round % self.plan.evaluate_every == 0 or state.round == self.plan.rounds
+        record |= self.further(state, due) if self.further else {}
         record |= self.evaluate(state, record) if due else {}
         self.keep_best(state, record)
         self.history.append(record)
