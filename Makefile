@@ -13,7 +13,7 @@ demo: $(VENV)/installed
 test: $(VENV)/installed
 	$(BIN)/python -m pytest
 
-test-slow: $(VENV)/installed
+test-slow: $(VENV)/installed $(VENV)/simulation/installed
 	$(BIN)/python -m pytest -m slow
 
 check: $(VENV)/installed
@@ -28,6 +28,12 @@ bench: $(VENV)/installed
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# Flower's simulation needs Ray, which pins what others need otherwise: an environment of its own, for its test alone.
+$(VENV)/simulation/installed: $(VENV)/installed
+	test -d $(VENV)/simulation || $(PYTHON) -m venv $(VENV)/simulation
+	$(VENV)/simulation/bin/pip install --quiet --constraint constraints.txt --editable '.[flower-simulation]'
 	touch $@
 
 clean:

@@ -139,13 +139,13 @@ class Deployment:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def run(self, name: str, **config: object) -> str:
+    def run(self, name: str, *, options: tuple[str, ...] = (), **config: object) -> str:
         """Start the app, its run folder called `name`; the number of Flower's run."""
         config = {"clients": self.count, "run-folder": str(self.folder / name), "wait": PATIENCE} | {
             key.replace("_", "-"): value for key, value in config.items()
         }
         text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        told = self.flwr("run", self.folder / "app", "test", "--format", "json", "--run-config", text)
+        told = self.flwr("run", self.folder / "app", "test", "--format", "json", "--run-config", text, *options)
         return str(json.loads(told)["run-id"])
 
     def status(self, run: str) -> str:
@@ -187,6 +187,16 @@ class Deployment:
             time.sleep(0.5)
         self.kill(list(self.processes()))
         time.sleep(0.5)
+
+
+class Simulation(Deployment):
+    """The template's own app on Ray; Flower starts a SuperLink for it and leaves it running."""
+
+    def __enter__(self) -> "Simulation":
+        new_app(self.folder / "app")
+        self.environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"] = str(self.port)
+        (self.home / "config.toml").write_text('[superlink.test]\naddress = ":local:"\n')
+        return self
 
 
 def descendants(process: int) -> list[int]:
