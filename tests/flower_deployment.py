@@ -9,12 +9,18 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 from fedwmsam.flower.keys import make_keys
 from fedwmsam.flower.new import new_app
 
 HOST = "127.0.0.1"
 PROGRAMS = Path(sys.executable).parent
+LOOPBACK = """
+import fcntl, os, socket, struct, sys
+fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh14x", b"lo", 0x41))  # SIOCSIFFLAGS: up and running
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 PATIENCE = 900
 """Seconds; on a quiet machine everything takes a fraction of it."""
 
@@ -139,14 +145,17 @@ class Deployment:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def run(self, name: str, *, options: tuple[str, ...] = (), **config: object) -> str:
+    def run(self, name: str, **config: object) -> str:
         """Start the app, its run folder called `name`; the number of Flower's run."""
+        told = self.flwr("run", self.folder / "app", "test", "--format", "json", *self.run_config(name, config))
+        return str(json.loads(told)["run-id"])
+
+    def run_config(self, name: str, config: dict[str, object]) -> list[str]:
         config = {"clients": self.count, "run-folder": str(self.folder / name), "wait": PATIENCE} | {
             key.replace("_", "-"): value for key, value in config.items()
         }
         text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        told = self.flwr("run", self.folder / "app", "test", "--format", "json", "--run-config", text, *options)
-        return str(json.loads(told)["run-id"])
+        return ["--run-config", text]
 
     def status(self, run: str) -> str:
         told = json.loads(self.flwr("ls", "test", "--run-id", run, "--format", "json"))
@@ -190,13 +199,35 @@ class Deployment:
 
 
 class Simulation(Deployment):
-    """The template's own app on Ray; Flower starts a SuperLink for it and leaves it running."""
+    """The template's own app on Ray, in a network that consists of 127.0.0.1: Ray would listen on all addresses.
+
+    Flower starts a SuperLink for it and leaves it running.
+    """
+
+    alone: ClassVar[list[str]] = ["unshare", "--net", "--map-root-user", sys.executable, "-c", LOOPBACK]
 
     def __enter__(self) -> "Simulation":
         new_app(self.folder / "app")
         self.environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"] = str(self.port)
         (self.home / "config.toml").write_text('[superlink.test]\naddress = ":local:"\n')
         return self
+
+    def simulate(self, name: str, options: str, **config: object) -> str:
+        """Run to the end; what Flower told."""
+        arguments = ["run", self.folder / "app", "test", "--stream", "--federation-config", options]
+        done = subprocess.run(
+            [*self.alone, self.programs / "flwr", *map(str, arguments), *self.run_config(name, config)], text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, env=self.environment, timeout=PATIENCE,
+        )  # fmt: skip
+        return done.stdout
+
+    @classmethod
+    def possible(cls) -> bool:
+        """Whether this system lets us make a network of our own."""
+        try:
+            return subprocess.run([*cls.alone, "true"], capture_output=True).returncode == 0
+        except OSError:
+            return False
 
 
 def descendants(process: int) -> list[int]:

@@ -14,6 +14,7 @@ from fedwmsam.flower.strategy import FlowerStrategy
 from fedwmsam.flower.wire import Terms, WireError
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.models import model_factory
+from fedwmsam.training.local import LocalResult
 
 BUNDLE = {
     "w": torch.randn(1000), "alpha": torch.tensor(0.25), "count": torch.tensor(3), "exact": torch.randn(7).double(),
@@ -86,7 +87,8 @@ def test_serialized_messages_are_as_large_as_the_methods_declare(name):
     memory = {key: torch.randn_like(value) for key, value in run.federation.method.memory_init(server["w"]).items()}
     job = Job(0, run.federation.method.downlink(server, memory, info), {}, info)
     down = Message(wire.write_order(job, Terms.of(run.federation, "float32"))[0], 1, "train")
-    up = Message(wire.RecordDict({"vectors": wire.pack(random(strategy.answer))[0]}), 1, "train")
+    result = LocalResult(random(strategy.answer), {}, loss=1.5, backprops=300)
+    up = Message(wire.write_answer(job, result, "float32"), reply_to=down)
     assert serialized(down) == pytest.approx(4 * (cost.down * size + cost.down_scalars), rel=0.05)
     assert serialized(up) == pytest.approx(4 * cost.up * size, rel=0.05)
 
