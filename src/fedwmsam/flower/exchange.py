@@ -17,6 +17,8 @@ POLL = 0.5
 """Seconds between two looks for answers."""
 SECOND_CHANCE = 60.0
 """Seconds after which a node that was refused is asked again: Flower may still have held its predecessor for alive."""
+INTRODUCTION = 300.0
+"""Seconds within which a node says who it is: it reads its data for that."""
 MARGIN = 60.0
 """Seconds a message outlives its deadline, so that a late answer can be told from none."""
 
@@ -99,7 +101,7 @@ class Nodes:
         known = {node.id for node in self.by_client.values()} | set(self.asked.values()) | set(self.refused)
         for node in sorted(connected - known):
             question = RecordDict({wire.NOTE: ConfigRecord(self.terms.note())})
-            message = Message(question, node, "query.whoami", ttl=MARGIN)
+            message = Message(question, node, "query.whoami", ttl=INTRODUCTION)
             if self.post.send(message):
                 self.asked[message.metadata.message_id] = node
         for reply in self.post.fetch(self.asked):

@@ -18,6 +18,7 @@ from torch import Tensor
 from fedwmsam import streams
 from fedwmsam.api import configuration, execute, make_reader, make_run, open_folder
 from fedwmsam.data.clients import Collate
+from fedwmsam.engine.checkpoint import on
 from fedwmsam.engine.folder import Busy, Record, RunFolder
 from fedwmsam.engine.rounds import (
     Fault,
@@ -264,18 +265,20 @@ class FlowerStrategy(Strategy):
         if not all_finite(result.up) or not all_finite(result.buffers):
             return Fault("its answer is rejected: the update is not finite.", rejected=True)
         self.traffic.error_up = max(self.traffic.error_up, error)
-        return result
+        device = self.run.federation.task.device
+        return replace(result, up=on(result.up, device), buffers=on(result.buffers, device))
 
     def needed(self, outcome: Outcome) -> int:
         return max(1, math.ceil(self.quorum * len(outcome)))
 
     def counted(self, outcome: Outcome) -> Iterator[tuple[Job, LocalResult | Fault]]:
         """A round's results in order, after its faults were told; TooFew if the quorum is missed."""
-        number = self.run.state.round + 1
+        number, enough = self.run.state.round + 1, accepted(outcome) >= self.needed(outcome)
         for client, (_, result) in outcome.items():
             if isinstance(result, Fault):
-                log.warning("Round %d goes on without client %d: %s", number, client, result.reason)
-        if accepted(outcome) < self.needed(outcome):
+                what = "goes on without" if enough else "lacks"
+                log.warning("Round %d %s client %d: %s", number, what, client, result.reason)
+        if not enough:
             raise TooFew(
                 f"Round {number} got {accepted(outcome)} usable answers of {len(outcome)} clients and needs "
                 f"{self.needed(outcome)}; mend the clients and start the app again: it goes on from round {number}."
