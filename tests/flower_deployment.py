@@ -1,5 +1,6 @@
 """A real Flower deployment in processes on 127.0.0.1, and the app that the tests run on it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -40,6 +41,12 @@ class Deployment:
         self.port = free_port()
         self.link: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
+        self.prefix: list[str] = []
+        """What every program is started through."""
+        self.options: list[str] = []
+        """Of `flwr run`."""
+        self.peaks: dict[str, int] = {}
+        """Megabytes that one process of each program has held at most."""
 
     def __enter__(self) -> "Deployment":
         try:
@@ -97,8 +104,8 @@ class Deployment:
     def start(self, name: str, program: str, *arguments: object) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{name}.log").open("ab") as file:
             return subprocess.Popen(
-                [self.programs / program, *map(str, arguments)], stdout=file, stderr=file, cwd=self.folder,
-                env=self.environment, start_new_session=True,
+                [*self.prefix, self.programs / program, *map(str, arguments)], stdout=file, stderr=file,
+                cwd=self.folder, env=self.environment, start_new_session=True,
             )  # fmt: skip
 
     def alive(self) -> None:
@@ -139,23 +146,20 @@ class Deployment:
 
     def flwr(self, *arguments: object) -> str:
         done = subprocess.run(
-            [self.programs / "flwr", *map(str, arguments)], capture_output=True, text=True, cwd=self.folder,
-            env=self.environment, timeout=PATIENCE, check=False,
+            [*self.prefix, self.programs / "flwr", *map(str, arguments)], capture_output=True, text=True,
+            cwd=self.folder, env=self.environment, timeout=PATIENCE, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def run(self, name: str, **config: object) -> str:
         """Start the app, its run folder called `name`; the number of Flower's run."""
-        told = self.flwr("run", self.folder / "app", "test", "--format", "json", *self.run_config(name, config))
-        return str(json.loads(told)["run-id"])
-
-    def run_config(self, name: str, config: dict[str, object]) -> list[str]:
         config = {"clients": self.count, "run-folder": str(self.folder / name), "wait": PATIENCE} | {
             key.replace("_", "-"): value for key, value in config.items()
         }
         text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
-        return ["--run-config", text]
+        arguments = [self.folder / "app", "test", "--format", "json", "--run-config", text]
+        return str(json.loads(self.flwr("run", *arguments, *self.options))["run-id"])
 
     def status(self, run: str) -> str:
         told = json.loads(self.flwr("ls", "test", "--run-id", run, "--format", "json"))
@@ -167,11 +171,18 @@ class Deployment:
 
         def check() -> None:
             self.alive()
+            self.weigh()
             if int(time.monotonic() - begun) % 30 == 29:
                 assert not self.status(run).startswith("finished:failed"), self.flwr("log", run, "test", "--show")
 
         wait_until((self.folder / name / "summary.json").exists, f"{name} is over", check)
         wait_until(lambda: self.status(run) == "finished:completed", f"Flower calls {name} completed", self.alive)
+
+    def weigh(self) -> None:
+        for process, command in self.processes().items():
+            program = next((Path(word).name for word in command.split() if "/bin/fl" in word), "")
+            with contextlib.suppress(OSError, StopIteration):  # it has ended meanwhile
+                self.peaks[program] = max(self.peaks.get(program, 0), peak_memory(process))
 
     def metrics(self, name: str) -> list[dict[str, object]]:
         path = self.folder / name / "metrics.jsonl"
@@ -199,27 +210,20 @@ class Deployment:
 
 
 class Simulation(Deployment):
-    """The template's own app on Ray, in a network that consists of 127.0.0.1: Ray would listen on all addresses.
-
-    Flower starts a SuperLink for it and leaves it running.
-    """
+    """The template's own app on Ray, in a network that consists of 127.0.0.1: Ray would listen on all addresses."""
 
     alone: ClassVar[list[str]] = ["unshare", "--net", "--map-root-user", sys.executable, "-c", LOOPBACK]
 
     def __enter__(self) -> "Simulation":
         new_app(self.folder / "app")
-        self.environment["FLWR_LOCAL_SUPERLINK_HTTP_API_PORT"] = str(self.port)
-        (self.home / "config.toml").write_text('[superlink.test]\naddress = ":local:"\n')
+        self.write_connection()
+        self.prefix = self.alone
+        place = ["--host", HOST, "--port", self.port, "--database", self.folder / "link.db"]
+        self.link = self.start("link", "flower-superlink", "--insecure", "--simulation", *place)
+        self.prefix = ["nsenter", "--preserve-credentials", "--user", "--net", "--target", str(self.link.pid)]
+        self.options = ["--federation-config", f"num-supernodes={self.count} client-resources-num-cpus=1"]
+        wait_until(lambda: "Uvicorn running" in self.log("link"), "the SuperLink listens", self.alive)
         return self
-
-    def simulate(self, name: str, options: str, **config: object) -> str:
-        """Run to the end; what Flower told."""
-        arguments = ["run", self.folder / "app", "test", "--stream", "--federation-config", options]
-        done = subprocess.run(
-            [*self.alone, self.programs / "flwr", *map(str, arguments), *self.run_config(name, config)], text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=self.folder, env=self.environment, timeout=PATIENCE,
-        )  # fmt: skip
-        return done.stdout
 
     @classmethod
     def possible(cls) -> bool:

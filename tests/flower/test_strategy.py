@@ -1,6 +1,7 @@
 """The strategy against a Flower without processes: same numbers as the simulator, and every fault survived."""
 
 import logging
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -25,6 +26,7 @@ import fedwmsam
 from fedwmsam.engine.rounds import Fault, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import FlowerStrategy, TooFew, exchange, from_run_config, make_client_app
+from fedwmsam.flower import client as client_side
 from fedwmsam.methods import METHODS, FedAvg, FedWMSAM, make_method
 
 TEST = load_test(0, {})
@@ -90,6 +92,13 @@ def test_buffers_and_sizes_count_as_in_the_simulator():
     ours = strategy(FedAvg(), model, averaging="size")
     ours.start(FakeGrid(make_client_app(model, load_data)))
     assert_same(ours.result.model, fit(FedAvg(), model, averaging="size").model)
+
+
+def test_an_app_that_was_sent_to_another_process_answers_the_same():
+    grid = FakeGrid(pickle.loads(pickle.dumps(make_client_app(network, load_data))))
+    ours = strategy()
+    ours.start(grid)
+    assert_same(ours.result.model, fit().model)
 
 
 def test_flower_s_own_loop_drives_it_too():
@@ -249,8 +258,11 @@ def test_another_model_is_refused(told):
     assert "differ from the server's" in told.text
 
 
-def test_a_client_whose_data_changed_must_introduce_itself_again(told):
+def test_a_client_whose_data_changed_must_introduce_itself_again(told, monkeypatch):
     sizes = {}
+    monkeypatch.setattr(
+        client_side, "read_samples", client_side.read_samples.__wrapped__
+    )  # on Flower, a process a message
 
     def growing(partition, node_config):
         inputs, targets = load_data(partition, node_config)
@@ -258,9 +270,7 @@ def test_a_client_whose_data_changed_must_introduce_itself_again(told):
 
     grid = FakeGrid()
     ours = strategy(participation=1.0, callbacks=[lambda progress: sizes.update({3: 20})])
-    app = make_client_app(network, growing)
-    app.client.cached = app.client.read  # on Flower each message meets a new process
-    grid.app = app
+    grid.app = make_client_app(network, growing)
     ours.start(grid)
     assert [row.get("missing") for row in ours.result.rows] == [None, [3], None]
     assert "it is client 3 with 20" in told.text and "with 20 samples" in told.text

@@ -1,6 +1,7 @@
 """The clients' side on Flower: hold data, train when asked, keep nothing."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -42,7 +43,8 @@ def make_client_app(
     gives data to evaluate the global model on, if the server asks for it. One thread gives the numbers of the
     simulator; more are quicker.
     """
-    return TrainingApp(Client(model, load_data, load_test, (loss, metrics, monitor), collate, device, threads))
+    objective = (loss, None if metrics is None else tuple(metrics.items()), monitor)
+    return TrainingApp(Client(model, load_data, load_test, objective, collate, device, threads))
 
 
 class TrainingApp(ClientApp):
@@ -56,18 +58,17 @@ class TrainingApp(ClientApp):
         self.evaluate()(client.evaluate)
 
 
+@dataclass(frozen=True)
 class Client:
-    """Answers the server's three questions. What it holds is a cache: any process can answer any of them."""
+    """Answers the server's three questions and keeps nothing: Ray copies it with every message."""
 
-    def __init__(
-        self, model: ModelSource, load_data: LoadData, load_test: LoadData | None, objective: tuple[Any, Any, Any],
-        collate: Collate | None, device: str, threads: int,
-    ) -> None:  # fmt: skip
-        self.model, self.load_data, self.load_test = model, load_data, load_test
-        self.objective, self.collate = objective, collate
-        self.device, self.threads = device, threads
-        self.task = lru_cache(maxsize=1)(self.make_task)
-        self.cached = lru_cache(maxsize=32)(self.read)
+    model: ModelSource
+    load_data: LoadData
+    load_test: LoadData | None
+    objective: tuple[Any, ...]
+    collate: Collate | None
+    device: str
+    threads: int
 
     def introduce(self, message: Message, context: Context) -> Message:
         """Whose data are here, and how many samples."""
@@ -127,16 +128,30 @@ class Client:
             )
         return task
 
-    def make_task(self, seed: int) -> Task:
-        return Task(self.model, make_objective(*self.objective), seed=seed, device=self.device)
+    def task(self, seed: int) -> Task:
+        return make_task(self.model, self.objective, seed, self.device)
 
     def samples(self, task: Task, node_config: NodeConfig, test: bool = False) -> Samples:
-        return self.cached(task, partition_of(node_config), tuple(sorted(node_config.items())), test)
-
-    def read(self, task: Task, partition: int, node_config: tuple[tuple[str, Any], ...], test: bool) -> Samples:
         load = self.load_test if test else self.load_data
         assert load is not None
-        return make_reader(task, self.collate).samples(load(partition, dict(node_config)), f"Client {partition}")
+        return read_samples(task, load, self.collate, partition_of(node_config), tuple(sorted(node_config.items())))
+
+
+# What a process has made for one message serves the next, as long as model and data come from the same functions.
+
+
+@lru_cache(maxsize=2)
+def make_task(model: ModelSource, objective: tuple[Any, ...], seed: int, device: str) -> Task:
+    loss, metrics, monitor = objective
+    measured = make_objective(loss, None if metrics is None else dict(metrics), monitor)
+    return Task(model, measured, seed=seed, device=device)
+
+
+@lru_cache(maxsize=32)
+def read_samples(
+    task: Task, load: LoadData, collate: Collate | None, partition: int, node_config: tuple[tuple[str, Any], ...]
+) -> Samples:
+    return make_reader(task, collate).samples(load(partition, dict(node_config)), f"Client {partition}")
 
 
 def partition_of(node_config: NodeConfig) -> int:
