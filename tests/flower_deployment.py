@@ -36,6 +36,7 @@ class Deployment:
         self.environment = dict(os.environ) | {
             "FLWR_HOME": str(self.home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",
             "OMP_NUM_THREADS": "1", "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "NO_PROXY": "*",
         }  # fmt: skip
         self.port = free_port()
