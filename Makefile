@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TRACKERS := .venv-trackers
+SIMULATION := $(VENV)/simulation
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
@@ -15,7 +16,7 @@ test: $(VENV)/installed
 	$(BIN)/python -m pytest
 
 test-slow: $(VENV)/installed
-	-$(MAKE) $(TRACKERS)/installed
+	-$(MAKE) $(TRACKERS)/installed $(SIMULATION)/installed
 	$(BIN)/python -m pytest -m slow
 
 check: $(VENV)/installed docs
@@ -50,6 +51,12 @@ $(TRACKERS)/installed: $(VENV)/installed
 	touch $@
 
 packages = $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+# Flower's simulation needs Ray, which pins what others need otherwise: an environment of its own, for its test alone.
+$(SIMULATION)/installed: $(VENV)/installed
+	test -d $(SIMULATION) || $(PYTHON) -m venv $(SIMULATION)
+	$(SIMULATION)/bin/pip install --quiet --constraint constraints.txt --editable '.[flower-simulation]'
+	touch $@
 
 clean:
 	rm -rf $(VENV) $(TRACKERS) benchmarks/.environments build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info

@@ -120,13 +120,20 @@ def fit(
         run = make_run(settings, method, task, members, tested, held, callbacks, client_sizes)
         if initial_weights is not None:
             run.warm_start(initial_weights)
-        config = {"method": method.name, "clients": len(members)} | asdict(settings) | asdict(method)
-        config |= {"loss": name_of(loss), "monitor": objective.monitor, "validation": described(validation)}
-        config |= {"architecture": streams.digest(repr(task.model))}
+        config = configuration(settings, method, len(members), task, loss, validation)
         with side_by_side(run, settings.workers):
             if run_folder is not None:
                 run.folder = open_folder(Path(run_folder), config, resume)
             return execute(run, config, reader)
+
+
+def configuration(
+    settings: Settings, method: Method, clients: int, task: Task, loss: str | Measure, validation: Any
+) -> dict[str, Any]:
+    """What the run's folder says it is."""
+    config = {"method": method.name, "clients": clients} | asdict(settings) | asdict(method)
+    config |= {"loss": name_of(loss), "monitor": task.objective.monitor, "validation": described(validation)}
+    return config | {"architecture": streams.digest(repr(task.model))}
 
 
 def cut_validation(reader: Reader, clients: Clients, validation: Any, seed: int) -> tuple[Clients, Samples | None]:

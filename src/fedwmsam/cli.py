@@ -14,6 +14,7 @@ from rich.console import Console
 from fedwmsam import toml
 from fedwmsam.analysis.command import app as analyse
 from fedwmsam.errors import InputError
+from fedwmsam.flower.command import app as flower
 from fedwmsam.pictures import Picture
 
 # The commands import what they need when they run, so that `--help` does not wait for PyTorch.
@@ -25,6 +26,7 @@ app = typer.Typer(
     help="Federated learning on clients whose data differ.\n\nStart with `fedwmsam run`: no data needed, no network.",
 )
 app.add_typer(analyse, name="analyse")
+app.add_typer(flower, name="flower")
 # What people type must be printed as it is, so no markup. A pipe or a file has no width of its own.
 console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
 errors = Console(stderr=True, markup=False, highlight=False)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedwmsam.data.clients import Rows
-from fedwmsam.engine.rounds import Federation, Job, State, first_state, jobs, size_in_bytes
+from fedwmsam.engine.rounds import Federation, Job, State, first_state, jobs, opening, size_in_bytes
 from fedwmsam.engine.run import Run
-from fedwmsam.methods.base import Info
 from fedwmsam.training.local import LocalResult, train
 from fedwmsam.training.task import Samples, Task
 
@@ -52,11 +51,7 @@ class Estimate:
 def estimate(run: Run, workers: int) -> Estimate:
     federation, plan = run.federation, run.plan
     state = first_state(federation)
-    cohort = federation.schedule.cohort(0)
-    info = Info(
-        round=0, lr=federation.schedule.lr(0), clients=len(federation.clients), cohort=len(cohort),
-        share=len(cohort) / len(federation.clients), layout=federation.task.layout,
-    )  # fmt: skip
+    cohort, info = opening(federation, 0)
     steps = sum(federation.schedule.count(0, k, len(federation.clients[k])) for k in cohort) / len(cohort)
     job = next(jobs(federation, state, cohort[:1], info))
     result, once, step_seconds = probe(federation, job)

@@ -1,5 +1,6 @@
 """One round of federated training, top to bottom."""
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from fedwmsam.training.local import LocalResult, LocalRules, train
 from fedwmsam.training.task import Task
 from fedwmsam.training.vectors import Vectors
 
+log = logging.getLogger("fedwmsam")
 AVERAGING = ("uniform", "size")
 
 
@@ -33,7 +35,7 @@ class Federation:
     total_samples: int | None = None
     """All clients' samples; only averaging by size needs it."""
     trainer: "Trainer | None" = None
-    """Trains a cohort elsewhere (on workers) and hands the answers on in order; None: in this process."""
+    """Trains a cohort elsewhere (on workers, on Flower) and hands the answers on in order; None: in this process."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,16 @@ class Job:
     info: Info
 
 
-Trainer = Callable[[Federation, Iterable[Job]], Iterator[tuple[Job, LocalResult]]]
+@dataclass(frozen=True)
+class Fault:
+    """Why there is no answer of a client that could be used."""
+
+    reason: str
+    rejected: bool
+    """It answered, but wrongly; otherwise no answer came."""
+
+
+Trainer = Callable[[Federation, Iterable[Job]], Iterator[tuple[Job, LocalResult | Fault]]]
 
 
 class Diverged(Exception):
@@ -74,18 +85,18 @@ def run_round(
 ) -> tuple[State, Record]:
     """cohort → downlink → local training → settle → mean → aggregate; `observe` sees every client's answer."""
     method, server = federation.method, state.server
-    cohort = federation.schedule.cohort(state.round)
-    info = Info(
-        round=state.round, lr=federation.schedule.lr(state.round), clients=len(federation.clients), cohort=len(cohort),
-        share=len(cohort) / len(federation.clients), layout=federation.task.layout,
-    )  # fmt: skip
+    cohort, info = opening(federation, state.round)
     mean, ledger, changes = WeightedMean(), Ledger(), state.memory.changing()
     trainer = federation.trainer or train_cohort
 
     for job, result in trainer(federation, jobs(federation, state, cohort, info)):
+        if isinstance(result, Fault):
+            ledger.lose(job, result)
+            continue
         if observe:
             observe(job, result)
         if not all_finite(result.up) or not all_finite(result.buffers):
+            log.warning("Round %d: left out client %d, update not finite.", state.round + 1, job.client)
             ledger.reject(job, result)
             continue
         row, contribution = method.settle(server, memory_of(federation, state, job.client), result.up, job.info)
@@ -107,6 +118,15 @@ def run_round(
         raise Diverged("the global model is no longer finite")
     record = {"round": state.round + 1, "lr": info.lr} | scalars(server) | ledger.record()
     return State(state.round + 1, next_server, buffers, changes.done()), record
+
+
+def opening(federation: Federation, round: int) -> tuple[list[int], Info]:
+    """Who takes part in a round, and what all of them may know about it."""
+    cohort = federation.schedule.cohort(round)
+    return cohort, Info(
+        round=round, lr=federation.schedule.lr(round), clients=len(federation.clients), cohort=len(cohort),
+        share=len(cohort) / len(federation.clients), layout=federation.task.layout,
+    )  # fmt: skip
 
 
 def memory_of(federation: Federation, state: State, client: int) -> Vectors:
@@ -173,6 +193,7 @@ class Ledger:
     def __init__(self) -> None:
         self.accepted = self.samples = self.steps = self.backprops = self.bytes_down = self.bytes_up = 0
         self.rejected: list[int] = []
+        self.missing: list[int] = []
         self.losses: list[float] = []
         self.values: dict[str, list[float]] = {}
 
@@ -196,6 +217,9 @@ class Ledger:
         self.rejected.append(job.client)
         self.count(job, result)
 
+    def lose(self, job: Job, fault: Fault) -> None:
+        (self.rejected if fault.rejected else self.missing).append(job.client)
+
     def record(self) -> Record:
         spread = {f"{name}_spread": deviation(values) for name, values in self.values.items()}
         return {
@@ -207,6 +231,7 @@ class Ledger:
             "bytes_up": self.bytes_up,
             "backprops": self.backprops,
             **({"rejected": self.rejected} if self.rejected else {}),
+            **({"missing": self.missing} if self.missing else {}),
         }
 
 

@@ -143,6 +143,8 @@ class Run:
     test: Samples | None = None
     validation: Samples | None = None
     breakdown: Breakdown | None = None
+    further: Callable[[State, bool], Record] | None = None
+    """(state after a round, whether it is evaluated) → columns that whoever trained the round adds."""
     pool: Pool | None = None
     recorder: Recorder | None = None
     folder: RunFolder | None = None
@@ -225,9 +227,8 @@ class Run:
         line, trail = watch.finish(state)
         self.write_recording(line)  # before the round counts as done: a line too many is cut off, one too few is lost
         trained = time.perf_counter()
-        if record.get("rejected"):
-            log.warning("Round %d: left out client(s) %s, update not finite.", state.round, record["rejected"])
         due = state.round % self.plan.evaluate_every == 0 or state.round == self.plan.rounds
+        record |= self.further(state, due) if self.further else {}
         record |= self.evaluate(state, record) if due else {}
         self.keep_best(state, record)
         self.history.append(record)

@@ -1,0 +1,28 @@
+"""The same methods across machines, on Flower: `FlowerStrategy` for the server, `make_client_app` for the clients."""
+
+from typing import TYPE_CHECKING, Any
+
+from fedwmsam.errors import InputError
+
+if TYPE_CHECKING:
+    from fedwmsam.flower.arguments import from_run_config
+    from fedwmsam.flower.client import make_client_app
+    from fedwmsam.flower.strategy import FlowerStrategy, TooFew
+
+__all__ = ["FlowerStrategy", "TooFew", "from_run_config", "make_client_app"]
+_HOMES = {"make_client_app": "client", "from_run_config": "arguments"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import Flower only when it is used: it is an extra, and slow to import."""
+    import importlib
+
+    if name not in __all__:
+        raise AttributeError(f"module 'fedwmsam.flower' has no attribute {name!r}")
+    try:
+        home = importlib.import_module(f"fedwmsam.flower.{_HOMES.get(name, 'strategy')}")
+    except ModuleNotFoundError as error:
+        if error.name != "flwr":
+            raise
+        raise InputError("Flower is not installed; install it with: pip install 'fedwmsam[flower]'") from error
+    return getattr(home, name)

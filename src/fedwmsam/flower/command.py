@@ -1,0 +1,79 @@
+"""`fedwmsam flower …`: make an app, its keys, and look for what is wrong before a run."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+# The commands import what they need when they run, so that `--help` does not wait for PyTorch or Flower.
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Train across machines, on Flower.")
+console = Console(markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def new(folder: Annotated[Path, typer.Argument(help="Folder of the app; must not exist or be empty.")]) -> None:
+    """Write a small working app to edit: model and data, client, server, settings, README.
+
+    Example: `fedwmsam flower new hospitals`
+    """
+    from fedwmsam.flower.new import new_app
+
+    for path in new_app(folder):
+        console.print(f"Written: {path}")
+    console.print(f"How to run it: {folder / 'README.md'}")
+
+
+@app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(help="Where to write them; what is there stays.")],
+    host: Annotated[list[str], typer.Option(help="Name or address clients reach the server by; repeatable.")],
+    nodes: Annotated[int, typer.Option(min=0, help="Key pairs for so many SuperNodes.")] = 0,
+) -> None:
+    """Make a certificate for the SuperLink and keys for the SuperNodes.
+
+    `ca.key` and `server.key` stay on the server, each node gets its own `node-K.key` and `ca.crt`.
+
+    Example: `fedwmsam flower keys keys --host fl.example.org --nodes 10`
+    """
+    from fedwmsam.flower.keys import make_keys
+
+    written = make_keys(folder, host, nodes)
+    for path in written:
+        console.print(f"Written: {path}")
+    if not written:
+        console.print(f"Everything is in {folder} already.")
+
+
+@app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="Folder of the app.")] = Path(),
+    superlink: Annotated[str | None, typer.Argument(help="Name of the SuperLink in Flower's config.toml.")] = None,
+    node_config: Annotated[
+        str | None,
+        typer.Option(help="As for flower-supernode; whose data to try.", show_default="partition-id=0 …"),
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="Private key of a SuperNode to look at.")] = None,
+    simulation: Annotated[bool, typer.Option("--simulation", help="Also what a simulation needs.")] = False,
+) -> None:
+    """Say before a run what is wrong: versions, settings, data, address, certificates, keys.
+
+    Exits with 1 if something would stop the run.
+
+    Examples:
+
+    - `fedwmsam flower check .`
+    - `fedwmsam flower check . tls --key keys/node-0.key --node-config "partition-id=4 data='/srv/scans.npz'"`
+    """
+    from fedwmsam.flower.check import examine
+
+    worst = False
+    for finding in examine(folder, superlink, node_config, key, simulation):
+        console.print(
+            f"{finding.grade:<7} {finding.text}", style={"ERROR": "red", "warning": "yellow"}.get(finding.grade)
+        )
+        worst |= finding.grade == "ERROR"
+    if worst:
+        sys.exit(1)

@@ -1,0 +1,161 @@
+"""Messages to nodes and their answers, whatever becomes of the nodes; and which node holds which client's data."""
+
+import logging
+import re
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedwmsam.flower import wire
+from fedwmsam.flower.wire import Terms, WireError
+
+log = logging.getLogger("flwr.fedwmsam")
+POLL = 0.5
+"""Seconds between two looks for answers."""
+SECOND_CHANCE = 60.0
+"""Seconds after which a node that was refused is asked again: Flower may still have held its predecessor for alive."""
+INTRODUCTION = 300.0
+"""Seconds within which a node says who it is: it reads its data for that."""
+MARGIN = 60.0
+"""Seconds a message outlives its deadline, so that a late answer can be told from none."""
+
+
+class Post:
+    """Sends messages and hands over the answers as they come."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.overdue: dict[str, str] = {}
+        """Messages whose deadline has passed, and what they were about."""
+
+    def send(self, message: Message) -> bool:
+        return any(self.grid.push_messages([message]))
+
+    def fetch(self, identities: Collection[str]) -> list[Message]:
+        """The answers that are there; those that come too late are named and dropped."""
+        wanted = [*identities, *self.overdue]
+        fetched = list(self.grid.pull_messages(wanted)) if wanted else []
+        for message in fetched:
+            about = self.overdue.pop(message.metadata.reply_to_message_id, None)
+            if about and not message.has_error():
+                log.warning("An answer came after its deadline and is not used: %s.", about)
+        return [message for message in fetched if message.metadata.reply_to_message_id in identities]
+
+
+class Answers:
+    """`for message in Answers(post, {message id: what it is about}, seconds)`: until all are there or time is up."""
+
+    def __init__(self, post: Post, pending: dict[str, str], seconds: float) -> None:
+        self.post, self.pending = post, dict(pending)
+        self.deadline = time.monotonic() + seconds
+
+    def hurry(self, seconds: float) -> None:
+        """Wait no longer than this from now on."""
+        self.deadline = min(self.deadline, time.monotonic() + seconds)
+
+    def __iter__(self) -> Iterator[Message]:
+        while self.pending:
+            for message in self.post.fetch(self.pending):
+                del self.pending[message.metadata.reply_to_message_id]
+                yield message
+            if time.monotonic() >= self.deadline:
+                break
+            if self.pending:
+                time.sleep(POLL)
+        self.post.overdue |= self.pending
+
+
+@dataclass(frozen=True)
+class Node:
+    id: int
+    samples: int
+
+
+class Nodes:
+    """The connected nodes by the client whose data they hold. They say so themselves: a node's id is a random number,
+    and another one after a restart."""
+
+    def __init__(self, post: Post, clients: int, terms: Terms) -> None:
+        self.post, self.clients, self.terms = post, clients, terms
+        self.by_client: dict[int, Node] = {}
+        self.asked: dict[str, int] = {}
+        self.refused: dict[int, float] = {}
+
+    def samples(self, client: int) -> int:
+        return self.by_client[client].samples if client in self.by_client else 0
+
+    def forget(self, client: int) -> None:
+        """Its answer was an error: whatever the reason, it must introduce itself again."""
+        self.by_client.pop(client, None)
+
+    def refresh(self) -> None:
+        """Drop nodes that left, ask new ones who they are, and take in what was answered."""
+        connected = set(self.post.grid.get_node_ids())
+        for client in [client for client, node in self.by_client.items() if node.id not in connected]:
+            log.warning("Client %d is no longer connected.", client)
+            del self.by_client[client]
+        self.refused = {node: since for node, since in self.refused.items() if time.monotonic() < since + SECOND_CHANCE}
+        known = {node.id for node in self.by_client.values()} | set(self.asked.values()) | set(self.refused)
+        for node in sorted(connected - known):
+            question = RecordDict({wire.NOTE: ConfigRecord(self.terms.note())})
+            message = Message(question, node, "query.whoami", ttl=INTRODUCTION)
+            if self.post.send(message):
+                self.asked[message.metadata.message_id] = node
+        for reply in self.post.fetch(self.asked):
+            self.meet(self.asked.pop(reply.metadata.reply_to_message_id), reply)
+
+    def gather(self, clients: Collection[int]) -> None:
+        """Take in who came and went; a newcomer that may be one of these clients has a moment to say who it is."""
+        self.refresh()
+        deadline = time.monotonic() + MARGIN
+        while self.asked and not all(client in self.by_client for client in clients) and time.monotonic() < deadline:
+            time.sleep(POLL)
+            self.refresh()
+
+    def meet(self, node: int, reply: Message) -> None:
+        """Take in a node's introduction, or say why not."""
+        try:
+            client, samples = self.introduction(reply)
+        except WireError as reason:
+            log.warning("Node %d cannot take part: %s", node, reason)
+            self.refused[node] = time.monotonic()
+            return
+        log.info("Client %d is connected as node %d with %d samples.", client, node, samples)
+        self.by_client[client] = Node(node, samples)
+
+    def introduction(self, reply: Message) -> tuple[int, int]:
+        if reply.has_error():
+            raise WireError(reason_of(reply))
+        note = wire.note_of(reply.content)
+        client, samples = wire.entry(note, "client", int), wire.entry(note, "samples", int)
+        if not 0 <= client < self.clients:
+            raise WireError(f"it says it is client {client}, but there are clients 0 to {self.clients - 1} only.")
+        if samples < 1:
+            raise WireError(f"it says it has {samples} samples.")
+        if client in self.by_client:
+            raise WireError(f"node {self.by_client[client].id} is client {client} already.")
+        return client, samples
+
+    def wait_for(self, clients: Collection[int], seconds: float) -> None:
+        """Until all of these clients are connected, or time is up."""
+        deadline, told = time.monotonic() + seconds, False
+        while True:
+            self.refresh()
+            missing = [client for client in clients if client not in self.by_client]
+            if not missing or time.monotonic() >= deadline:
+                return
+            if not told:
+                log.info("Waiting up to %.0f s for client(s) %s.", seconds, ", ".join(map(str, missing)))
+            told = True
+            time.sleep(POLL)
+
+
+def reason_of(reply: Message) -> str:
+    """A node's error in one line; Flower's own numbers mean: 2 the client raised, 5 node lost, 8 its process died."""
+    error = reply.error
+    text = " ".join(str(error.reason or "no reason given").split())
+    raised = re.fullmatch(r"<class '[\w.]+'>:<'(.*)'>", text)
+    return f"error {error.code}: {raised[1] if raised else text}"[:300]

@@ -1,0 +1,7 @@
+"""Runs on every client. The method and all settings come from the server."""
+
+from fedwmsam.flower import make_client_app
+
+from .task import load_data, make_model
+
+app = make_client_app(make_model, load_data)

@@ -1,0 +1,34 @@
+"""The model and the data: replace both with your own. Server and clients import this file."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+
+
+def make_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+
+
+def load_data(partition: int, node_config: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """What this client trains on: an (x, y) pair or a dataset. `node_config` is what its SuperNode was started with.
+
+    Here each client takes its share of scikit-learn's digits. On real machines read what lies there, for example
+    np.load(node_config["data"]) after --node-config "partition-id=0 data='/srv/scans.npz'".
+    """
+    inputs, labels = digits()
+    mine = slice(partition, 1500, int(node_config["num-partitions"]))
+    return inputs[mine], labels[mine]
+
+
+def load_test() -> tuple[Tensor, Tensor]:
+    """What the server evaluates on; without such data leave out `test=` in server.py."""
+    inputs, labels = digits()
+    return inputs[1500:], labels[1500:]
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    data = load_digits()
+    return torch.tensor(data.data, dtype=torch.float32) / 16, torch.tensor(data.target)

@@ -1,0 +1,194 @@
+"""`fedwmsam flower`: an app that works as written, keys Flower takes, and mistakes found before a run."""
+
+import os
+import socket
+import ssl
+import stat
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from flower_deployment import HOST, free_port
+
+from fedwmsam.flower import check
+from fedwmsam.flower.keys import make_keys
+
+SWITCHES = {name: value for name, (value, _) in check.SWITCHES.items()}
+
+
+@pytest.fixture
+def app(tmp_path, cli, monkeypatch):
+    """A new app with a package name of its own: Python imports a name once."""
+    folder = tmp_path / f"app{os.urandom(4).hex()}"
+    assert cli("flower", "new", folder).code == 0
+    replace(folder / "pyproject.toml", "~/flower-runs", str(tmp_path))
+    for name, value in (SWITCHES | {"FLWR_HOME": str(tmp_path), "HOME": str(tmp_path)}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def replace(path, old, new):
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_a_new_app_has_nothing_wrong(app, cli):
+    done = cli("flower", "check", app)
+    assert done.code == 0, done.out
+    assert "ERROR" not in done.out and "warning" not in done.out
+    assert "Client 0 has 500 samples" in done.out and "FedWMSAM" in done.out
+
+
+def test_nothing_is_overwritten(app, cli):
+    done = cli("flower", "new", app)
+    assert done.code == 2 and "not empty" in done.err
+    assert cli("flower", "new", app.parent / "1st").code == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "reason"),
+    [
+        ("pyproject.toml", 'method = "fedwmsam"', 'method = "fedwmsan"', "Did you mean 'fedwmsam'"),
+        ("pyproject.toml", "local-epochs = 2", "local-epoch = 2", "Did you mean 'local_epochs'"),
+        ("pyproject.toml", "quorum = 0.5", "quorum = 5", "quorum must be"),
+        ("pyproject.toml", "clients = 3", "clients = 0", "clients must be"),
+        ("pyproject.toml", 'run-folder = "', 'run-folder = "here', "must be an absolute path"),
+        ("pyproject.toml", "[tool.flwr.app.components]", "[tool.flwr.app.component]", "lacks 'components'"),
+        ("pyproject.toml", "[project]", "[project", "not valid TOML"),
+        ("server.py", "app = ServerApp()", "application = ServerApp()", "serverapp"),
+        ("client.py", "from .task", "from .tusk", "cannot be trained on: ModuleNotFoundError"),
+        ("client.py", "app = make_client_app(make_model, load_data)", "app = 3", "was not made by make_client_app"),
+        ("task.py", "nn.Linear(64, 100)", "nn.Linear(63, 100)", "the model cannot take inputs of shape"),
+        ("task.py", "nn.Linear(100, 10)", "nn.Linear(100, 9)", "label 9 is out of range"),
+    ],
+)
+def test_mistakes_in_the_app_are_found(app, cli, file, old, new, reason):
+    replace(app / file if file.endswith("toml") else app / app.name / file, old, new)
+    done = cli("flower", "check", app)
+    assert done.code == 1 and reason in next(line for line in done.out.splitlines() if line.startswith("ERROR"))
+
+
+def test_a_node_s_own_data_are_tried(app, cli):
+    assert (
+        "Client 2 has 150 samples"
+        in cli("flower", "check", app, "--node-config", "partition-id=2 num-partitions=10").out
+    )
+    done = cli("flower", "check", app, "--node-config", "partition-id=two")
+    assert done.code == 1 and "not key=value" in done.out
+    done = cli("flower", "check", app, "--node-config", "num-partitions=3")
+    assert done.code == 1 and "partition-id is None" in done.out
+
+
+def test_what_flower_would_do_unasked_is_said(app, cli, monkeypatch):
+    monkeypatch.delenv("FLWR_TELEMETRY_ENABLED")
+    done = cli("flower", "check", app)
+    assert done.code == 0 and "warning FLWR_TELEMETRY_ENABLED is not 0" in done.out
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = cli("flower", "check", app)
+    assert done.code == 1 and "flower-superlink" in done.out and "are not on PATH" in done.out
+
+
+def test_missing_and_untested_versions_are_said(monkeypatch):
+    monkeypatch.setattr(check, "installed", {"flwr": "1.43.0"}.get)
+    assert [f.grade for f in check.check_versions(simulation=True)][:2] == ["ERROR", "ERROR"]
+    monkeypatch.setattr(check, "installed", {}.get)
+    assert "pip install 'fedwmsam[flower]'" in next(check.check_versions(simulation=False)).text
+
+
+class Listener:
+    """A server that completes TLS handshakes, or without certificates only accepts connections."""
+
+    def __init__(self, keys=None):
+        self.port = free_port()
+        self.socket = socket.create_server((HOST, self.port))
+        self.context = None
+        if keys:
+            self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.context.load_cert_chain(keys / "server.crt", keys / "server.key")
+        threading.Thread(target=self.serve, daemon=True).start()
+
+    def serve(self):
+        while True:
+            try:
+                connection, _ = self.socket.accept()
+                if self.context:
+                    self.context.wrap_socket(connection, server_side=True).close()
+                else:
+                    connection.close()
+            except ssl.SSLError:
+                continue
+            except OSError:
+                if self.socket.fileno() < 0:
+                    return
+
+    def close(self):
+        self.socket.close()
+
+
+@pytest.fixture
+def listener():
+    made = []
+
+    def make(keys=None):
+        made.append(Listener(keys))
+        return made[-1].port
+
+    yield make
+    for server in made:
+        server.close()
+
+
+def connection(home, port, how):
+    (home / "config.toml").write_text(f'[superlink.lab]\naddress = "{HOST}:{port}"\n{how}\n')
+    os.environ["FLWR_HOME"] = str(home)
+    return list(check.check_connection("lab"))
+
+
+def test_a_secure_connection_is_checked_to_the_certificate(tmp_path, listener, monkeypatch):
+    monkeypatch.setenv("FLWR_HOME", "")
+    make_keys(tmp_path / "keys", [HOST], 0)
+    make_keys(tmp_path / "others", [HOST], 0)
+    make_keys(tmp_path / "elsewhere", ["fl.example.org"], 0)
+    secure, plain = listener(tmp_path / "keys"), listener()
+
+    def trusting(folder):
+        return f'root-certificates = "{tmp_path / folder / "ca.crt"}"'
+
+    assert connection(tmp_path, secure, trusting("keys"))[-1].grade == "ok"
+    found = connection(tmp_path, secure, trusting("others"))[-1]
+    assert found.grade == "ERROR" and "refused" in found.text
+    found = connection(tmp_path, listener(tmp_path / "elsewhere"), trusting("elsewhere"))[-1]
+    assert found.grade == "ERROR" and "refused" in found.text and HOST in found.text
+    assert "cannot be read" in connection(tmp_path, secure, trusting("nowhere"))[-1].text
+    assert "does not speak TLS" in connection(tmp_path, plain, trusting("keys"))[-1].text
+    assert "speaks TLS" in connection(tmp_path, secure, "insecure = true")[-1].text
+    assert connection(tmp_path, plain, "insecure = true")[-1].grade == "warning"
+    assert "Nothing answers" in connection(tmp_path, free_port(), "insecure = true")[-1].text
+    assert "must be host:port" in connection(tmp_path, "", "insecure = true")[-1].text
+    assert "has no [superlink.other]" in next(iter(check.check_connection("other"))).text
+
+
+def test_keys_are_what_flower_takes_and_nobody_else_reads(tmp_path, cli):
+    assert cli("flower", "keys", tmp_path / "keys", "--host", "fl.example.org", "--host", HOST, "--nodes", 2).code == 0
+    private = tmp_path / "keys" / "node-1.key"
+    key, public = load_ssh_private_key(private.read_bytes(), None), load_ssh_public_key(
+        private.with_suffix(".pub").read_bytes())  # fmt: skip
+    assert isinstance(key.curve, ec.SECP384R1) and key.public_key() == public
+    for path in (tmp_path / "keys").glob("*.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = {path.name: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
+    assert "node-2.key" in cli("flower", "keys", tmp_path / "keys", "--host", HOST, "--nodes", 3).out
+    assert {name: (tmp_path / "keys" / name).read_bytes() for name in before} == before
+
+
+def test_a_key_flower_would_refuse_is_found(tmp_path):
+    make_keys(tmp_path, [HOST], 1)
+    assert [f.grade for f in check.check_key(tmp_path / "node-0.key")] == ["ok"]
+    (tmp_path / "node-0.key").chmod(0o644)
+    assert [f.grade for f in check.check_key(tmp_path / "node-0.key")] == ["warning"]
+    assert "no unencrypted OpenSSH" in next(check.check_key(tmp_path / "server.key")).text
+    assert "no unencrypted OpenSSH" in next(check.check_key(tmp_path / "nowhere.key")).text

@@ -1,0 +1,139 @@
+"""Real Flower: a SuperLink and SuperNodes as processes on this machine; each client process takes seconds to start."""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import flower_task
+import pytest
+import safetensors.torch
+import torch
+from flower_deployment import Deployment, Simulation, wait_until
+
+import fedwmsam
+from fedwmsam import streams
+from fedwmsam.api import make_reader, make_run
+from fedwmsam.config import Settings
+from fedwmsam.engine.rounds import Fault, train_client
+from fedwmsam.methods import make_method
+from fedwmsam.training.objectives import OBJECTIVES
+from fedwmsam.training.task import Task, calm_torch
+
+pytestmark = pytest.mark.slow
+SIMULATION = Path(sys.prefix) / "simulation" / "bin"
+SETTINGS = {"participation": 1.0, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "seed": 5}
+
+
+def clients(count=3):
+    return [flower_task.load_data(client, {}) for client in range(count)]
+
+
+def model_of(folder: Path):
+    return safetensors.torch.load_file(folder / "model.safetensors")
+
+
+def assert_same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def simulated(method, rows):
+    """The simulator's model after the same rounds, with the same clients missing."""
+    with calm_torch():
+        task = Task(flower_task.make_model, OBJECTIVES["classification"], seed=streams.key(SETTINGS["seed"], "init"))
+        members = make_reader(task).clients(clients(), None)
+        run = make_run(Settings(rounds=len(rows), **SETTINGS), make_method(method), task, members, None, None)
+
+        def trainer(federation, jobs):
+            for job in jobs:
+                missing = job.client in rows[job.info.round].get("missing", [])
+                yield job, Fault("", rejected=False) if missing else train_client(federation, job)
+
+        run.federation = replace(run.federation, trainer=trainer)
+        run.execute()
+        return run.model()
+
+
+def test_a_secure_deployment_trains_as_the_simulator_and_survives_a_killed_node(tmp_path):
+    with Deployment(tmp_path, nodes=3, secure=True) as deployment:
+        for method in ("fedavg", "fedwmsam"):
+            deployment.finish(method, deployment.run(method, method=method, rounds=3, **SETTINGS))
+            fit = fedwmsam.fit(
+                flower_task.make_model, clients(), method, test=flower_task.load_test(), rounds=3, **SETTINGS
+            )
+            assert_same(model_of(tmp_path / method), fit.model)
+            assert deployment.metrics(method) == fit.rows
+        kill_and_restart(deployment)
+        rows = deployment.metrics("killed")
+        assert rows[0]["cohort"] == 3 and rows[1]["missing"] == [2] and rows[1]["cohort"] == 2
+        assert rows[-1]["cohort"] == 3 and "missing" not in rows[-1]
+        assert_same(model_of(tmp_path / "killed"), simulated("fedwmsam", rows))
+
+
+def kill_and_restart(deployment):
+    """Client 2 dies in the middle of round 2 and is back before the last round."""
+    run = deployment.run("killed", method="fedwmsam", rounds=4, **SETTINGS)
+    wait_until(lambda: len(deployment.metrics("killed")) == 1, "the first round", deployment.alive)
+    deployment.hold(2).touch()
+    wait_until(deployment.hold(2).with_suffix(".reached").exists, "client 2 trains", deployment.alive)
+    deployment.kill_node(2)
+    deployment.hold(2).unlink()
+    deployment.hold(0).touch()  # round 3 waits for the restart
+    deployment.restart_node(2)
+    deployment.hold(0).unlink()
+    deployment.finish("killed", run)
+    told = deployment.flwr("log", run, "test", "--show")
+    assert "Round 2 goes on without client 2: error 5" in told and "Client 2 is connected" in told
+
+
+def test_a_run_cut_off_by_its_superlink_goes_on_in_a_new_one(tmp_path):
+    with Deployment(tmp_path, nodes=3) as deployment:
+        first = deployment.run("run", rounds=4, **SETTINGS)
+        wait_until(lambda: len(deployment.metrics("run")) == 1, "the first round", deployment.alive)
+        deployment.hold(1).write_text("fail")
+        wait_until(lambda: len(deployment.metrics("run")) == 2, "the second round", deployment.alive)
+        assert "the scanner is switched off" in deployment.flwr("log", first, "test", "--show")
+        deployment.hold(1).unlink()
+        deployment.hold(0).touch()
+        wait_until(deployment.hold(0).with_suffix(".reached").exists, "client 0 trains", deployment.alive)
+        deployment.kill_link()
+        deployment.hold(0).unlink()
+        deployment.start_link()
+        deployment.finish("run", deployment.run("run", rounds=4, **SETTINGS))
+        rows = deployment.metrics("run")
+        assert [row["round"] for row in rows] == [1, 2, 3, 4] and rows[1]["missing"] == [1]
+        assert_same(model_of(tmp_path / "run"), simulated("fedwmsam", rows))
+
+
+@pytest.mark.skipif(not SIMULATION.exists(), reason="Ray is in an environment that `make test-slow` makes")
+def test_the_new_app_is_simulated_by_flower_with_the_same_numbers(tmp_path):
+    if not Simulation.possible():
+        pytest.skip("needs a network of its own: unshare --net --map-root-user")
+    with Simulation(tmp_path, nodes=3, programs=SIMULATION) as simulation:
+        simulation.finish("run", simulation.run("run", rounds=3, **SETTINGS))
+        task = module_of(tmp_path / "app" / "app" / "task.py")
+    data = [task.load_data(client, {"num-partitions": 3}) for client in range(3)]
+    fit = fedwmsam.fit(task.make_model, data, test=task.load_test(), rounds=3, **SETTINGS)
+    assert_same(model_of(tmp_path / "run"), fit.model)
+
+
+def module_of(path):
+    specification = importlib.util.spec_from_file_location("task_of_the_new_app", path)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_messages_as_large_as_a_resnet_pass(tmp_path, capsys):
+    with Deployment(tmp_path, nodes=2) as deployment:
+        task = tmp_path / "app" / "app" / "task.py"
+        task.write_text(task.read_text().replace("LARGE = False", "LARGE = True"))
+        deployment.finish("run", deployment.run("run", rounds=2, local_epochs=1, batch_size=8))
+        rows = deployment.metrics("run")
+        size = sum(value.numel() * 4 for value in model_of(tmp_path / "run").values())
+    assert size > 44_000_000
+    assert [row["bytes_down"] for row in rows] == [2 * (2 * size + 4)] * 2
+    assert [row["bytes_up"] for row in rows] == [2 * size] * 2
+    with capsys.disabled():
+        print((tmp_path / "run" / "timings.jsonl").read_text(), "peak MB:", deployment.peaks)

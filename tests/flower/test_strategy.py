@@ -1,0 +1,350 @@
+"""The strategy against a Flower without processes: same numbers as the simulator, and every fault survived."""
+
+import logging
+import pickle
+from dataclasses import replace
+
+import pytest
+import torch
+from flower_support import (
+    CLIENTS,
+    SETTINGS,
+    FakeGrid,
+    changed,
+    load_data,
+    load_test,
+    network,
+    raising,
+    silent,
+    with_vectors,
+)
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+from torch import nn
+
+import fedwmsam
+from fedwmsam.engine.rounds import Fault, train_client
+from fedwmsam.errors import InputError
+from fedwmsam.flower import FlowerStrategy, TooFew, exchange, from_run_config, make_client_app
+from fedwmsam.flower import client as client_side
+from fedwmsam.methods import METHODS, FedAvg, FedWMSAM, make_method
+
+TEST = load_test(0, {})
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(exchange, "POLL", 0.01)
+    monkeypatch.setattr(exchange, "MARGIN", 0.2)
+
+
+@pytest.fixture
+def told(caplog):
+    caplog.set_level(logging.INFO, logger="flwr.fedwmsam")
+    return caplog
+
+
+def strategy(method=None, model=network, **keywords):
+    keywords = {"clients": CLIENTS, "test": TEST, "wait": 0.05, "timeout": 0.2} | SETTINGS | keywords
+    return FlowerStrategy(method or FedWMSAM(), model, **keywords)
+
+
+def fit(method=None, model=network, **keywords):
+    data = [load_data(client, {}) for client in range(CLIENTS)]
+    return fedwmsam.fit(model, data, method or FedWMSAM(), test=TEST, **SETTINGS | keywords)
+
+
+def assert_same(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def without(faults, method=None):
+    """The simulator's state when these answers, {(round, client)}, never came."""
+    reference = strategy(method)
+    reference.clients = [load_data(client, {}) for client in range(CLIENTS)]
+    run = reference.run
+    members = reference.reader.clients(reference.clients, None)
+
+    def trainer(federation, jobs):
+        for job in jobs:
+            lost = (job.info.round + 1, job.client) in faults
+            yield job, Fault("", rejected=False) if lost else train_client(federation, job)
+
+    run.federation, run.further = replace(run.federation, clients=members, trainer=trainer), None
+    run.execute()
+    return run
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_the_simulator_s_numbers(name):
+    ours = strategy(make_method(name))
+    ours.start(FakeGrid())
+    theirs = fit(make_method(name))
+    assert_same(ours.result.model, theirs.model)
+    assert ours.result.rows == theirs.rows
+
+
+def test_buffers_and_sizes_count_as_in_the_simulator():
+    def model():
+        return nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, 3))
+
+    ours = strategy(FedAvg(), model, averaging="size")
+    ours.start(FakeGrid(make_client_app(model, load_data)))
+    assert_same(ours.result.model, fit(FedAvg(), model, averaging="size").model)
+
+
+def test_an_app_that_was_sent_to_another_process_answers_the_same():
+    grid = FakeGrid(pickle.loads(pickle.dumps(make_client_app(network, load_data))))
+    ours = strategy()
+    ours.start(grid)
+    assert_same(ours.result.model, fit().model)
+
+
+def test_flower_s_own_loop_drives_it_too():
+    ours = strategy()
+    result = Strategy.start(ours, FakeGrid(), ArrayRecord(network().state_dict()), num_rounds=3)
+    assert_same(result.arrays.to_torch_state_dict(), fit().model)
+    assert result.train_metrics_clientapp[3]["accuracy"] == fit().last("accuracy")
+
+
+def of_length(count):
+    return with_vectors(lambda up: {"delta": torch.zeros(count)})
+
+
+def spoilt(up):
+    up["delta"][5] = torch.nan
+    return up
+
+
+def empty(message, answer):
+    return Message(RecordDict(), reply_to=message)
+
+
+def without_arrays(message, answer):
+    reply = answer()
+    del reply.content["vectors"]
+    return reply
+
+
+FAULTS = {
+    "wrong length": (of_length(7), True), "no length": (of_length(0), True), "NaN": (with_vectors(spoilt), True),
+    "infinite": (with_vectors(lambda up: {"delta": up["delta"] / 0}), True), "stale round": (changed(round=0), True),
+    "another client": (changed(client=0), True), "another version": (changed(version=2), True),
+    "text for a number": (changed(loss="small"), True), "unknown vector": (
+        with_vectors(lambda up: up | {"more": up["delta"]}), True), "empty": (empty, True),
+    "without arrays": (without_arrays, True), "client raises": (raising, False), "no answer": (silent, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_bad_answer_is_left_out_and_counted(fault, told):
+    happens, rejected = FAULTS[fault]
+    grid, ours = FakeGrid(), strategy()
+    victim = ours.run.federation.schedule.cohort(1)[1]
+    grid.faults[2, victim] = happens
+    ours.start(grid)
+    row = ours.result.rows[1]
+    assert row["cohort"] == 2 and row["rejected" if rejected else "missing"] == [victim]
+    assert f"Round 2 goes on without client {victim}: " in told.text
+    expected = without({(2, victim)})
+    assert_same(ours.result.model, expected.model())
+    assert_memory(ours.run, expected)
+
+
+def assert_memory(ours, theirs):
+    """What the server remembers of each client fits what was aggregated."""
+    assert set(ours.state.memory) == set(theirs.state.memory)
+    for client in ours.state.memory:
+        assert_same(ours.state.memory[client], theirs.state.memory[client])
+
+
+def test_an_answer_after_its_deadline_is_named_and_not_used(told):
+    grid, ours = FakeGrid(), strategy()
+    victim = ours.run.federation.schedule.cohort(0)[0]
+    late = []
+
+    def slow(message, answer):
+        late.append((message.metadata.message_id, answer()))
+
+    def delivered(messages, push=grid.push_messages):
+        if late and messages[0].metadata.group_id == "2":
+            grid.replies.update([late.pop()])
+        return push(messages)
+
+    grid.faults[1, victim], grid.push_messages = slow, delivered
+    ours.start(grid)
+    assert f"not used: client {victim}, round 1" in told.text
+    assert_same(ours.result.model, without({(1, victim)}).model())
+
+
+def test_with_a_grace_the_quorum_does_not_wait_for_the_deadline():
+    grid, ours = FakeGrid(), strategy(timeout=1e6, grace=0.05)
+    victim = ours.run.federation.schedule.cohort(0)[2]
+    grid.faults[1, victim] = silent
+    ours.start(grid)
+    assert ours.result.rows[0]["missing"] == [victim]
+
+
+def test_below_the_quorum_clients_are_asked_again():
+    grid, ours = FakeGrid(), strategy(quorum=1.0)
+    victim = ours.run.federation.schedule.cohort(1)[0]
+
+    def once(message, answer):
+        del grid.faults[2, victim]
+
+    grid.faults[2, victim] = once
+    ours.start(grid)
+    assert sorted(grid.trained(2)) == sorted([*ours.run.federation.schedule.cohort(1), victim])
+    assert_same(ours.result.model, fit().model)
+
+
+def test_without_a_quorum_the_run_stops_and_a_new_one_goes_on(tmp_path):
+    grid, first = FakeGrid(), strategy(quorum=1.0, run_folder=tmp_path / "run")
+    grid.faults[3, first.run.federation.schedule.cohort(2)[0]] = raising
+    with pytest.raises(TooFew, match="Round 3 got 2 usable answers of 3 clients and needs 3"):
+        first.start(grid)
+    second = strategy(quorum=1.0, run_folder=tmp_path / "run")
+    grid = FakeGrid()
+    second.start(grid)
+    assert grid.trained(1) == grid.trained(2) == [] and len(grid.trained(3)) == 3
+    assert_same(second.result.model, fit().model)
+    assert second.result.rows == fit().rows
+
+
+def test_another_run_s_folder_is_refused(tmp_path):
+    strategy(run_folder=tmp_path / "run").start(FakeGrid())
+    with pytest.raises(InputError, match=r"was run with lr = 0\.1, not 0\.2"):
+        strategy(run_folder=tmp_path / "run", lr=0.2).start(FakeGrid())
+
+
+def test_a_node_that_comes_back_under_another_number_is_the_same_client(told):
+    grid = FakeGrid()
+
+    def restart(progress):
+        grid.nodes = {number + 1000: config for number, config in grid.nodes.items()}
+
+    ours = strategy(callbacks=[restart])
+    ours.start(grid)
+    assert_same(ours.result.model, fit().model)
+    assert "Client 0 is no longer connected." in told.text
+
+
+def test_absent_clients_are_missing_and_nothing_is_sent_to_them():
+    grid, ours = FakeGrid(), strategy()
+    absent = ours.run.federation.schedule.cohort(0)[0]
+    del grid.nodes[1000 + absent]
+    ours.start(grid)
+    assert ours.result.rows[0]["missing"] == [absent] and absent not in grid.trained(1)
+    rounds = [r for r in (1, 2, 3) if absent in ours.run.federation.schedule.cohort(r - 1)]
+    assert_same(ours.result.model, without({(r, absent) for r in rounds}).model())
+
+
+def test_nodes_that_cannot_take_part_are_told_apart(told):
+    grid = FakeGrid()
+    grid.nodes |= {7: {"partition-id": 0}, 8: {"partition-id": CLIENTS}, 9: {}, 10: {"partition-id": "two"}}
+    strategy(wait=0.5).start(grid)
+    assert "Node 1000 cannot take part: node 7 is client 0 already." in told.text
+    assert f"it says it is client {CLIENTS}" in told.text
+    assert told.text.count("partition-id is") == 2
+
+
+def test_another_model_is_refused(told):
+    def other():
+        return nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 3))
+
+    with pytest.raises(TooFew):
+        strategy().start(FakeGrid(make_client_app(other, load_data)))
+    assert "differ from the server's" in told.text
+
+
+def test_a_client_whose_data_changed_must_introduce_itself_again(told, monkeypatch):
+    sizes = {}
+    monkeypatch.setattr(
+        client_side, "read_samples", client_side.read_samples.__wrapped__
+    )  # on Flower, a process a message
+
+    def growing(partition, node_config):
+        inputs, targets = load_data(partition, node_config)
+        return inputs[: sizes.get(partition)], targets[: sizes.get(partition)]
+
+    grid = FakeGrid()
+    ours = strategy(participation=1.0, callbacks=[lambda progress: sizes.update({3: 20})])
+    grid.app = make_client_app(network, growing)
+    ours.start(grid)
+    assert [row.get("missing") for row in ours.result.rows] == [None, [3], None]
+    assert "it is client 3 with 20" in told.text and "with 20 samples" in told.text
+
+
+def test_clients_evaluate_on_their_own_data():
+    ours = strategy(evaluate_clients=True)
+    grid = FakeGrid()
+    ours.start(grid)
+    own = [load_test(client, {}) for client in range(CLIENTS)]
+    joined = torch.cat([x for x, _ in own]), torch.cat([y for _, y in own])
+    assert ours.result.last("clients_accuracy") == pytest.approx(ours.result.evaluate(joined)["accuracy"])
+    assert ours.result.last("clients_evaluated") == CLIENTS
+    assert_same(ours.result.model, fit().model)
+
+
+def test_evaluations_that_are_no_numbers_do_not_count():
+    ours = strategy()
+    message = Message(RecordDict(), 1, "evaluate")
+    replies = [
+        Message(RecordDict({"metrics": MetricRecord(values)}), reply_to=message)
+        for values in ({"num-examples": 3, "loss": 2.0}, {"num-examples": 1, "loss": float("nan")}, {"loss": 9.0})
+    ]
+    assert dict(ours.aggregate_evaluate(1, replies)) == {"clients_loss": 2.0, "clients_evaluated": 1}
+    assert ours.aggregate_evaluate(1, replies[1:]) is None
+
+
+def test_half_precision_halves_the_traffic_and_reports_its_error():
+    ours = strategy(transport="float16")
+    ours.start(FakeGrid())
+    row, exact = ours.result.rows[-1], fit()
+    assert (
+        row["bytes_down"] < 0.52 * exact.rows[-1]["bytes_down"] and row["bytes_up"] < 0.52 * exact.rows[-1]["bytes_up"]
+    )
+    assert 0 < row["transport_error_up"] < 1e-3 and 0 < row["transport_error_down"] < 1e-3
+    for name, value in exact.model.items():
+        assert torch.allclose(ours.result.model[name], value, atol=5e-3)
+
+
+def test_the_initial_arrays_and_the_evaluation_function_of_flower_are_used():
+    start = {name: torch.full_like(value, 0.1) for name, value in network().state_dict().items()}
+    ours = strategy()
+    ours.start(
+        FakeGrid(), ArrayRecord(start), num_rounds=1,
+        evaluate_fn=lambda number, arrays: MetricRecord({"own": float(len(arrays)) * number}),
+    )  # fmt: skip
+    assert ours.result.rounds == 1 and ours.result.last("own") == 4
+    assert_same(ours.result.model, fit(initial_weights=start, rounds=1).model)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "reason"),
+    [
+        ({"quorum": 0}, "quorum must be"), ({"transport": "int8"}, "Unknown transport"),
+        ({"clients": 0}, "clients must"), ({"run_folder": "here"}, "must be an absolute path"),
+        ({"local_epoch": 2}, "Did you mean 'local_epochs'"),
+        ({"method": "fedavg"}, "method must be a method"), ({"lr": -1}, "lr must be"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(keywords, reason):
+    method = keywords.pop("method", FedAvg())
+    with pytest.raises(InputError, match=reason):
+        strategy(method, **keywords)
+
+
+def test_averaging_by_size_needs_every_client():
+    grid = FakeGrid()
+    del grid.nodes[1003]
+    with pytest.raises(InputError, match="client 3 is missing"):
+        strategy(averaging="size").start(grid)
+
+
+def test_a_run_config_is_read_as_written():
+    method, values = from_run_config({"method": "fedwmsam", "rho": 0.05, "local-epochs": 2, "clip-norm": "none"})
+    assert method == FedWMSAM(rho=0.05) and values == {"local_epochs": 2, "clip_norm": None}
+    with pytest.raises(InputError, match="Did you mean 'fedavg'"):
+        from_run_config({"method": "fedavgg"})

@@ -1,0 +1,113 @@
+"""What travels on Flower: the same numbers on both sides, and nothing else is let in."""
+
+import numpy as np
+import pytest
+import torch
+from flower_support import network
+from flwr.app import Array, ArrayRecord, Message
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+
+from fedwmsam.engine.rounds import Job, jobs, opening
+from fedwmsam.engine.store import Layout
+from fedwmsam.flower import wire
+from fedwmsam.flower.strategy import FlowerStrategy
+from fedwmsam.flower.wire import Terms, WireError
+from fedwmsam.methods import METHODS, make_method
+from fedwmsam.models import model_factory
+from fedwmsam.training.local import LocalResult
+
+BUNDLE = {
+    "w": torch.randn(1000), "alpha": torch.tensor(0.25), "count": torch.tensor(3), "exact": torch.randn(7).double(),
+    "brain": torch.randn(5).bfloat16(), "nothing": torch.empty(0),
+}  # fmt: skip
+
+
+def test_numbers_arrive_as_they_were():
+    arrived = wire.unpack(wire.pack(BUNDLE)[0], Layout.of(BUNDLE))
+    assert arrived.keys() == BUNDLE.keys()
+    assert all(
+        torch.equal(arrived[name], value) and arrived[name].dtype == value.dtype for name, value in BUNDLE.items()
+    )
+
+
+def test_half_precision_says_how_wrong_it_is():
+    small = {"delta": torch.randn(10_000) * 1e-7}  # plain float16 would make most of them zero
+    record, error = wire.pack(small, "float16")
+    arrived = wire.unpack(record, Layout.of(small))["delta"]
+    true = float((arrived - small["delta"]).norm() / small["delta"].norm())
+    assert error == pytest.approx(true, rel=1e-3) and 1e-5 < true < 2**-11
+    assert len(record["delta"].data) == 2 * 10_000 + 4
+    assert wire.pack({"zero": torch.zeros(5)}, "float16")[1] == 0
+    spoilt = wire.unpack(wire.pack({"v": torch.tensor([1.0, torch.nan, 2.0])}, "float16")[0])["v"]
+    assert not torch.isfinite(spoilt).all()
+
+
+def array(dtype="float32", shape=(4,), stype=wire.RAW, data=bytes(16)):
+    return ArrayRecord({"delta": Array(dtype, shape, stype, data)})
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (array(shape=(5,), data=bytes(20)), "instead of float32"),
+        (array(data=bytes(15)), "15 bytes"),
+        (array(data=bytes(17)), "17 bytes"),
+        (array(dtype="float64", data=bytes(32)), "instead of float32"),
+        (array(dtype="load"), "unknown way"),
+        (array(shape=(2, 2)), "instead of float32"),
+        (ArrayRecord({"delta": Array(np.zeros(4, dtype=np.float32))}), "unknown way"),
+        (array(stype=wire.HALF, data=bytes(8)), "8 bytes"),
+        (ArrayRecord({"other": array()["delta"]}), "other instead of delta"),
+        (ArrayRecord({"delta": array()["delta"], "more": array()["delta"]}), "delta, more instead of delta"),
+        (ArrayRecord(), "nothing instead of delta"),
+        (None, "missing"),
+    ],
+)
+def test_anything_else_is_refused(record, reason):
+    with pytest.raises(WireError, match=reason):
+        wire.unpack(record, Layout.of({"delta": torch.zeros(4)}))
+
+
+def test_a_claimed_size_takes_no_memory():
+    with pytest.raises(WireError, match="16 bytes"):
+        wire.unpack(array(shape=(10**15,)))
+    with pytest.raises(WireError, match="unknown way"):
+        wire.unpack(array(shape=(-4,)))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_serialized_messages_are_as_large_as_the_methods_declare(name):
+    """All bytes of Flower's own serialization, for the MLP of 199,210 parameters."""
+    strategy = FlowerStrategy(make_method(name), model_factory("mlp", (1, 28, 28), 10), clients=2, participation=1.0)
+    run, cost = strategy.run, make_method(name).cost
+    size = run.federation.task.size
+    assert size == 199_210
+    server = {key: torch.randn_like(value) for key, value in run.state.server.items()}  # zeros would be sent once
+    _, info = opening(run.federation, 0)
+    memory = {key: torch.randn_like(value) for key, value in run.federation.method.memory_init(server["w"]).items()}
+    job = Job(0, run.federation.method.downlink(server, memory, info), {}, info)
+    down = Message(wire.write_order(job, Terms.of(run.federation, "float32"))[0], 1, "train")
+    result = LocalResult(random(strategy.answer), {}, loss=1.5, backprops=300)
+    up = Message(wire.write_answer(job, result, "float32"), reply_to=down)
+    assert serialized(down) == pytest.approx(4 * (cost.down * size + cost.down_scalars), rel=0.05)
+    assert serialized(up) == pytest.approx(4 * cost.up * size, rel=0.05)
+
+
+def random(layout):
+    return {name: torch.randn(shape) for name, (_, shape) in layout.parts.items()}
+
+
+def serialized(message):
+    return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
+
+
+def test_terms_reach_the_client_exactly():
+    strategy = FlowerStrategy(make_method("fedwmsam", rho=0.1 + 0.2), network, clients=4, clip_norm=None, lr=1 / 3)
+    federation, state = strategy.run.federation, strategy.run.state
+    cohort, info = opening(federation, 0)
+    job = next(jobs(federation, state, cohort, info))
+    content, _ = wire.write_order(job, strategy.terms)
+    assert Terms.read(wire.note_of(content)) == strategy.terms
+    arrived = wire.read_order(content, federation.task)
+    assert arrived.info == job.info and arrived.client == job.client
+    assert all(torch.equal(arrived.down[name], value) for name, value in job.down.items())

@@ -1,0 +1,40 @@
+"""The task of the deployed apps; the tests import the same file for the simulator's side."""
+
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+
+LARGE = False
+SHAPE = (3, 8, 8) if LARGE else (20,)
+
+
+def make_model():
+    if LARGE:
+        from fedwmsam.models import model_factory
+
+        return model_factory("resnet18", SHAPE, 10)()
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 10))
+
+
+def load_data(partition, node_config):
+    """Random samples; a file named in the node's config stops a client in the middle of its work, or makes it fail."""
+    hold = Path(str(node_config.get("hold", "/nowhere")))
+    if hold.exists():
+        hold.with_suffix(".reached").touch()
+        if hold.read_text() == "fail":
+            raise RuntimeError("the scanner is switched off")
+        while hold.exists():
+            time.sleep(0.2)
+    return samples(partition, 8 if LARGE else 40 + 7 * partition)
+
+
+def load_test():
+    return samples(99, 20)
+
+
+def samples(seed, count):
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(10, (count,), generator=generator)
+    return torch.randn(count, *SHAPE, generator=generator) + y.view(-1, *[1] * len(SHAPE)) / 4, y
