@@ -52,7 +52,7 @@ class Estimate:
 def estimate(run: Run, workers: int) -> Estimate:
     federation, plan = run.federation, run.plan
     state = first_state(federation)
-    cohort = federation.schedule.cohort(0)
+    cohort = federation.schedule.cohort(0) or [0]  # with privacy a round may be empty
     info = Info(
         round=0, lr=federation.schedule.lr(0), clients=len(federation.clients), cohort=len(cohort),
         share=len(cohort) / len(federation.clients), layout=federation.task.layout,

@@ -129,6 +129,8 @@ class Run:
             log.warning("The run %s; the model of round %d is kept.", self.status, self.state.round)
             return
         trained = time.perf_counter()
+        if self.federation.privacy:
+            record |= self.federation.privacy.spent(state.round)
         if record.get("rejected"):
             log.warning("Round %d: left out client(s) %s, update not finite.", state.round, record["rejected"])
         due = state.round % self.plan.evaluate_every == 0 or state.round == self.plan.rounds
@@ -208,6 +210,8 @@ class Run:
         assert self.folder
         bundles = {"server": self.state.server, "buffers": self.state.buffers, "frozen": self.federation.task.frozen()}
         notes: dict[str, Any] = {"round": self.state.round, "method": self.federation.method.name}
+        if self.federation.privacy:
+            notes["dp_noise"] = self.federation.privacy.noise
         if self.best:
             bundles |= {"best": {"w": self.best.w}, "best buffers": self.best.buffers}
             notes |= {"best_round": self.best.round, "best_score": self.best.score}
@@ -233,6 +237,11 @@ class Run:
         if self.plan.rounds < notes["round"]:
             raise InputError(
                 f"{self.folder.path} has done {notes['round']} rounds already; {self.plan.rounds} is less."
+            )
+        if self.federation.privacy and notes.get("dp_noise") != self.federation.privacy.noise:
+            raise InputError(
+                f"{self.folder.path} was begun with noise {notes.get('dp_noise')}; for this number of rounds dp_epsilon "
+                f"asks for {self.federation.privacy.noise}. Go on with the same number of rounds."
             )
         self.federation.task.load_frozen(bundles["frozen"])
         device, memory = self.federation.task.device, self.folder.recall(found, memory)
