@@ -40,6 +40,9 @@ class Rule:
         return self.kind in ("median", "trimmed")
 
 
+MEAN = Rule()
+
+
 def parse_rule(text: str) -> Rule:
     kind, colon, value = text.partition(":")
     if kind not in RULES:
@@ -101,8 +104,12 @@ def median_norms(uploads: list[Vectors]) -> dict[str, float]:
 
 
 def norm_of(value: Tensor) -> float:
-    """In float64, where the square of no 32-bit number overflows."""
-    return float(torch.linalg.vector_norm(value.double()))
+    """In float64, where the square of no 32-bit number overflows; else measured in the largest entry."""
+    length = float(torch.linalg.vector_norm(value.double()))
+    if length < math.inf:
+        return length
+    largest = float(value.abs().max())
+    return largest * norm_of(value / largest)
 
 
 def shortened(value: Tensor, bound: float) -> Tensor:

@@ -12,7 +12,7 @@ from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.privacy import Privacy
-from fedwmsam.engine.robust import Held, Rule, bounded
+from fedwmsam.engine.robust import MEAN, Held, Rule, bounded
 from fedwmsam.engine.schedule import Schedule
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Info, Method
@@ -35,7 +35,7 @@ class Federation:
     averaging: str = "uniform"
     total_samples: int | None = None
     """All clients' samples; only averaging by size needs it."""
-    rule: Rule = Rule()
+    rule: Rule = MEAN
     faults: Faults | None = None
     privacy: Privacy | None = None
     trainer: "Trainer | None" = None

@@ -240,8 +240,8 @@ class Run:
             )
         if self.federation.privacy and notes.get("dp_noise") != self.federation.privacy.noise:
             raise InputError(
-                f"{self.folder.path} was begun with noise {notes.get('dp_noise')}; for this number of rounds dp_epsilon "
-                f"asks for {self.federation.privacy.noise}. Go on with the same number of rounds."
+                f"{self.folder.path} was begun with noise {notes.get('dp_noise')}; for so many rounds dp_epsilon asks "
+                f"for {self.federation.privacy.noise}. Go on with the same number of rounds."
             )
         self.federation.task.load_frozen(bundles["frozen"])
         device, memory = self.federation.task.device, self.folder.recall(found, memory)
