@@ -75,7 +75,7 @@ class Faults:
     def steps(self, client: int, planned: int) -> int:
         """How many of its steps a client has done when the round closes."""
         time = self.stragglers.deadline / (self.stragglers.slowness if client in self.slow else 1.0)
-        return min(planned, math.floor(planned * time * (1 + 1e-12)))  # 10 · (1/2.5) must be 4, not 3
+        return min(planned, math.floor(planned * time * (1 + 1e-12)))  # 100 · 0.29 is 28.999… in floats
 
     def is_stale(self, client: int) -> bool:
         return client in self.hostile and self.kind == "stale"
