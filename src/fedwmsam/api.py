@@ -243,12 +243,19 @@ def make_federation(
         learning_rate=settings.lr, lr_decay=settings.lr_decay, empty_rounds=settings.private,
     )  # fmt: skip
     rules = LocalRules(settings.weight_decay, settings.weight_decay_mode, settings.clip_norm)
-    rule = parse_rule(settings.aggregation or "mean")
-    check_rule(rule, method, task.initial_weights, settings.averaging)
+    check_method(settings, method, task)
     return Federation(
-        method, task, clients, schedule, rules, settings.averaging, total, rule,
+        method, task, clients, schedule, rules, settings.averaging, total, parse_rule(settings.aggregation or "mean"),
         make_faults(settings, task, clients), make_privacy(settings, method, task, schedule, total),
     )  # fmt: skip
+
+
+def check_method(settings: Settings, method: Method, task: Task) -> None:
+    """Refuse settings that do not go with the method or the model."""
+    check_rule(parse_rule(settings.aggregation or "mean"), method, task.initial_weights, settings.averaging)
+    if settings.private:
+        privacy.check_method(method, task.initial_weights, task.initial_buffers)
+        privacy.accounting()
 
 
 def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | None:
@@ -271,8 +278,6 @@ def make_privacy(
     if not settings.private:
         return None
     assert settings.dp_clip and settings.dp_delta and total
-    privacy.check_method(method, task.initial_weights, task.initial_buffers)
-    privacy.accounting()
     rate, noise, delta = schedule.per_round / schedule.clients, settings.dp_noise, settings.dp_delta
     if noise is None:
         assert settings.dp_epsilon is not None

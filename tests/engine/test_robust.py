@@ -115,6 +115,12 @@ def test_options_decide_too():
             fedwmsam.fit(torch.nn.Linear(2, 2), clients, aggregation="median", rounds=1, **settings)
 
 
+def test_a_refused_run_leaves_no_folder(cli, tmp_path):
+    outcome = cli("run", "--model", "linear", "--aggregation", "median", "--out", tmp_path / "runs")
+    assert outcome.code == 2 and "fedwmsam: its c must stay the mean" in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize("method", [FedAvg(), FedCM()], ids=repr)
 @pytest.mark.parametrize(("kind", "value"), [("median", None), ("trimmed", 0.2), ("norm_bound", None)])
 def test_one_huge_update_in_five_moves_the_mean_and_not_these(method, kind, value):
