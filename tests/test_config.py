@@ -203,12 +203,24 @@ def test_no_limit_survives_the_file(tmp_path: Path) -> None:
 
 
 def test_the_file_holds_every_key_that_has_a_value() -> None:
-    config = RunConfig(method="fedwmsam", patience=3, validation=0.1, data_dir="x", preset="paper")
+    config = RunConfig(
+        method="fedwmsam", patience=3, validation=0.1, data_dir="x", preset="paper", sampling="bernoulli", dropout=0.3,
+        stragglers="0.3:4", deadline=2.0, corrupt="nan:0.1", dp_epsilon=3.0, dp_clip=1.0,
+    )  # fmt: skip
     lines = toml.dump(config.flat()).splitlines()
     keys = [line.partition(" = ")[0] for line in lines]
     fields = {f.name for f in dataclasses.fields(RunConfig)} - {"options"}
     options = {f.name for f in dataclasses.fields(METHODS["fedwmsam"])}
-    empty = {"clients_per_round", "target_accuracy", "time_budget", "keep_states", "record", "track"}
+    empty = {
+        "clients_per_round",
+        "target_accuracy",
+        "time_budget",
+        "keep_states",
+        "record",
+        "track",
+        "aggregation",
+        "dp_noise",
+    }
     assert set(keys) >= fields - empty | options
     assert len(keys) == len(set(keys))
 
@@ -238,8 +250,12 @@ SETTINGS = {
     "memory_budget": numbers(0, 1e30), "keep_states": maybe(st.integers(1, 100)),
     "record": st.sampled_from([None, "echo", "alignment,drift"]), "record_every": st.integers(1, 100),
     "clients": st.integers(5, 10**6), "validation": numbers(0, 0.9), "data_dir": maybe(words),
-    "preset": st.sampled_from([None, "paper"]),
     "track": st.sampled_from([None, "tensorboard", "wandb", "tensorboard,wandb:mine"]),
+    "preset": st.sampled_from([None, "paper"]), "dropout": maybe(numbers(0, 1)),
+    "stragglers": st.sampled_from([None, "0.3:4", "1:1.5:drop"]), "deadline": maybe(numbers(0, 1e30, open_low=True)),
+    "corrupt": st.sampled_from([None, "nan:0.1", "sign_flip:0.2:3"]), "dp_clip": maybe(numbers(0, 1e30, open_low=True)),
+    "aggregation": st.sampled_from([None, "mean", "median", "trimmed:0.1", "norm_bound:2"]),
+    "dp_noise": st.none(), "dp_epsilon": st.none(), "dp_delta": maybe(numbers(0, 0.1, open_low=True)),
 }  # fmt: skip
 OPTIONS = {
     "global_lr": numbers(0, 1e30), "rho": numbers(0, 1e30), "alpha": numbers(0.001, 0.999),

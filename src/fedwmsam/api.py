@@ -14,8 +14,12 @@ from fedwmsam import streams, toml
 from fedwmsam.analysis.recording import Recorder
 from fedwmsam.config import GOALS, WITHOUT_EFFECT, Settings
 from fedwmsam.data.clients import Clients, Collate, LazyClients, Reader, split_validation
+from fedwmsam.engine import privacy
+from fedwmsam.engine.faults import Faults, Stragglers, parse_corruption, parse_stragglers
 from fedwmsam.engine.folder import RunFolder, is_run
 from fedwmsam.engine.nursery import cores
+from fedwmsam.engine.privacy import Privacy
+from fedwmsam.engine.robust import check_rule, parse_rule
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.engine.run import Callback, Plan, Run
 from fedwmsam.engine.schedule import KeyedSchedule
@@ -48,6 +52,15 @@ def fit(
     clip_norm: float | None = Settings.clip_norm,
     averaging: str = Settings.averaging,
     sampling: str = Settings.sampling,
+    aggregation: str | None = None,
+    dropout: float | None = None,
+    stragglers: str | None = None,
+    deadline: float | None = None,
+    corrupt: str | None = None,
+    dp_noise: float | None = None,
+    dp_epsilon: float | None = None,
+    dp_clip: float | None = None,
+    dp_delta: float | None = None,
     loss: str | Measure = "classification",
     metrics: Mapping[str, Measure] | None = None,
     monitor: str | None = None,
@@ -82,6 +95,10 @@ def fit(
         is chosen on it, never on `test`.
     loss: "classification", "regression", "multilabel", or a function of (outputs, targets); `metrics` maps names to
         such functions, called once on all outputs; `monitor` names the one that defines "best" ("-mae": lower wins).
+    aggregation: "median", "trimmed:0.1" or "norm_bound:TAU" instead of the mean, against hostile clients.
+    dropout, stragglers, deadline, corrupt: simulated faults; docs/faults.md.
+    dp_noise, dp_epsilon, dp_clip, dp_delta: client-level differential privacy, by noise or by a target ε;
+        docs/privacy.md.
     initial_weights: a state_dict to start from.
     workers: processes that train clients side by side, with the same numbers for any count (0: one for each core).
     memory_budget: megabytes of RAM for what a method keeps per client; the rest is on disk, with the same numbers.
@@ -103,6 +120,8 @@ def fit(
         evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, target_accuracy=target_accuracy,
         patience=patience, time_budget=time_budget, memory_budget=memory_budget, workers=workers, device=device,
         keep_states=keep_states, record=record, record_every=record_every,
+        aggregation=aggregation, dropout=dropout, stragglers=stragglers, deadline=deadline,
+        corrupt=corrupt, dp_noise=dp_noise, dp_epsilon=dp_epsilon, dp_clip=dp_clip, dp_delta=dp_delta,
     )  # fmt: skip
     if isinstance(method, str):
         method = make_method(method)
@@ -230,21 +249,60 @@ def make_federation(
     settings: Settings, method: Method, task: Task, clients: Clients, sizes: Sequence[int] | None = None
 ) -> Federation:
     total = None
-    if settings.averaging == "size":
+    if settings.averaging == "size" or settings.private:
         if isinstance(clients, LazyClients) and sizes is None:
-            raise InputError(
-                "Averaging by size over lazily loaded clients needs client_sizes, their numbers of samples."
-            )
+            what = "Averaging by size" if settings.averaging == "size" else "Differential privacy"
+            raise InputError(f"{what} over lazily loaded clients needs client_sizes, their numbers of samples.")
         if sizes is not None and len(sizes) != len(clients):
             raise InputError(f"client_sizes names {len(sizes)} clients, but there are {len(clients)}.")
         total = sum(sizes) if sizes is not None else sum(len(clients[k]) for k in range(len(clients)))
     schedule = KeyedSchedule(
         seed=settings.seed, clients=len(clients), per_round=settings.per_round(len(clients)),
         sampling=settings.sampling, local_epochs=settings.local_epochs, batch_size=settings.batch_size,
-        learning_rate=settings.lr, lr_decay=settings.lr_decay,
+        learning_rate=settings.lr, lr_decay=settings.lr_decay, empty_rounds=settings.private,
     )  # fmt: skip
     rules = LocalRules(settings.weight_decay, settings.weight_decay_mode, settings.clip_norm)
-    return Federation(method, task, clients, schedule, rules, settings.averaging, total)
+    check_method(settings, method, task)
+    return Federation(
+        method, task, clients, schedule, rules, settings.averaging, total, parse_rule(settings.aggregation or "mean"),
+        make_faults(settings, task, clients), make_privacy(settings, method, task, schedule, total),
+    )  # fmt: skip
+
+
+def check_method(settings: Settings, method: Method, task: Task) -> None:
+    """Refuse settings that do not go with the method or the model."""
+    check_rule(parse_rule(settings.aggregation or "mean"), method, task.initial_weights, settings.averaging)
+    if settings.private:
+        privacy.check_method(method, task.initial_weights, task.initial_buffers)
+        privacy.accounting()
+
+
+def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | None:
+    corruption = None if settings.corrupt is None else parse_corruption(settings.corrupt)
+    stragglers = parse_stragglers(settings.stragglers, settings.deadline)
+    if not settings.dropout and stragglers == Stragglers() and corruption is None:
+        return None
+    classes = 0
+    if corruption and corruption.kind == "label_flip":
+        if not task.objective.class_labels:
+            raise InputError("corrupt=label_flip needs class labels; this loss has none.")
+        inputs, _ = clients[0].batch(torch.arange(1))
+        classes = probe(task, "Client 0", inputs)[1]
+    return Faults(settings.seed, len(clients), settings.dropout or 0.0, stragglers, corruption, classes)
+
+
+def make_privacy(
+    settings: Settings, method: Method, task: Task, schedule: KeyedSchedule, total: int | None
+) -> Privacy | None:
+    if not settings.private:
+        return None
+    assert settings.dp_clip and settings.dp_delta and total
+    rate, noise, delta = schedule.per_round / schedule.clients, settings.dp_noise, settings.dp_delta
+    if noise is None:
+        assert settings.dp_epsilon is not None
+        noise = privacy.noise_for(settings.dp_epsilon, delta, rate, settings.rounds)
+    samples = max(1, round(total / schedule.clients))
+    return Privacy(method, settings.seed, noise, settings.dp_clip, delta, rate, schedule.count(0, 0, samples), samples)
 
 
 def make_reader(task: Task, collate: Collate | None = None) -> Reader:

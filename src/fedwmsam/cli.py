@@ -50,6 +50,22 @@ HtmlOption = Annotated[Path | None, typer.Option(help="Write everything here as 
 DecayOption = Annotated[
     str | None, typer.Option(help="objective, or sgd as published code does.", show_default="objective")
 ]
+AggregationOption = Annotated[
+    str | None, typer.Option(help="mean, norm_bound[:TAU], median or trimmed:0.1; docs/faults.md.", show_default="mean")
+]
+DropoutOption = Annotated[
+    float | None, typer.Option(help="Probability that a sampled client never answers.", show_default="0")
+]
+StragglersOption = Annotated[
+    str | None, typer.Option(help="0.3:4: 30 % of the clients are 4 times slower; 0.3:4:drop: unfinished is lost.")
+]
+DeadlineOption = Annotated[
+    float | None, typer.Option(help="When a round closes, in an ordinary client's time.", show_default="1")
+]
+CorruptOption = Annotated[
+    str | None,
+    typer.Option(help="Hostile clients, such as sign_flip:0.1; nan, huge, sign_flip, random, stale, label_flip."),
+]
 
 
 class Better(Enum):
@@ -115,11 +131,23 @@ def run(
     clients: ClientsOption = None,
     participation: Annotated[float | None, typer.Option(help="Share of clients a round.", show_default="0.25")] = None,
     clients_per_round: Annotated[int | None, typer.Option(help="Their number, instead of the share.")] = None,
+    sampling: Annotated[
+        str | None, typer.Option(help="fixed: always as many; bernoulli: each by its own coin.", show_default="fixed")
+    ] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default="50")] = None,
     local_epochs: Annotated[int | None, typer.Option(help="Passes over a client's data.", show_default="5")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Samples a local step.", show_default="50")] = None,
     lr: Annotated[float | None, typer.Option(help="Local step size.", show_default="0.1")] = None,
     weight_decay_mode: DecayOption = None,
+    aggregation: AggregationOption = None,
+    dropout: DropoutOption = None,
+    stragglers: StragglersOption = None,
+    deadline: DeadlineOption = None,
+    corrupt: CorruptOption = None,
+    dp_noise: Annotated[float | None, typer.Option(help="Differential privacy: σ, noise over clip.")] = None,
+    dp_epsilon: Annotated[float | None, typer.Option(help="Instead of σ: ε that all rounds may spend.")] = None,
+    dp_clip: Annotated[float | None, typer.Option(help="Longest upload that counts in full.")] = None,
+    dp_delta: Annotated[float | None, typer.Option(help="δ of the guarantee.", show_default="1e-5")] = None,
     workers: Annotated[
         str | None, typer.Option(help="Processes that train clients side by side: auto or a number.", show_default="1")
     ] = None,
@@ -154,6 +182,9 @@ def run(
     - `fedwmsam run --method fedavg --partition iid --rounds 30`
     - `fedwmsam run --dataset fashion-mnist --preset paper --set rho=0.05`
     - `fedwmsam run settings.toml --seed 1`
+    - `fedwmsam run --dropout 0.3 --stragglers 0.3:4`
+    - `fedwmsam run --method fedavg --corrupt sign_flip:0.2 --aggregation median`
+    - `fedwmsam run --method fedavg --sampling bernoulli --dp-epsilon 8 --dp-clip 1`
     - `fedwmsam run --dataset cifar-10 --model resnet18 --preset paper --dry-run`
     """
     arguments = dict(locals())
@@ -298,6 +329,11 @@ def compare(
     rounds: Annotated[int | None, typer.Option(help="Rounds to train.", show_default="50")] = None,
     preset: PresetOption = None,
     weight_decay_mode: DecayOption = None,
+    aggregation: AggregationOption = None,
+    dropout: DropoutOption = None,
+    stragglers: StragglersOption = None,
+    deadline: DeadlineOption = None,
+    corrupt: CorruptOption = None,
     keep_states: Annotated[
         bool, typer.Option("--keep-states", help="Keep the state before every tenth round, for later analysis.")
     ] = False,
@@ -319,6 +355,7 @@ def compare(
     - `fedwmsam compare --methods fedavg,fedcm,fedwmsam --seeds 3`
     - `fedwmsam compare --methods fedwmsam --grid rho=0.005,0.01,0.05 --grid alpha=0.1,0.5`
     - `fedwmsam compare --methods fedsam,fedwmsam --pilot rho=0.005,0.01,0.05 --seeds 3`
+    - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid aggregation=mean,median,trimmed:0.2`
     - `fedwmsam compare table1.toml --jobs 2`
     """
     arguments = dict(locals())

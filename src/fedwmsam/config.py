@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field, fields
 from types import NoneType
 from typing import Any
 
+from fedwmsam.engine.faults import parse_corruption, parse_stragglers
+from fedwmsam.engine.robust import parse_rule
 from fedwmsam.engine.rounds import AVERAGING
 from fedwmsam.engine.schedule import SAMPLING, round_half_up
 from fedwmsam.errors import InputError
@@ -26,6 +28,9 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 """Settings that change no number of a run; a preset is in the values it sets."""
 RECORDABLE = ("alignment", "drift", "echo")
+
+DELTA = 1e-5
+"""δ of differential privacy where none is given."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,23 @@ class Settings:
     )
     clip_norm: float | None = option(10.0, "longest direction a local step may take (none: no limit)", above=0)
     averaging: str = option("uniform", "weigh clients alike, or by their number of samples", choices=AVERAGING)
+    aggregation: str | None = option(
+        None, "instead of the mean: norm_bound or norm_bound:TAU, median, trimmed:0.1 (none: the mean)"
+    )
+    dropout: float | None = option(None, "probability that a sampled client never answers", low=0, high=1)
+    stragglers: str | None = option(
+        None, "SHARE:FACTOR: so many clients are slower by that factor, such as 0.3:4; 0.3:4:drop: unfinished is lost"
+    )
+    deadline: float | None = option(
+        None, "when a round closes, in the time an ordinary client needs for its steps (none: 1)", above=0
+    )
+    corrupt: str | None = option(
+        None, "KIND:SHARE: hostile clients, such as sign_flip:0.1; nan, huge, sign_flip, random, stale, label_flip"
+    )
+    dp_noise: float | None = option(None, "σ of differential privacy: noise on the sum, in units of dp_clip", low=0)
+    dp_epsilon: float | None = option(None, "ε that all rounds may spend, instead of the noise", above=0)
+    dp_clip: float | None = option(None, "C of differential privacy: longest upload that counts in full", above=0)
+    dp_delta: float | None = option(None, "δ of differential privacy (none: 1e-5)", above=0, high=0.1)
     seed: int = option(0, "key of everything random", low=0, high=2**31 - 1)
     evaluate_every: int = option(1, "rounds from one evaluation to the next (the last is always evaluated)", low=1)
     checkpoint_every: int = option(10, "rounds from one checkpoint to the next", low=1)
@@ -62,6 +84,15 @@ class Settings:
     def __post_init__(self) -> None:
         check("", self)
         self.recorded()
+        if self.aggregation == "mean":
+            object.__setattr__(self, "aggregation", None)  # one name for one thing: the same run, the same row
+        if self.aggregation is not None:
+            parse_rule(self.aggregation)
+        parse_stragglers(self.stragglers, self.deadline)
+        if self.corrupt is not None:
+            parse_corruption(self.corrupt)
+        if self.private:
+            self.check_privacy()
 
     def recorded(self) -> list[str]:
         """The kinds of dynamics to record, each once."""
@@ -70,6 +101,26 @@ class Settings:
             if kind not in RECORDABLE:
                 raise InputError(unknown("kind of recording", kind, RECORDABLE))
         return kinds
+
+    @property
+    def private(self) -> bool:
+        return self.dp_noise is not None or self.dp_epsilon is not None
+
+    def check_privacy(self) -> None:
+        if self.dp_noise is not None and self.dp_epsilon is not None:
+            raise InputError("Give either dp_noise or dp_epsilon: each follows from the other.")
+        if self.dp_clip is None:
+            raise InputError(
+                "Differential privacy needs dp_clip, the longest upload that counts in full; try dp_clip=1."
+            )
+        if self.dp_delta is None:
+            object.__setattr__(self, "dp_delta", DELTA)
+        for name, needed in (("sampling", "bernoulli"), ("averaging", "uniform"), ("aggregation", None)):
+            if getattr(self, name) != needed:
+                raise InputError(
+                    f"Differential privacy needs {name}={needed or 'mean'}, not {getattr(self, name)}: "
+                    "its ε holds for no other."
+                )
 
     def per_round(self, clients: int) -> float:
         """Clients per round out of that many; their expected number under Bernoulli sampling."""

@@ -8,7 +8,16 @@ from typing import Any
 import torch
 
 from fedwmsam import streams, toml
-from fedwmsam.api import DataCheck, check_stopping, execute, make_federation, make_reader, make_run, side_by_side
+from fedwmsam.api import (
+    DataCheck,
+    check_method,
+    check_stopping,
+    execute,
+    make_federation,
+    make_reader,
+    make_run,
+    side_by_side,
+)
 from fedwmsam.config import RunConfig, is_natural, resolve
 from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, load_dataset, make_partition
 from fedwmsam.data.augmentation import Augmentation, augment
@@ -131,6 +140,7 @@ def prepare(config: RunConfig) -> Experiment:
     clients = [samples(data.train, pool[torch.from_numpy(rows)], change) for rows in split.clients]
     test, validation = samples(data.test), samples(data.train, held) if len(held) else None
     check_stopping(config, task.objective, test, validation)  # before a folder is made for a run that cannot be
+    check_method(config, config.make_method(), task)
     first, labels = clients[0].batch(torch.arange(min(2, len(clients[0]))), seed=0)
     DataCheck(task)("The data", first, labels)
     groups, names = natural_clients(data, pool) if is_natural(config.partition) else (None, ())

@@ -17,3 +17,8 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def guarantee(epsilon: float, delta: float) -> str:
+    """Of differential privacy."""
+    return f"ε = {epsilon:.4g} at δ = {delta:g}"

@@ -179,6 +179,22 @@ def test_is_finite_and_learns_on_the_reference_problem(method):
     assert records[-1]["train_loss"] < records[0]["train_loss"]
 
 
+def test_server_vectors_that_are_means_of_memories_are_declared(method):
+    """Robust aggregation would break them, so it asks for `means`."""
+    federation = make(method)
+    state = run(federation, 5)[0][-1]
+    count, w = len(federation.clients), state.server["w"]
+    kept = method.memory_init(w)
+    means = {name: sum(row[name] for row in state.memory.values()) / count for name in kept}
+    found = {
+        server_name: name
+        for server_name, value in state.server.items()
+        for name, mean in means.items()
+        if value.shape == mean.shape and torch.allclose(value, mean, atol=1e-12)
+    }
+    assert found == {server_name: name for server_name, name in method.means.items() if name in kept}
+
+
 def from_disk(state, path):
     store = Store(path.with_suffix(".rows"))
     changes = Memory(store, budget=0).changing()

@@ -52,6 +52,7 @@ def estimate(run: Run, workers: int) -> Estimate:
     federation, plan = run.federation, run.plan
     state = first_state(federation)
     cohort, info = opening(federation, 0)
+    cohort = cohort or [0]  # with privacy a round may be empty
     steps = sum(federation.schedule.count(0, k, len(federation.clients[k])) for k in cohort) / len(cohort)
     job = next(jobs(federation, state, cohort[:1], info))
     result, once, step_seconds = probe(federation, job)

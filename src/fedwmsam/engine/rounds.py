@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from fedwmsam.data.clients import Clients
+from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.memory import Memory
+from fedwmsam.engine.privacy import Privacy
+from fedwmsam.engine.robust import MEAN, Held, Rule, bounded
 from fedwmsam.engine.schedule import Schedule
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Info, Method
@@ -34,6 +37,9 @@ class Federation:
     averaging: str = "uniform"
     total_samples: int | None = None
     """All clients' samples; only averaging by size needs it."""
+    rule: Rule = MEAN
+    faults: Faults | None = None
+    privacy: Privacy | None = None
     trainer: "Trainer | None" = None
     """Trains a cohort elsewhere (on workers, on Flower) and hands the answers on in order; None: in this process."""
 
@@ -86,37 +92,32 @@ def run_round(
     """cohort → downlink → local training → settle → mean → aggregate; `observe` sees every client's answer."""
     method, server = federation.method, state.server
     cohort, info = opening(federation, state.round)
-    mean, ledger, changes = WeightedMean(), Ledger(), state.memory.changing()
-    trainer = federation.trainer or train_cohort
+    mean = Held(federation.rule, len(cohort)) if federation.rule.holds else WeightedMean()
+    ledger, changes = Ledger(federation.privacy is not None), state.memory.changing()
+    receiver = federation.privacy or method
 
-    for job, result in trainer(federation, jobs(federation, state, cohort, info)):
-        if isinstance(result, Fault):
-            ledger.lose(job, result)
-            continue
-        if observe:
-            observe(job, result)
-        if not all_finite(result.up) or not all_finite(result.buffers):
-            log.warning("Round %d: left out client %d, update not finite.", state.round + 1, job.client)
-            ledger.reject(job, result)
-            continue
-        row, contribution = method.settle(server, memory_of(federation, state, job.client), result.up, job.info)
+    sound = answers(federation, state, cohort, info, ledger, observe)
+    for job, result in bounded(federation.rule, sound, len(cohort)):
+        row, contribution = receiver.settle(server, memory_of(federation, state, job.client), result.up, job.info)
         changes.put(job.client, row)
         movement = {f"buffer {name}": difference(value, state.buffers[name]) for name, value in result.buffers.items()}
         mean.add(contribution | movement, job.info.samples if federation.averaging == "size" else 1)
         ledger.add(job, result, contribution)
 
-    if not ledger.accepted:
-        raise Diverged("no client of the cohort returned a finite update")
+    record = {"round": state.round + 1, "lr": info.lr} | scalars(server) | ledger.record()
+    if not ledger.accepted and not federation.privacy:  # with privacy nobody may see that nobody answered
+        if set(ledger.rejected) - (federation.faults.hostile if federation.faults else set()):
+            raise Diverged("no client of the cohort returned a finite update")
+        return replace(state, round=state.round + 1), record
     share = ledger.accepted / info.clients
     if federation.averaging == "size" and federation.total_samples:
         share = ledger.samples / federation.total_samples
     info = replace(info, cohort=ledger.accepted, share=share, steps=ledger.steps, samples=ledger.samples)
     average = mean.value()
-    next_server = method.aggregate(server, average, info)
+    next_server = receiver.aggregate(server, average, info)
     buffers = {name: moved(value, average[f"buffer {name}"]) for name, value in state.buffers.items()}
     if not all_finite(next_server) or not all_finite(buffers):
         raise Diverged("the global model is no longer finite")
-    record = {"round": state.round + 1, "lr": info.lr} | scalars(server) | ledger.record()
     return State(state.round + 1, next_server, buffers, changes.done()), record
 
 
@@ -129,6 +130,47 @@ def opening(federation: Federation, round: int) -> tuple[list[int], Info]:
     )  # fmt: skip
 
 
+def answers(
+    federation: Federation, state: State, cohort: list[int], info: Info, ledger: "Ledger",
+    observe: Callable[[Job, LocalResult], None] | None,
+) -> Iterator[tuple[Job, LocalResult]]:  # fmt: skip
+    """The cohort's finite answers, in order; who did not answer, or not with numbers, is noted."""
+    asked, faults = jobs(federation, state, cohort, info), federation.faults
+    if faults:
+        asked = reached(faults, asked, ledger)
+    for job, result in (federation.trainer or train_cohort)(federation, asked):
+        if isinstance(result, Fault):
+            ledger.lose(job, result)
+            continue
+        if faults:
+            result = replace(result, up=faults.answer(info.round, job.client, result.up))
+        if observe:
+            observe(job, result)
+        if all_finite(result.up) and all_finite(result.buffers):
+            yield job, result
+        else:
+            log.warning("Round %d: left out client %d, update not finite.", info.round + 1, job.client)
+            ledger.reject(job, result)
+
+
+def reached(faults: Faults, asked: Iterable[Job], ledger: "Ledger") -> Iterator[Job]:
+    """The jobs that will be answered, with the steps that will be done."""
+    for job in asked:
+        steps = faults.steps(job.client, job.info.steps)
+        if faults.drops(job.info.round, job.client):
+            ledger.note("dropped", job)
+            ledger.miss(job)
+            continue
+        if steps < job.info.steps:
+            ledger.note("late", job)
+            if not steps or not faults.stragglers.partial:
+                ledger.miss(job)
+                continue
+        if job.client in faults.hostile:
+            ledger.note("hostile", job)
+        yield replace(job, info=replace(job.info, steps=steps))
+
+
 def memory_of(federation: Federation, state: State, client: int) -> Vectors:
     """Read when a client is asked and again when it has answered: a cohort's memories may be too much for RAM."""
     return state.memory.get(client) or federation.method.memory_init(state.server["w"])
@@ -139,7 +181,8 @@ def jobs(federation: Federation, state: State, cohort: list[int], info: Info) ->
         samples = len(federation.clients[client])
         steps = federation.schedule.count(state.round, client, samples)
         own = replace(info, steps=steps, samples=samples)
-        down = federation.method.downlink(state.server, memory_of(federation, state, client), own)
+        known = first_state(federation) if federation.faults and federation.faults.is_stale(client) else state
+        down = federation.method.downlink(known.server, memory_of(federation, known, client), own)
         yield Job(client, down, state.buffers, own)
 
 
@@ -151,7 +194,9 @@ def train_cohort(federation: Federation, jobs: Iterable[Job]) -> Iterator[tuple[
 
 def train_client(federation: Federation, job: Job) -> LocalResult:
     samples, schedule, info = federation.clients[job.client], federation.schedule, job.info
-    steps = schedule.steps(info.round, job.client, len(samples))
+    if federation.faults:
+        samples = federation.faults.samples(job.client, samples)
+    steps = schedule.steps(info.round, job.client, len(samples))[: info.steps]
     try:
         return train(
             federation.task, federation.method, job.down, job.buffers, samples, steps, info, federation.rules,
@@ -188,12 +233,15 @@ class WeightedMean:
 
 
 class Ledger:
-    """What a round did and cost, for its line in the metrics."""
+    """What a round did and cost, for its line in the metrics; nothing of what clients computed if that is private."""
 
-    def __init__(self) -> None:
+    def __init__(self, private: bool = False) -> None:
+        self.private = private
         self.accepted = self.samples = self.steps = self.backprops = self.bytes_down = self.bytes_up = 0
         self.rejected: list[int] = []
         self.missing: list[int] = []
+        self.noted: dict[str, list[int]] = {}
+        """Clients by what happened to them."""
         self.losses: list[float] = []
         self.values: dict[str, list[float]] = {}
 
@@ -202,6 +250,8 @@ class Ledger:
         self.samples += job.info.samples
         self.steps += job.info.steps
         self.count(job, result)
+        if self.private:
+            return
         self.losses.append(result.loss)
         for name, value in scalars(contribution).items():
             self.values.setdefault(name, []).append(value)
@@ -211,6 +261,13 @@ class Ledger:
         self.backprops += result.backprops
         self.bytes_down += size_in_bytes(job.down) + size_in_bytes(job.buffers)
         self.bytes_up += size_in_bytes(result.up) + size_in_bytes(result.buffers)
+
+    def note(self, what: str, job: Job) -> None:
+        self.noted.setdefault(what, []).append(job.client)
+
+    def miss(self, job: Job) -> None:
+        """No answer will come: only what was sent down is counted."""
+        self.bytes_down += size_in_bytes(job.down) + size_in_bytes(job.buffers)
 
     def reject(self, job: Job, result: LocalResult) -> None:
         """The update is not finite: the client is left out, but what it cost is counted."""
@@ -224,7 +281,7 @@ class Ledger:
         spread = {f"{name}_spread": deviation(values) for name, values in self.values.items()}
         return {
             "cohort": self.accepted,
-            "train_loss": average(self.losses),
+            **({"train_loss": average(self.losses)} if self.losses else {}),
             **{name: average(values) for name, values in self.values.items()},
             **spread,
             "bytes_down": self.bytes_down,
@@ -232,6 +289,7 @@ class Ledger:
             "backprops": self.backprops,
             **({"rejected": self.rejected} if self.rejected else {}),
             **({"missing": self.missing} if self.missing else {}),
+            **self.noted,
         }
 
 

@@ -227,6 +227,8 @@ class Run:
         line, trail = watch.finish(state)
         self.write_recording(line)  # before the round counts as done: a line too many is cut off, one too few is lost
         trained = time.perf_counter()
+        if self.federation.privacy:
+            record |= self.federation.privacy.spent(state.round)
         due = state.round % self.plan.evaluate_every == 0 or state.round == self.plan.rounds
         record |= self.further(state, due) if self.further else {}
         record |= self.evaluate(state, record) if due else {}
@@ -321,6 +323,8 @@ class Run:
         bundles = {"server": self.state.server, "buffers": self.state.buffers, "frozen": self.federation.task.frozen()}
         bundles |= {"trail": self.trail} if self.trail else {}
         notes: dict[str, Any] = {"round": self.state.round, "method": self.federation.method.name}
+        if self.federation.privacy:
+            notes["dp_noise"] = self.federation.privacy.noise
         if self.best:
             bundles |= {"best": {"w": self.best.w}, "best buffers": self.best.buffers}
             notes |= {"best_round": self.best.round, "best_score": self.best.score}
@@ -346,6 +350,11 @@ class Run:
         if self.plan.rounds < notes["round"]:
             raise InputError(
                 f"{self.folder.path} has done {notes['round']} rounds already; {self.plan.rounds} is less."
+            )
+        if self.federation.privacy and notes.get("dp_noise") != self.federation.privacy.noise:
+            raise InputError(
+                f"{self.folder.path} was begun with noise {notes.get('dp_noise')}; for so many rounds dp_epsilon asks "
+                f"for {self.federation.privacy.noise}. Go on with the same number of rounds."
             )
         self.federation.task.load_frozen(bundles["frozen"])
         device, memory = self.federation.task.device, self.folder.recall(found, memory)

@@ -44,15 +44,17 @@ class KeyedSchedule:
     batch_size: int
     learning_rate: float
     lr_decay: float
+    empty_rounds: bool = False
+    """Whether a Bernoulli draw of nobody stands, as differential privacy needs it, or is repeated."""
 
     def cohort(self, round: int) -> list[int]:
         random = streams.generator(self.seed, "cohort", round)
         if self.sampling == "fixed":
             return sorted(random.choice(self.clients, size=round_half_up(self.per_round), replace=False).tolist())
-        chosen: list[int] = []
-        while not chosen:  # an empty draw is repeated
-            chosen = (random.random(self.clients) < self.per_round / self.clients).nonzero()[0].tolist()
-        return chosen
+        while True:
+            chosen: list[int] = (random.random(self.clients) < self.per_round / self.clients).nonzero()[0].tolist()
+            if chosen or self.empty_rounds:
+                return chosen
 
     def lr(self, round: int) -> float:
         return self.learning_rate * self.lr_decay**round

@@ -12,7 +12,7 @@ One round, in the order the engine calls it:
                   server = aggregate(server, mean of contributions)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -70,6 +70,8 @@ class Method:
     name: ClassVar[str]
     paper: ClassVar[str]
     cost: ClassVar[Cost] = Cost(backprops=1, down=1, up=1, memory=0)
+    means: ClassVar[Mapping[str, str]] = {}
+    """Server vectors that must stay the mean, over all clients, of a vector in their memory: name here → name there."""
 
     def __post_init__(self) -> None:
         check(f"{self.name}: ", self)

@@ -6,6 +6,7 @@ clients of h_k.
 The server's step has no size of its own. Deviation: the pull is added after the clip (see FedProx).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ class FedDyn(Method):
     name: ClassVar[str] = "feddyn"
     paper: ClassVar[str] = "Acar et al. 2021"
     cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=1, memory=1)
+    means: ClassVar[Mapping[str, str]] = {"h": "h_k"}
 
     def server_init(self, w: Tensor) -> Vectors:
         return {"w": w, "h": torch.zeros_like(w)}

@@ -9,6 +9,7 @@ With `rho_local` > 0 the local gradient is a SAM gradient as well. Both radii gr
 Deviations: the pull is added after the clip; σ has no further 1/S (its code has one, its algorithm has not).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,6 +34,7 @@ class FedGloSS(Averaging):
     name: ClassVar[str] = "fedgloss"
     paper: ClassVar[str] = "Caldarola et al. 2025"
     cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=1, memory=1)
+    means: ClassVar[Mapping[str, str]] = {"sigma": "sigma_k"}
 
     def server_init(self, w: Tensor) -> Vectors:
         return {"w": w, "q": torch.zeros_like(w), "sigma": torch.zeros_like(w)}

@@ -13,6 +13,7 @@ c − c_k in Eq. 1 (its proof), 1/N in Eq. 5 (so that c stays the mean of the c_
 momentum leads to (as printed, t_b = w_0 + b m_k, it becomes a descent direction). docs/methods/fedwmsam.md tells why.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -45,6 +46,7 @@ class FedWMSAM(Averaging):
     name: ClassVar[str] = "fedwmsam"
     paper: ClassVar[str] = "Li et al. 2025"
     cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=1, memory=1, down_scalars=1)
+    means: ClassVar[Mapping[str, str]] = {"c": "c_k"}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -4,6 +4,7 @@
 c_k is held by the server, so the client gets c − c_k and uploads one vector. Invariant: c is the mean of all c_k.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +22,7 @@ class SCAFFOLD(Averaging):
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al. 2020"
     cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=1, memory=1)
+    means: ClassVar[Mapping[str, str]] = {"c": "c_k"}
 
     def server_init(self, w: Tensor) -> Vectors:
         return {"w": w, "c": torch.zeros_like(w)}

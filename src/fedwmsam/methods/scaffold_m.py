@@ -8,6 +8,7 @@ with fixed α = β and `correction="mean_gradient"` is this method.
 Deviation: c_k starts at 0, not at a mini-batch gradient.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,6 +29,7 @@ class SCAFFOLDM(Averaging):
     name: ClassVar[str] = "scaffold-m"
     paper: ClassVar[str] = "Cheng et al. 2024"
     cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=1, memory=1)
+    means: ClassVar[Mapping[str, str]] = {"c": "c_k"}
 
     def server_init(self, w: Tensor) -> Vectors:
         return {"w": w, "Delta": torch.zeros_like(w), "c": torch.zeros_like(w)}

@@ -9,6 +9,7 @@ from fedwmsam.analysis.statistics import Spread, smallest_p
 from fedwmsam.report.grouping import rounds, shown
 from fedwmsam.report.runs import Run, State
 from fedwmsam.report.tables import Comparison, Difference, Goal, Row, Table
+from fedwmsam.wording import guarantee
 
 NOTHING, NOT_FINITE = "–", "not finite"
 COSTS = {"MB down + up": ("bytes", 1e6), "backprops": ("backprops", 1.0), "training s": ("seconds", 1.0)}
@@ -179,6 +180,10 @@ def remarks(table: Table, goal: Goal) -> Iterator[str]:
             rejected = sum(bool(line.get("rejected")) for line in run.rows)
             if rejected:
                 yield f"{whose(row, run)}: clients left out in {rounds(rejected)}, their update was not finite."
+            epsilon = run.rows[-1].get("epsilon") if run.rows else None
+            if epsilon is not None:
+                promise = guarantee(epsilon, run.config["dp_delta"])
+                yield f"{whose(row, run)}: differentially private for clients, {promise}."
 
 
 def whose(row: Row, run: Run) -> str:

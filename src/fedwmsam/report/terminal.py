@@ -22,7 +22,7 @@ from fedwmsam.options import limits
 from fedwmsam.presets import BY_METHOD, COMMON, preset_values
 from fedwmsam.report.sheets import Sheet
 from fedwmsam.result import Result
-from fedwmsam.wording import duration
+from fedwmsam.wording import duration, guarantee
 
 
 class Display:
@@ -77,6 +77,9 @@ def summarise(console: Console, result: Result) -> None:
     if result.best_round is not None:
         best = result.rows[result.best_round - 1].get("accuracy", math.nan)
         say(f"Best by validation: round {result.best_round}, test accuracy {best:.4f}")
+    epsilon = result.rows[-1].get("epsilon") if result.rows else None
+    if epsilon is not None:
+        say(f"Differential privacy for clients: {guarantee(epsilon, result.config['dp_delta'])}")
     if result.rows:
         traffic = size(sum(row["bytes_down"] + row["bytes_up"] for row in result.rows))
         say(f"Communication: {traffic}; backprops: {sum(row['backprops'] for row in result.rows):,}")

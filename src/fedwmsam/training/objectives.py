@@ -82,6 +82,10 @@ RESERVED = (
     "bytes_up",
     "backprops",
     "rejected",
+    "dropped",
+    "late",
+    "hostile",
+    "epsilon",
 )
 
 OBJECTIVES: dict[str, Objective] = {

@@ -1,0 +1,155 @@
+"""Robust aggregation: what each rule computes, with whom it goes, what it costs in memory."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from support import FULL, make, run
+
+import fedwmsam
+from fedwmsam import InputError
+from fedwmsam.config import Settings
+from fedwmsam.engine import robust
+from fedwmsam.engine.faults import Corruption, Faults
+from fedwmsam.engine.robust import Held, Rule, check_rule, parse_rule
+from fedwmsam.engine.rounds import run_round
+from fedwmsam.methods import METHODS, FedAvg, FedCM, FedWMSAM, MimeLite
+
+ALLOWED = {"fedavg", "fedprox", "fedavgm", "fedadam", "fedacg", "fedcm", "mimelite", "fedsam", "mofedsam", "fedlesam"}
+SHARES = {"median": None, "trimmed": 0.2}
+
+
+def ruled(method, kind, value=None, **settings):
+    return replace(make(method, FULL, per_round=5, **settings), rule=Rule(kind, value))
+
+
+def contributions(count, size=37):
+    generator = torch.Generator().manual_seed(count)
+    return [
+        {
+            "delta": torch.randn(size, generator=generator, dtype=torch.float64),
+            "similarity": torch.randn((), generator=generator, dtype=torch.float64),
+            "buffer n": torch.tensor(k % 4),
+        }
+        for k in range(count)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 10, 11])
+@pytest.mark.parametrize("kind", SHARES)
+def test_rules_work_coordinate_by_coordinate(kind, count, monkeypatch):
+    monkeypatch.setattr(robust, "BLOCK", 8)  # several blocks and a rest
+    held, given = Held(Rule(kind, SHARES[kind]), count), contributions(count)
+    for contribution in given:
+        held.add(contribution, 1)
+    found = held.value()
+    for name in ("delta", "similarity"):
+        stack = np.sort(np.stack([c[name].numpy() for c in given]), axis=0)
+        cut = min(int(np.ceil(0.2 * count - 1e-9)), (count - 1) // 2)
+        expected = np.median(stack, axis=0) if kind == "median" else stack[cut : count - cut].mean(axis=0)
+        assert found[name].shape == given[0][name].shape and np.allclose(found[name].numpy(), expected, atol=1e-15)
+    assert found["buffer n"] == max(k % 4 for k in range(count)) and found["buffer n"].dtype == torch.int64
+
+
+def test_at_least_one_is_trimmed_at_either_end():
+    counts = [robust.trimmed_count(Rule("trimmed", 0.1), count) for count in (1, 2, 3, 5, 10, 11, 30)]
+    assert counts == [0, 0, 1, 1, 1, 2, 3]
+    assert robust.trimmed_count(Rule("trimmed", 0.0), 10) == 0
+    assert [robust.trimmed_count(Rule("median"), count) for count in (1, 2, 5, 6)] == [0, 0, 2, 2]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_norm_bound_goes_with_every_method_and_keeps_its_means(name):
+    """Shortened before it is settled, an upload makes memory and contribution alike."""
+    method = METHODS[name]()
+    hostile = Faults(2, 5, corruption=Corruption("huge", 0.4, 1000.0))
+    for value in (None, 0.05):
+        federation = replace(ruled(method, "norm_bound", value), faults=hostile)
+        states, records = run(federation, 3)
+        for server_name, kept in method.means.items():
+            total = sum(row[kept] for row in states[-1].memory.values()) / 5
+            assert torch.allclose(states[-1].server[server_name], total, atol=1e-12)
+        assert value is None or max(record["update_norm"] for record in records) <= value * (1 + 1e-12)
+
+
+def test_norms_are_bounded_vector_by_vector():
+    federation = ruled(MimeLite(), "norm_bound")
+    uploads = []
+    state = run(federation, 1)[0][-1]
+    run_round(federation, state, lambda job, result: uploads.append(result.up))
+    bounds = {name: float(np.median([float(up[name].norm()) for up in uploads])) for name in ("delta", "F_k")}
+    answers = [(k, fedwmsam.training.local.LocalResult(up, {}, 0.0, 0)) for k, up in enumerate(uploads)]
+    lengths = {name: [] for name in bounds}
+    for job, result in robust.bounded(Rule("norm_bound"), answers, 5):
+        for name, value in result.up.items():
+            true = uploads[job][name]
+            assert float(value.norm()) == pytest.approx(min(float(true.norm()), bounds[name]))
+            assert torch.allclose(value / value.norm(), true / true.norm())
+            lengths[name].append(float(value.norm()))
+    assert all(len(set(found)) > 1 for found in lengths.values())  # the shorter ones stay as they are
+    generous = run(ruled(MimeLite(), "norm_bound", 1e6))[0][-1].server["w"]
+    assert torch.equal(generous, run(ruled(MimeLite(), "mean"))[0][-1].server["w"])
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("kind", SHARES)
+def test_a_robust_mean_is_refused_where_the_server_must_know_the_mean(name, kind):
+    method = METHODS[name]()
+    w = make(method).task.initial_weights
+    if name in ALLOWED:
+        check_rule(Rule(kind, SHARES[kind]), method, w, "uniform")
+        states, _ = run(ruled(method, kind, SHARES[kind]), 3)
+        assert all(torch.isfinite(value).all() for value in states[-1].server.values())
+    else:
+        with pytest.raises(InputError, match=f"{name}: its (c|h|sigma) must stay the mean"):
+            check_rule(Rule(kind, SHARES[kind]), method, w, "uniform")
+
+
+def test_options_decide_too():
+    method = FedWMSAM(correction="none")
+    check_rule(Rule("median"), method, make(method).task.initial_weights, "uniform")
+    clients = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))] * 4
+    for settings in ({"method": "fedwmsam"}, {"method": "fedavg", "averaging": "size"}):
+        with pytest.raises(InputError, match="aggregation median"):
+            fedwmsam.fit(torch.nn.Linear(2, 2), clients, aggregation="median", rounds=1, **settings)
+
+
+def test_a_refused_run_leaves_no_folder(cli, tmp_path):
+    outcome = cli("run", "--model", "linear", "--aggregation", "median", "--out", tmp_path / "runs")
+    assert outcome.code == 2 and "fedwmsam: its c must stay the mean" in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("method", [FedAvg(), FedCM()], ids=repr)
+@pytest.mark.parametrize(("kind", "value"), [("median", None), ("trimmed", 0.2), ("norm_bound", None)])
+def test_one_huge_update_in_five_moves_the_mean_and_not_these(method, kind, value):
+    def distance(rule):
+        honest = replace(make(method, FULL, per_round=5), rule=rule)
+        hostile = replace(honest, faults=Faults(2, 5, corruption=Corruption("huge", 0.2, 1000.0)))
+        return float((run(honest, 1)[0][-1].server["w"] - run(hostile, 1)[0][-1].server["w"]).norm())
+
+    assert distance(Rule()) > 5 and distance(Rule(kind, value)) < 0.5
+
+
+def test_what_does_not_fit_into_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(robust, "LIMIT", 5 * 8 * 50)  # five clients of 51 parameters are a little more
+    for kind in ("median", "norm_bound"):
+        with pytest.raises(InputError, match=r"all 5 clients of a round send.*norm_bound:TAU"):
+            run(ruled(FedAvg(), kind), 1)
+    run(ruled(FedAvg(), "norm_bound", 1.0), 1)
+
+
+def test_rules_are_read_as_written():
+    assert [parse_rule(t) for t in ("mean", "median", "norm_bound", "norm_bound:2", "trimmed:0.1")] == [
+        Rule("mean"), Rule("median"), Rule("norm_bound"), Rule("norm_bound", 2.0), Rule("trimmed", 0.1),
+    ]  # fmt: skip
+    assert Settings(aggregation="mean") == Settings()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "krum", "mean:1", "median:2", "trimmed", "trimmed:0.5", "trimmed:x", "norm_bound:0"]
+)
+def test_wrong_rules_are_refused(text):
+    with pytest.raises(InputError, match="aggregation"):
+        Settings(aggregation=text)
