@@ -18,9 +18,9 @@ def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
     blow = signal.SIGINT if kind == "Ctrl-C" else signal.SIGTERM
     command = [sys.executable, "-m", "fedwmsam"]
     arguments = ["run", "--out", tmp_path, "--name", "a", "--rounds", "2000", "--checkpoint-every", "5000"]
-    # A child inherits what is ignored: nothing, or what a shell does to what ends in "&", as these tests may have been.
-    ignored = signal.SIG_IGN if kind == "SIGTERM in the background" else signal.SIG_DFL
-    before = signal.signal(signal.SIGINT, ignored)
+    before = signal.getsignal(signal.SIGINT)
+    if kind == "SIGTERM in the background":  # as a shell starts what ends in "&"; a child inherits what is ignored
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     signal.signal(signal.SIGINT, before)
     try:

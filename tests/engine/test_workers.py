@@ -118,12 +118,15 @@ def test_what_cannot_be_sent_is_explained():
 def test_no_process_is_left_behind(tmp_path, blow):
     arguments = ["run", "--rounds", "5000", "--workers", "2", "--out", tmp_path, "--name", "r", "-q"]
     process = subprocess.Popen([sys.executable, "-m", "fedwmsam", *arguments], stderr=subprocess.DEVNULL)
-    metrics = tmp_path / "r" / "metrics.jsonl"
-    assert eventually(lambda: metrics.exists() and metrics.stat().st_size > 0, 90)
-    workers = workers_of(process.pid)
-    assert len(workers) == 2
-    process.send_signal(blow)
-    process.wait(timeout=60)
+    try:
+        metrics = tmp_path / "r" / "metrics.jsonl"
+        assert eventually(lambda: metrics.exists() and metrics.stat().st_size > 0, 90)
+        workers = workers_of(process.pid)
+        assert len(workers) == 2
+        process.send_signal(blow)
+        process.wait(timeout=60)
+    finally:
+        process.kill()
     assert eventually(lambda: all(map(gone, workers)))
 
 
