@@ -71,14 +71,15 @@ def compared(plan: str, baselines: Sequence[str] = (), targets: Sequence[float] 
     """A comparison's tables; its differences to each of the baselines."""
     members = members_of(plan)
 
-    def made(runs: Path) -> Sequence[Sheet]:
+    def tables_of(runs: Path) -> Sequence[Sheet]:
         found, goal = found_runs(members, runs), make_goal("accuracy", targets)
         tables = sheets(summarise(found, goal), paper_columns=True)
-        for baseline in baselines:
+        made = {run.config["method"] for run in found}
+        for baseline in (name for name in baselines if name in made):
             tables.append(sheets(summarise(found, goal, baseline))[-1])
         return tables
 
-    return Part(f"fedwmsam compare results/plans/{plan}", members, made, drawn=True)
+    return Part(f"fedwmsam compare results/plans/{plan}", members, tables_of, drawn=True)
 
 
 def crossed(plan: str, rows: Sequence[str], column: str) -> Part:

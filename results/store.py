@@ -19,8 +19,10 @@ HERE = Path(__file__).resolve().parent
 INDEX, COLUMNS = HERE / "runs.jsonl", HERE / "runs"
 KEPT = ("dataset", "data_hash", "partition_hash", "classes")
 """What is kept of a run's data."""
-SECONDS = ("train_seconds", "evaluate_seconds", "cpu_seconds")
-DIGITS = 6
+SECONDS = "train_seconds"
+LEFT_OUT = ("lr", "evaluate_seconds", "cpu_seconds")
+"""The first follows from the configuration, the others from the machine."""
+DIGITS = 5
 
 
 def entries() -> dict[str, dict[str, Any]]:
@@ -39,20 +41,24 @@ def add(runs: Iterable[Run]) -> list[str]:
         config = {key: value for key, value in run.config.items() if value is not None and key != "data_dir"}
         status = "completed" if run.state is State.COMPLETED else run.remark
         data = {key: run.data[key] for key in KEPT if key in run.data}
-        known[name] = {"run": name, "status": status, "config": config, "data": data}
-        write_columns(COLUMNS / f"{name}.csv", run)
+        constant = write_columns(COLUMNS / f"{name}.csv", run)
+        known[name] = {"run": name, "status": status, "config": config, "data": data, "constant": constant}
         added.append(name)
     INDEX.write_text("".join(f"{json.dumps(known[name])}\n" for name in sorted(known)))
     return added
 
 
-def write_columns(path: Path, run: Run) -> None:
+def write_columns(path: Path, run: Run) -> dict[str, Any]:
+    """What changes from round to round; returns what does not."""
     rows = [row | timing for row, timing in zip(run.rows, run.timings, strict=True)]
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in LEFT_OUT]
+    same = [name for name in names if all(row.get(name) == rows[0].get(name) for row in rows)]
+    moving = ["round", *(name for name in names if name not in ("round", *same))]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(names)
-        writer.writerows([[short(row.get(name)) for name in names] for row in rows])
+        writer.writerow(moving)
+        writer.writerows([[short(row.get(name)) for name in moving] for row in rows])
+    return {name: rows[0][name] for name in same if name != "round"}
 
 
 def short(value: object) -> str:
@@ -63,9 +69,8 @@ def unpacked(place: Path) -> Path:
     for name, entry in entries().items():
         folder = place / name
         folder.mkdir()
-        rows = read_columns(COLUMNS / f"{name}.csv")
-        timings = [{key: row.pop(key) for key in ("round", *SECONDS) if key in row} for row in map(dict, rows)]
-        rows = [{key: value for key, value in row.items() if key not in SECONDS} for row in rows]
+        rows = [row | entry["constant"] for row in read_columns(COLUMNS / f"{name}.csv")]
+        timings = [{"round": row["round"], SECONDS: row.pop(SECONDS)} for row in rows]
         summary = {"status": entry["status"], "rounds": len(rows), "best_round": None}
         (folder / "config.toml").write_text(toml.dump(entry["config"]))
         (folder / "data.json").write_text(json.dumps(entry["data"]))
