@@ -180,9 +180,8 @@ class WeightsAndBiases(Tracker):
         self.run.finish(exit_code=int(status == "interrupted" or status.startswith("diverged")))
 
     def advice(self) -> str:
-        return (
-            f"Weights & Biases: {self.run.url if self.mode == 'online' else f'wandb sync {self.run.settings.sync_dir}'}"
-        )
+        where = self.run.url if self.mode == "online" else f"wandb sync {self.run.settings.sync_dir}"
+        return f"Weights & Biases: {where}"
 
 
 def numbers(record: Record) -> dict[str, float]:
