@@ -39,7 +39,11 @@ def test_kept_runs_give_the_tables_of_the_runs(runs: Path, tmp_path: Path, monke
     kept, _ = find_runs([store.unpacked(again)])
     goal = make_goal("accuracy", [0.1])
     finished = [run for run in found if run.counts]
-    assert sheets(summarise(kept, goal, "fedavg"), True) == sheets(summarise(finished, goal, "fedavg"), True)
+    tables = [sheets(summarise(runs, goal, "fedavg"), True) for runs in (kept, finished)]
+    for ours, theirs in zip(*tables, strict=True):
+        assert [row[:-1] for row in ours.rows] == [
+            row[:-1] for row in theirs.rows
+        ]  # the last are rounded seconds, or p
     for run, same in zip(sorted(finished, key=lambda run: run.path.name), kept, strict=True):
         for column in ("loss", "train_loss", "alpha"):
             assert list(same.values(column).values()) == pytest.approx(list(run.values(column).values()), rel=1e-5)

@@ -37,14 +37,15 @@ class Drift:
         before = memory_of(self.federation, self.state, job.client)
         row, contribution = self.federation.method.settle(self.state.server, before, result.up, job.info)
         for found, values in (
-            (self.memory, {k: length(v) for k, v in row.items()}),
+            (self.memory, {k: length(v) for k, v in sorted(row.items())}),
             (self.scalars, scalars(contribution)),
         ):
             for name, value in values.items():
                 found.setdefault(name, {})[str(job.client)] = value
 
     def record(self) -> Record:
-        server = {name: length(value) for name, value in self.state.server.items() if value.ndim and name != "w"}
+        # Sorted, because a checkpoint does not keep the order of names.
+        server = {k: length(v) for k, v in sorted(self.state.server.items()) if v.ndim and k != "w"}
         kept = {name: with_spread(values) for name, values in self.memory.items()}
         own = {name: with_spread(values) for name, values in self.scalars.items()}
         return spread_of(self.updates) | {"server": server, "memory": kept, "scalars": own}

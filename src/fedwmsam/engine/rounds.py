@@ -294,8 +294,11 @@ class Ledger:
 
 
 def scalars(vectors: Vectors) -> dict[str, float]:
-    """The bundle's single numbers (α, a similarity): they are worth a column each."""
-    return {name: float(value) for name, value in vectors.items() if value.ndim == 0}
+    """The bundle's single numbers (α, a similarity): they are worth a column each.
+
+    Sorted, because a checkpoint does not keep the order of names.
+    """
+    return {name: float(value) for name, value in sorted(vectors.items()) if value.ndim == 0}
 
 
 def average(values: list[float]) -> float:
