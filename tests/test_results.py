@@ -46,7 +46,7 @@ def test_kept_runs_give_the_tables_of_the_runs(runs: Path, tmp_path: Path, monke
         ]  # the last are rounded seconds, or p
     for run, same in zip(sorted(finished, key=lambda run: run.path.name), kept, strict=True):
         for column in ("loss", "train_loss", "alpha"):
-            assert list(same.values(column).values()) == pytest.approx(list(run.values(column).values()), rel=1e-5)
+            assert list(same.values(column).values()) == pytest.approx(list(run.values(column).values()), rel=1e-4)
 
 
 def test_the_page_is_what_the_kept_runs_give() -> None:
