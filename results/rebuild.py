@@ -20,7 +20,7 @@ from fedwmsam.recipes.catalogue import find_recipe
 from fedwmsam.recipes.recipe import Plan
 from fedwmsam.recipes.results import Results
 from fedwmsam.report.formats import markdown_sheet
-from fedwmsam.report.plots import draw_pictures, pictures
+from fedwmsam.report.plots import Picture, draw_pictures, pictures
 from fedwmsam.report.runs import Run, is_run, read_run
 from fedwmsam.report.sheets import NOTHING, Sheet, number_cell, sheets
 from fedwmsam.report.tables import ACCURACY, make_goal, score, summarise
@@ -42,21 +42,22 @@ class Part:
     sheets: Callable[[Path], Sequence[Sheet]]
     drawn: bool = False
 
-    def text(self, runs: Path) -> str:
+    def text(self, name: str, runs: Path) -> str:
         places = [member.place(runs) for member in self.members]
         made = [place.name for place in places if is_run(place)]
         if not made:
             return f"Not run: `{self.command}` ({len(places)} runs)\n"
         count = f"{len(places)} runs" if len(made) == len(places) else f"{len(made)} of {len(places)} runs so far"
         tables = "\n".join(map(markdown_sheet, self.sheets(runs)))
-        listed = ", ".join(f"[{name}](results/runs/{name}.csv)" for name in made)
-        return f"`{self.command}`: {count}\n\n{tables}\n<details><summary>Runs</summary>\n\n{listed}\n\n</details>\n"
+        shown = "".join(f"![{title}](docs/pictures/results/{title}.png)\n" for title, *_ in self.pictures(name, runs))
+        listed = ", ".join(f"[{run}](results/runs/{run}.csv)" for run in made)
+        folded = f"<details><summary>Runs</summary>\n\n{listed}\n\n</details>\n"
+        return "\n".join(filter(None, [f"`{self.command}`: {count}\n", tables, shown, folded]))
 
-    def draw(self, name: str, runs: Path) -> None:
-        found = found_runs(self.members, runs)
-        if self.drawn and found:
-            wanted = [picture for picture in pictures(summarise(found)) if picture[0] in DRAWN]
-            draw_pictures([(f"{name}-{title}", height, drawing) for title, height, drawing in wanted], PICTURES)
+    def pictures(self, name: str, runs: Path) -> list[Picture]:
+        found = found_runs(self.members, runs) if self.drawn else []
+        every = pictures(summarise(found)) if found else ()
+        return [(f"{name}-{title}", height, drawing) for title, height, drawing in every if title in DRAWN]
 
 
 def found_runs(members: Sequence[Member], runs: Path) -> list[Run]:
@@ -144,7 +145,7 @@ def rebuilt(page: str, texts: Mapping[str, str]) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = store.unpacked(Path(folder))
-        texts = {name: part.text(runs).replace(f"{folder}/", "") for name, part in PARTS.items()}
+        texts = {name: part.text(name, runs).replace(f"{folder}/", "") for name, part in PARTS.items()}
         page = PAGE.read_text()
         if "--check" in sys.argv:
             sys.exit(
@@ -152,7 +153,7 @@ def main() -> None:
             )
         for name, part in PARTS.items():
             print(f"## {name}\n\n{texts[name]}")
-            part.draw(name, runs)
+            draw_pictures(part.pictures(name, runs), PICTURES)
         PAGE.write_text(rebuilt(page, texts))
 
 
