@@ -8,10 +8,10 @@ from typing import Any
 
 from fedwmsam.analysis.flatness import Say
 from fedwmsam.analysis.landscape import EVERYBODY, Landscape, landscape
+from fedwmsam.analysis.results import write_json
 from fedwmsam.analysis.run_flatness import Scope, surfaces
-from fedwmsam.analysis.saved import SavedRun, write_json
+from fedwmsam.analysis.saved import SavedRun
 from fedwmsam.engine.checkpoint import replacing
-from fedwmsam.engine.folder import finite_only
 from fedwmsam.errors import InputError
 from fedwmsam.training.task import calm_torch
 
@@ -49,7 +49,7 @@ def run_landscape(
     title = "-".join(["landscape", *(["plane"] if plane else []), *(["to", name] if name else []), f"round-{round}"])
     settings = asdict(scope) | {"seed": seed, "round": round, "to": str(other.path) if other else None} | options
     files = [place / f"{title}.json", place / f"{title}.csv"]
-    write_json(files[0], {"settings": settings, **finite_only(found.record())})
+    write_json(files[0], {"settings": settings, **found.record()})
     with replacing(files[1]) as beside:
         beside.write_text(csv_text(found), encoding="utf-8")
     return RunLandscape(title, found, round, everyone.sample.count, everyone.sample.total, files)

@@ -1,14 +1,13 @@
 """A run's models at the rounds it kept, with the data it was trained on; and what was found out about them."""
 
 import json
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import safetensors.torch
 from torch import Tensor
 
+from fedwmsam.analysis.results import write_json
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Damaged, on
 from fedwmsam.engine.folder import Record, existing, finite_only, read_json
@@ -114,13 +113,3 @@ def read_archive(path: Path) -> tuple[Record, dict[int, Record]]:
         return content["settings"], {record["round"]: record for record in content["rounds"]}
     except (KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged: it lacks {error}; remove it and analyse again.") from error
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Whole or not at all."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with checkpoint.replacing(path) as beside:
-            beside.write_text(json.dumps(content) + "\n")
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}; name another place with --out.") from error
