@@ -106,3 +106,10 @@ def test_a_pilot_tries_one_seed_on_held_out_data_and_only_methods_with_the_optio
     members = pilot_grid(grid, {"rho": [0.1, 0.2]}, rounds=5).members()
     assert [m.label for m in members] == ["fedsam rho=0.1", "fedsam rho=0.2", "fedwmsam rho=0.1", "fedwmsam rho=0.2"]
     assert {(m.config.seed, m.config.validation, m.config.rounds) for m in members} == {(0, 0.1, 5)}
+
+
+def test_what_changes_no_number_names_no_run():
+    plain, kept = (
+        make_grid({"variants": [{"method": "fedavg"} | extra]}, {}).members()[0] for extra in ({}, {"keep_states": 10})
+    )
+    assert plain.folder == kept.folder and plain.label == kept.label == "fedavg"
