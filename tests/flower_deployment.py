@@ -69,8 +69,9 @@ class Deployment:
 
     def write_app(self) -> None:
         new_app(self.folder / "app")
-        task = Path(__file__).parent / "flower_task.py"
-        (self.folder / "app" / "app" / "task.py").write_text(task.read_text())
+        for name in ("task", "client"):
+            text = (Path(__file__).parent / f"flower_{name}.py").read_text()
+            (self.folder / "app" / "app" / f"{name}.py").write_text(text)
 
     def write_connection(self) -> None:
         how = "insecure = true"
@@ -94,13 +95,23 @@ class Deployment:
         if self.secure:
             keys = self.folder / "keys"
             safety = ["--root-certificates", keys / "ca.crt", "--auth-supernode-private-key", keys / f"node-{node}.key"]
-        config = f"partition-id={node} num-partitions={self.count} hold='{self.hold(node)}'"
+        config = f"partition-id={node} num-partitions={self.count} misbehaviour='{self.plan(node)}'"
         place = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", free_port()]
         self.nodes[node] = self.start(f"node-{node}", "flower-supernode", *place, *safety, "--node-config", config)
 
-    def hold(self, node: int) -> Path:
-        """While this file exists the node's client stops where it reads its data, and says so in hold-K.reached."""
-        return self.folder / f"hold-{node}.file"
+    def misbehave(self, node: int, plan: dict[int, str]) -> None:
+        """What this node's client does wrong in which round of the runs to come: see flower_client."""
+        self.plan(node).write_text(json.dumps(plan))
+
+    def behave(self, node: int) -> None:
+        """From now on; a client that is held goes on."""
+        self.plan(node).unlink()
+
+    def wait_for_hold(self, node: int) -> None:
+        wait_until(self.plan(node).with_suffix(".reached").exists, f"client {node} is held", self.alive)
+
+    def plan(self, node: int) -> Path:
+        return self.folder / f"misbehaviour-{node}.json"
 
     def start(self, name: str, program: str, *arguments: object) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{name}.log").open("ab") as file:

@@ -1,8 +1,5 @@
 """The task of the deployed apps; the tests import the same file for the simulator's side."""
 
-import time
-from pathlib import Path
-
 import torch
 from torch import nn
 
@@ -19,14 +16,6 @@ def make_model():
 
 
 def load_data(partition, node_config):
-    """Random samples; a file named in the node's config stops a client in the middle of its work, or makes it fail."""
-    hold = Path(str(node_config.get("hold", "/nowhere")))
-    if hold.exists():
-        hold.with_suffix(".reached").touch()
-        if hold.read_text() == "fail":
-            raise RuntimeError("the scanner is switched off")
-        while hold.exists():
-            time.sleep(0.2)
     return samples(partition, 8 if LARGE else 40 + 7 * partition)
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import pickle
+import threading
 from dataclasses import replace
 
 import pytest
@@ -184,6 +185,37 @@ def test_with_a_grace_the_quorum_does_not_wait_for_the_deadline():
     grid.faults[1, victim] = silent
     ours.start(grid)
     assert ours.result.rows[0]["missing"] == [victim]
+
+
+def test_an_order_that_a_restarted_node_has_lost_is_not_waited_for(told, monkeypatch):
+    monkeypatch.setattr(exchange, "SILENCE", 0.1)
+    grid, ours = FakeGrid(), strategy(timeout=1e6)
+    victim = ours.run.federation.schedule.cohort(1)[0]
+
+    def dies_and_is_back(message, answer):
+        monkeypatch.setattr(client_side, "starter", lambda: "another process")
+
+    grid.faults[2, victim] = dies_and_is_back
+    ours.start(grid)
+    assert ours.result.rows[1]["missing"] == [victim]
+    assert f"Round 2 goes on without client {victim}: its node was restarted and has lost the order" in told.text
+    assert_same(ours.result.model, without({(2, victim)}).model())
+
+
+def test_a_node_that_is_only_slow_is_waited_for(monkeypatch):
+    monkeypatch.setattr(exchange, "SILENCE", 0.05)
+    grid, ours = FakeGrid(), strategy(timeout=1e6)
+    victim = ours.run.federation.schedule.cohort(1)[0]
+
+    def slow(message, answer):
+        reply = {message.metadata.message_id: answer()}
+        threading.Timer(0.5, grid.replies.update, [reply]).start()
+
+    grid.faults[2, victim] = slow
+    ours.start(grid)
+    questions = [m for m in grid.sent if m.metadata.message_type == "query.whoami"]
+    assert len(questions) == CLIENTS + 1
+    assert_same(ours.result.model, fit().model)
 
 
 def test_below_the_quorum_clients_are_asked_again():

@@ -160,7 +160,7 @@ def test_spread_zoom_and_table_follow_the_controls(show: Open, small: tuple[Path
     figure.get_by_label("Zoom past the start").check()
     assert figure.locator("path.line").first.get_attribute("d") != before
     figure.get_by_text("As a table").click()
-    assert figure.locator("tbody tr").count() == 30
+    playwright.expect(figure.locator("tbody tr")).to_have_count(30)  # filled after the click
     assert close(
         figure.locator("tbody tr").last.locator("td").all_text_contents(), expected(comparison, "accuracy", 30)
     )
@@ -216,7 +216,7 @@ def test_clients_are_read_from_the_worst_served_to_the_best(show: Open, small: t
     figure.get_by_label("fedcm").uncheck()
     assert lines(figure) == ["fedavg", "fedavgm", "feddyn"]
     figure.get_by_text("As a table").click()
-    assert figure.locator("tbody tr").count() == 101
+    playwright.expect(figure.locator("tbody tr")).to_have_count(101)  # filled after the click
     assert figure.locator("thead th").all_text_contents() == ["share of clients", "fedavg", "fedavgm", "feddyn"]
 
 
@@ -234,7 +234,7 @@ def test_the_map_is_read_with_the_keyboard_and_the_mouse(show: Open, small: tupl
     plot.hover(position={"x": plot.bounding_box()["width"] - 8, "y": 60})
     assert figure.locator(".readout").text_content().startswith("client 19, class class 0:")
     figure.get_by_text("As a table").click()
-    assert figure.locator("tbody tr").count() == 20
+    playwright.expect(figure.locator("tbody tr")).to_have_count(20)  # filled after the click
     cells = figure.locator("tbody tr").nth(1).locator("td").all_text_contents()
     assert cells == [*map(str, counts[1]), str(sum(counts[1]))]
     before = plot.inner_html()

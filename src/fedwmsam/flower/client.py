@@ -1,8 +1,10 @@
 """The clients' side on Flower: hold data, train when asked, keep nothing."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -76,7 +78,9 @@ class Client:
             terms = Terms.read(wire.note_of(message.content))
             samples = self.samples(self.checked_task(terms), context.node_config)
         partition = partition_of(context.node_config)
-        note = ConfigRecord({"version": wire.VERSION, "client": partition, "samples": len(samples)})
+        note = ConfigRecord({
+            "version": wire.VERSION, "client": partition, "samples": len(samples), "process": starter(),
+        })  # fmt: skip
         return Message(RecordDict({wire.NOTE: note}), reply_to=message)
 
     def train(self, message: Message, context: Context) -> Message:
@@ -152,6 +156,16 @@ def read_samples(
     task: Task, load: LoadData, collate: Collate | None, partition: int, node_config: tuple[tuple[str, Any], ...]
 ) -> Samples:
     return make_reader(task, collate).samples(load(partition, dict(node_config)), f"Client {partition}")
+
+
+def starter() -> str:
+    """The process that starts the clients of this node: another one when the node has been restarted."""
+    process = os.getppid()
+    try:  # in a container the new one may have the old one's number: so also when it began
+        began = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        began = ""
+    return f"{process} {began}"
 
 
 def partition_of(node_config: NodeConfig) -> int:

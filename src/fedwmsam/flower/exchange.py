@@ -21,6 +21,8 @@ INTRODUCTION = 300.0
 """Seconds within which a node says who it is: it reads its data for that."""
 MARGIN = 60.0
 """Seconds a message outlives its deadline, so that a late answer can be told from none."""
+SILENCE = 60.0
+"""Seconds without an answer after which a node is asked whether it is still the one that got the order."""
 
 
 class Post:
@@ -46,11 +48,15 @@ class Post:
 
 
 class Answers:
-    """`for message in Answers(post, {message id: what it is about}, seconds)`: until all are there or time is up."""
+    """`for message in Answers(post, {message id: what it is about}, seconds)`: until all are there or time is up.
 
-    def __init__(self, post: Post, pending: dict[str, str], seconds: float) -> None:
-        self.post, self.pending = post, dict(pending)
+    With `doubts`, orders that nobody will answer are not waited for; they are in `lost`.
+    """
+
+    def __init__(self, post: Post, pending: dict[str, str], seconds: float, doubts: "Doubts | None" = None) -> None:
+        self.post, self.pending, self.doubts = post, dict(pending), doubts
         self.deadline = time.monotonic() + seconds
+        self.lost: set[str] = set()
 
     def hurry(self, seconds: float) -> None:
         """Wait no longer than this from now on."""
@@ -61,17 +67,25 @@ class Answers:
             for message in self.post.fetch(self.pending):
                 del self.pending[message.metadata.reply_to_message_id]
                 yield message
+            if self.doubts:
+                self.give_up(self.doubts.lost(self.pending))
             if time.monotonic() >= self.deadline:
                 break
             if self.pending:
                 time.sleep(POLL)
         self.post.overdue |= self.pending
 
+    def give_up(self, lost: Collection[str]) -> None:
+        self.lost.update(lost)
+        self.post.overdue |= {identity: self.pending.pop(identity) for identity in lost}
+
 
 @dataclass(frozen=True)
 class Node:
     id: int
     samples: int
+    process: str
+    """Another one after a restart, even if the id is the same."""
 
 
 class Nodes:
@@ -100,12 +114,16 @@ class Nodes:
         self.refused = {node: since for node, since in self.refused.items() if time.monotonic() < since + SECOND_CHANCE}
         known = {node.id for node in self.by_client.values()} | set(self.asked.values()) | set(self.refused)
         for node in sorted(connected - known):
-            question = RecordDict({wire.NOTE: ConfigRecord(self.terms.note())})
-            message = Message(question, node, "query.whoami", ttl=INTRODUCTION)
-            if self.post.send(message):
-                self.asked[message.metadata.message_id] = node
+            if identity := self.ask(node):
+                self.asked[identity] = node
         for reply in self.post.fetch(self.asked):
             self.meet(self.asked.pop(reply.metadata.reply_to_message_id), reply)
+
+    def ask(self, node: int) -> str | None:
+        """Send a node the question who it is; the message's id."""
+        question = RecordDict({wire.NOTE: ConfigRecord(self.terms.note())})
+        message = Message(question, node, "query.whoami", ttl=INTRODUCTION)
+        return message.metadata.message_id if self.post.send(message) else None
 
     def gather(self, clients: Collection[int]) -> None:
         """Take in who came and went; a newcomer that may be one of these clients has a moment to say who it is."""
@@ -118,15 +136,15 @@ class Nodes:
     def meet(self, node: int, reply: Message) -> None:
         """Take in a node's introduction, or say why not."""
         try:
-            client, samples = self.introduction(reply)
+            client, met = self.introduction(node, reply)
         except WireError as reason:
             log.warning("Node %d cannot take part: %s", node, reason)
             self.refused[node] = time.monotonic()
             return
-        log.info("Client %d is connected as node %d with %d samples.", client, node, samples)
-        self.by_client[client] = Node(node, samples)
+        log.info("Client %d is connected as node %d with %d samples.", client, node, met.samples)
+        self.by_client[client] = met
 
-    def introduction(self, reply: Message) -> tuple[int, int]:
+    def introduction(self, node: int, reply: Message) -> tuple[int, Node]:
         if reply.has_error():
             raise WireError(reason_of(reply))
         note = wire.note_of(reply.content)
@@ -137,7 +155,7 @@ class Nodes:
             raise WireError(f"it says it has {samples} samples.")
         if client in self.by_client:
             raise WireError(f"node {self.by_client[client].id} is client {client} already.")
-        return client, samples
+        return client, Node(node, samples, wire.entry(note, "process", str))
 
     def wait_for(self, clients: Collection[int], seconds: float) -> None:
         """Until all of these clients are connected, or time is up."""
@@ -151,6 +169,53 @@ class Nodes:
                 log.info("Waiting up to %.0f s for client(s) %s.", seconds, ", ".join(map(str, missing)))
             told = True
             time.sleep(POLL)
+
+
+class Doubts:
+    """Finds the orders of one round that nobody will answer.
+
+    A node that is killed and back before Flower noticed has the same id, and its order is gone: Flower neither delivers
+    it again nor reports it. So a node that is silent for long is asked who it is. It answers one message at a time, in
+    order: if another process than before answers that, it never knew the order.
+    """
+
+    def __init__(self, nodes: Nodes, clients: dict[str, int]) -> None:
+        self.nodes = nodes
+        self.holders = {order: nodes.by_client[client] for order, client in clients.items()}
+        self.questions: dict[str, str] = {}
+        """Messages to silent nodes → the orders they are about."""
+        self.known: set[str] = set()
+        """Orders whose node is the one that got them."""
+        self.begun = time.monotonic()
+        self.slowest = 0.0
+        self.waiting = len(clients)
+
+    def lost(self, pending: Collection[str]) -> list[str]:
+        """Those of the pending orders of which it has turned out that they are lost."""
+        passed = time.monotonic() - self.begun
+        if len(pending) < self.waiting:
+            self.waiting, self.slowest = len(pending), passed
+        if passed > max(SILENCE, 2 * self.slowest):
+            for order in set(pending) - self.known - set(self.questions.values()):
+                if question := self.nodes.ask(self.holders[order].id):
+                    self.questions[question] = order
+        return [order for order in self.restarted() if order in pending]
+
+    def restarted(self) -> Iterator[str]:
+        """Orders whose node, as its answer shows, is no longer the process that got them."""
+        for reply in self.nodes.post.fetch(self.questions):
+            order = self.questions.pop(reply.metadata.reply_to_message_id)
+            if reply.has_error():
+                continue  # too busy to answer in time, or gone: it is asked again, or its order ends with an error, too
+            if process_of(reply) != self.holders[order].process:
+                yield order
+            self.known.add(order)
+
+
+def process_of(reply: Message) -> object:
+    """Which process answers, by its own words; None if it says nothing."""
+    note = reply.content.get(wire.NOTE)
+    return note.get("process") if isinstance(note, ConfigRecord) else None
 
 
 def reason_of(reply: Message) -> str:

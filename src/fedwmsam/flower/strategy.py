@@ -35,7 +35,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.arguments import absolute, check_arguments, read_settings
 from fedwmsam.flower.evaluation import mean_evaluation, read_evaluation
-from fedwmsam.flower.exchange import MARGIN, Answers, Nodes, Post, reason_of
+from fedwmsam.flower.exchange import MARGIN, Answers, Doubts, Nodes, Post, reason_of
 from fedwmsam.flower.wire import Terms, WireError
 from fedwmsam.methods import Method
 from fedwmsam.result import Result
@@ -222,7 +222,7 @@ class FlowerStrategy(Strategy):
 
     def ask(self, asked: Iterable[Job]) -> Outcome:
         """Send each client its job and judge the answers until all are there, the deadline or quorum and grace."""
-        assert self.post
+        assert self.post and self.nodes
         outcome: Outcome = {}
         sent: dict[str, Job] = {}
         for job in asked:
@@ -232,12 +232,16 @@ class FlowerStrategy(Strategy):
                 sent[message.metadata.message_id] = job
                 outcome[job.client] = job, Fault(f"no answer within {self.timeout:g} s", rejected=False)
         pending = {identity: f"client {job.client}, round {job.info.round + 1}" for identity, job in sent.items()}
-        answers = Answers(self.post, pending, self.timeout)
+        doubts = Doubts(self.nodes, {identity: job.client for identity, job in sent.items()})
+        answers = Answers(self.post, pending, self.timeout, doubts)
         for reply in answers:
             job = sent[reply.metadata.reply_to_message_id]
             outcome[job.client] = job, self.judge(job, reply)
             if self.grace is not None and accepted(outcome) >= self.needed(outcome):
                 answers.hurry(self.grace)
+        for job in map(sent.__getitem__, answers.lost):
+            self.nodes.forget(job.client)
+            outcome[job.client] = job, Fault("its node was restarted and has lost the order", rejected=False)
         return outcome
 
     def order(self, job: Job) -> Message | None:
