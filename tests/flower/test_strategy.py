@@ -95,6 +95,12 @@ def test_buffers_and_sizes_count_as_in_the_simulator():
     assert_same(ours.result.model, fit(FedAvg(), model, averaging="size").model)
 
 
+def test_robust_aggregation_counts_as_in_the_simulator():
+    ours = strategy(FedAvg(), aggregation="median")
+    ours.start(FakeGrid())
+    assert_same(ours.result.model, fit(FedAvg(), aggregation="median").model)
+
+
 def test_an_app_that_was_sent_to_another_process_answers_the_same():
     grid = FakeGrid(pickle.loads(pickle.dumps(make_client_app(network, load_data))))
     ours = strategy()
@@ -360,6 +366,8 @@ def test_the_initial_arrays_and_the_evaluation_function_of_flower_are_used():
         ({"clients": 0}, "clients must"), ({"run_folder": "here"}, "must be an absolute path"),
         ({"local_epoch": 2}, "Did you mean 'local_epochs'"),
         ({"method": "fedavg"}, "method must be a method"), ({"lr": -1}, "lr must be"),
+        ({"dropout": 0.3}, "dropout does not apply"), ({"dp_noise": 1.0, "dp_clip": 1.0}, "for the simulator"),
+        ({"record": "drift"}, "record does not apply"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(keywords, reason):

@@ -11,6 +11,16 @@ from fedwmsam.flower.wire import TRANSPORTS
 from fedwmsam.methods import Method, make_method, method_class
 from fedwmsam.wording import unknown
 
+SIMULATED = "clients fail and lie by themselves here; simulate that with fedwmsam.fit"
+UNCOUNTED = "differential privacy is built for the simulator only"
+ELSEWHERE = "it needs the clients' data where the server is"
+REFUSED = {
+    "dropout": SIMULATED, "stragglers": SIMULATED, "deadline": SIMULATED, "corrupt": SIMULATED,
+    "dp_noise": UNCOUNTED, "dp_epsilon": UNCOUNTED,
+    "record": ELSEWHERE, "keep_states": ELSEWHERE, "workers": "each client is a process of its own",
+}  # fmt: skip
+"""Settings of the simulator that have no meaning on Flower, and why."""
+
 
 def check_arguments(method: object, clients: int, quorum: float, transport: str) -> None:
     if not isinstance(method, Method):
@@ -25,9 +35,11 @@ def check_arguments(method: object, clients: int, quorum: float, transport: str)
 
 def read_settings(given: Mapping[str, Any]) -> Settings:
     """A round takes long on a network: unless told otherwise each one is kept."""
-    known = [f.name for f in fields(Settings) if f.name not in ("workers", "keep_states")]
-    for name in given:
-        if name not in known:
+    known = [f.name for f in fields(Settings) if f.name not in REFUSED]
+    for name, value in given.items():
+        if name in REFUSED and value is not None:
+            raise InputError(f"{name} does not apply on Flower: {REFUSED[name]}.")
+        if name not in known and name not in REFUSED:
             raise InputError(unknown("setting", name, known))
     return Settings(**{"checkpoint_every": 1} | dict(given))
 
