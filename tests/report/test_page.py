@@ -17,6 +17,7 @@ from run_folders import write_run
 from fedwmsam import toml
 from fedwmsam.config import RunConfig, resolve
 from fedwmsam.errors import InputError
+from fedwmsam.report import page_pictures
 from fedwmsam.report.page import page_text
 from fedwmsam.report.page_commands import command
 from fedwmsam.report.page_markup import data_block, element
@@ -43,7 +44,7 @@ class Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
-        if tag not in ("meta", "link", "input"):
+        if tag not in ("meta", "link", "input", "img"):
             self.open.append(tag)
         self.texts.setdefault(tag, []).append("")
         if tag == "table":
@@ -297,6 +298,25 @@ def test_partitions_are_told_apart_by_their_hash_and_large_ones_shown_in_part(tm
 def test_class_counts_that_are_none_are_left_out(tmp_path: Path, counts: Any) -> None:
     write_run(tmp_path / "a", [0.5, 0.6], data={"class_counts": counts})
     assert "Partition" not in read(compared(tmp_path)).texts["h2"]
+
+
+def test_pictures_of_analyses_are_on_the_page_or_named(two_methods: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = two_methods / "a0" / "analysis"
+    place.mkdir()
+    (place / "landscape-round-3.png").write_bytes(b"a picture")
+    (place / "embedding-round-3.svg").write_bytes(b"<svg/>")
+    (place / "landscape-plane-round-3.pdf").write_bytes(b"on paper only")
+    scores = [{"by": "class", "of": "features", "silhouette": 0.25, "davies_bouldin": 1.5}]
+    embedding = {"settings": {}, "rounds": [{"round": 3, "scores": scores}]}
+    (place / "embedding.json").write_text(json.dumps(embedding))
+    text = page_text(compared(two_methods))
+    for kind, content in (("image/png", b"a picture"), ("image/svg+xml", b"<svg/>")):
+        assert f"data:{kind};base64,{base64.b64encode(content).decode()}" in text
+    assert 'alt="fedavg, seed 0: landscape round 3"' in text and "landscape-plane-round-3.pdf" in text
+    assert ["fedavg, seed 0", "3", "0.25", "1.5"] in [row for table in Reader(text).tables for row in table]
+    monkeypatch.setattr(page_pictures, "TOGETHER", 8)
+    text = page_text(compared(two_methods))
+    assert "data:image/svg" in text and "data:image/png" not in text and "Not shown" in text
 
 
 def test_settings_say_what_differs_and_what_does_not(two_methods: Path) -> None:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-VOID = ("input", "link", "meta")
+VOID = ("img", "input", "link", "meta")
 
 
 class Html(str):
