@@ -17,7 +17,7 @@ test: $(VENV)/installed
 
 test-slow: $(VENV)/installed
 	-$(MAKE) $(TRACKERS)/installed $(SIMULATION)/installed
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --numprocesses 2 --durations 12
 
 check: $(VENV)/installed docs
 	$(BIN)/ruff format --check .
