@@ -44,7 +44,7 @@ def draw_paths(problem: Bowl) -> None:
         "FedWMSAM": (FedWMSAM(), ORANGE, "-"), "SCAFFOLD": (SCAFFOLD(), BLUE, ":"),
     }  # fmt: skip
     best = problem.optimum()
-    figure = Figure(figsize=(7.2, 8.6), layout="constrained")
+    figure = Figure(figsize=(6.2, 8.0), layout="constrained")
     grid = figure.add_gridspec(3, 2)
     below = figure.add_subplot(grid[2, :])
     panels = [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -72,11 +72,11 @@ def draw_correction(problem: Bowl) -> None:
     """One round of all clients from one model and one momentum."""
     state = state_after(problem, FedWMSAM(), LATE)
     methods: dict[str, Method] = {
-        "plain gradients (FedAvg)": FedAvg(),
+        "plain gradients": FedAvg(),
         "one momentum for all": FedWMSAM(correction="none"),
         "personalized momentum": FedWMSAM(),
     }
-    figure = Figure(figsize=(7.2, 3.1), layout="constrained")
+    figure = Figure(figsize=(6.2, 2.9), layout="constrained")
     for axes, (name, method), colour in zip(
         figure.subplots(1, 3, sharex=True, sharey=True), methods.items(), (GREY, GREEN, ORANGE), strict=True
     ):
@@ -87,7 +87,7 @@ def draw_correction(problem: Bowl) -> None:
             axes.plot(*local.path.T, color=colour, linewidth=1.2)
             axes.plot(*local.path[-1], "o", color=colour, markersize=4)
         axes.plot(*problem.optimum(), "*", color="black", markersize=10)
-        axes.set_title(name, fontsize=10, color=colour, fontweight="bold")
+        axes.set_title(name, fontsize=9, color=colour, fontweight="bold")
         spread = (moves - moves.mean(dim=0)).norm(dim=1).mean()
         axes.set_xlabel(f"clients end {spread:.3f}\nfrom their mean", fontsize=9)
         print(f"{name}: {spread:.4f} from their mean, which moves {moves.mean(dim=0).norm():.4f}")
@@ -95,7 +95,7 @@ def draw_correction(problem: Bowl) -> None:
 
 
 def draw_perturbation(problem: Bowl) -> None:
-    figure = Figure(figsize=(7.2, 3.9), layout="constrained")
+    figure = Figure(figsize=(6.2, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     client = 3
     draw_target(left, problem, client, local_walks(problem, FedWMSAM(), state_after(problem, FedWMSAM(), 5))[client])
@@ -117,11 +117,11 @@ def draw_perturbation(problem: Bowl) -> None:
             right.plot([place + shift - 0.12, place + shift + 0.12], [mean, mean], color="black", linewidth=2)
             print(f"{' '.join(name.split())}, {'own' if own else 'federation'}: mean cosine {mean:+.2f}")
     right.axhline(0, color="black", linewidth=0.8)
-    right.set_xticks(range(len(readings)), list(readings), fontsize=8.5)
-    right.set(ylim=(-1.08, 1.45), ylabel="cosine of ε with the gradient of …")
+    right.set_xticks(range(len(readings)), list(readings), fontsize=8)
+    right.set(ylim=(-1.08, 1.6), ylabel="cosine of ε with the gradient of …")
     right.set_yticks([-1, -0.5, 0, 0.5, 1])
     right.set_title(f"does ε climb? ten clients, round {LATE + 1}", fontsize=10)
-    right.legend(fontsize=8.5, frameon=False, loc="upper center", ncols=2)
+    right.legend(fontsize=8.5, frameon=False, loc="upper center")
     save(figure, "perturbation")
 
 
@@ -146,7 +146,7 @@ def draw_target(axes: Axes, problem: Bowl, client: int, local: LocalWalk) -> Non
 
 
 def draw_weight(problem: Bowl) -> None:
-    figure = Figure(figsize=(7.2, 3.2), layout="constrained")
+    figure = Figure(figsize=(6.2, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2)
     rules = {"personalized": (ORANGE, "-"), "update": (BLUE, "--"), "disagreement": (PINK, "-.")}
     for rule, (colour, dashes) in rules.items():
@@ -178,7 +178,7 @@ def draw_valley(problem: Problem) -> None:
         "FedSAM, ρ = 0.3": (FedSAM(rho=0.3), SKY, "--"),
         "FedWMSAM, ρ = 0.3": (FedWMSAM(rho=0.3), ORANGE, "-"),
     }
-    figure = Figure(figsize=(7.2, 3.7), layout="constrained")
+    figure = Figure(figsize=(6.2, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2)
     contours(left, problem, (0.3, 3.1), (-0.05, 1.7), levels=[0.03, 0.12, 0.3, 0.6, 1, 1.6, 2.6, 4, 6])
     bend = torch.linspace(0.6, 3.1, 100)
@@ -192,10 +192,10 @@ def draw_valley(problem: Problem) -> None:
         ends = problem.loss(path[-10:]).mean()
         print(f"{name}: sharpness {sharpness[0]:.1f} → {sharpness[-10:].mean():.1f}, loss {ends:.3f}")
     right.axhline(4, color="black", linewidth=1, linestyle=":")
-    right.text(24, 1.3, "dotted: the flattest minimum", fontsize=9)
+    right.text(12, 1.3, "dotted: the flattest minimum", fontsize=9)
     right.set(xlabel="round", ylabel="curvature, 2 (w₁² + w₂²)", xlim=(0, SETTINGS.rounds), ylim=(0, 18))
     right.grid(alpha=0.3)
-    right.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1, 0.74))
+    right.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1.02, 0.74))
     left.set_title("the valley of equally good models", fontsize=10)
     save(figure, "valley")
 
@@ -221,8 +221,8 @@ def contours(
 def save(figure: Figure, name: str) -> None:
     """As a picture of few colours, which is a third as large."""
     drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=130)
-    Image.open(drawn).convert("RGB").quantize(64).save(HERE / f"how-{name}.png", optimize=True)
+    figure.savefig(drawn, dpi=140)
+    Image.open(drawn).convert("RGB").quantize(96).save(HERE / f"how-{name}.png", optimize=True)
 
 
 if __name__ == "__main__":

@@ -84,7 +84,7 @@ LIMIT = 1e3
 
 def main() -> None:
     problem = bowl()
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.2, 5.2), layout="constrained")
     axes = figure.subplots()
     for name, line in LINES.items():
         distance = (walk(problem, line.method).path - problem.optimum()).norm(dim=1)
@@ -93,7 +93,7 @@ def main() -> None:
         print(f"{name:26} last 20: {distance[-20:].mean():9.3g}   farther than {LIMIT:g} in round {lost}")
     axes.set(xlabel="round", ylabel="distance to the optimum", xlim=(0, SETTINGS.rounds), ylim=(3e-3, LIMIT))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=8.5, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.legend(fontsize=9, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     figure.savefig(Path(__file__).with_suffix(".png"), dpi=120)
 
 
