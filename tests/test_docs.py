@@ -16,7 +16,10 @@ from typing import Any
 import pytest
 from markdown_pages import CODE, ROOT, Block, blocks, pages
 
-MARKED = ["README.md", "SECURITY.md", "docs/faq.md", "docs/migration.md", "docs/peers.md"]
+MARKED = [
+    "README.md", "SECURITY.md", "docs/architecture.md", "docs/choosing.md", "docs/contradictions.md", "docs/faq.md",
+    "docs/how-it-works.md", "docs/migration.md", "docs/peers.md", "docs/start.md",
+]  # fmt: skip
 """Pages of which every block is marked."""
 MARKS = re.compile(r"run|slow|not run: .+|file [\w.-]+")
 SHELL = re.compile(r"[|&;<>*?$`(){}~]")
