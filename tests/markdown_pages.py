@@ -26,7 +26,7 @@ class Block:
 
 def pages() -> list[Path]:
     """Every Markdown file of the repository; folders that are made, such as .venv, are not looked into."""
-    folders = (".github", "benchmarks", "docs", "examples", "results", "src", "tests")
+    folders = (".github", "benchmarks", "docs", "examples", "notebooks", "results", "src", "tests")
     below = [path for folder in folders for path in (ROOT / folder).rglob("*.md")]
     return sorted([*ROOT.glob("*.md"), *(path for path in below if "/.environments/" not in str(path))])
 
