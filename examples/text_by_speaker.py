@@ -50,7 +50,7 @@ def main() -> None:
     rights = {"always the same": test_y == y.mode().values}
     for method in ("fedavg", "fedwmsam"):
         network = model_factory("char", data.input_shape, data.classes)
-        result = fedwmsam.fit(network, clients, method, rounds=15, clients_per_round=4, local_epochs=2, lr=0.2)
+        result = fedwmsam.fit(network, clients, method, rounds=8, clients_per_round=4, local_epochs=2, lr=0.2)
         rights[method] = result.predict(test_x).argmax(dim=1) == test_y
     show(rights, data.test.groups, data.group_names)
 
