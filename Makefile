@@ -7,7 +7,7 @@ SIMULATION := $(VENV)/simulation
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-slow check docs bench results clean
+.PHONY: demo test test-slow check docs notebooks release-check bench results clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
@@ -28,6 +28,14 @@ check: $(VENV)/installed docs
 docs: $(VENV)/installed
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs/site --doctree-dir build/doctrees . build/site
 	@echo "Open build/site/index.html"
+
+# Every notebook executed from top to bottom, its outputs kept.
+notebooks: $(VENV)/installed
+	$(BIN)/python notebooks/execute.py
+
+# The wheel with each extra in an environment of its own: minutes each, and packages from the index. Before a release, not in CI.
+release-check: $(VENV)/installed
+	$(BIN)/python tests/release_check.py
 
 # Tables to paste, on the output; `make bench BENCH="--skip-peers --repeats 2"` passes options on.
 bench: $(VENV)/installed

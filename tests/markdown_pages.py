@@ -19,12 +19,14 @@ class Block:
     text: str
     mark: str
     """What the comment before it says: run, slow, not run: REASON, file NAME; empty without one."""
+    before: str
+    """What `run after COMMAND` wants done first: the page speaks of something larger than a test should make."""
     line: int
 
 
 def pages() -> list[Path]:
     """Every Markdown file of the repository; folders that are made, such as .venv, are not looked into."""
-    folders = (".github", "benchmarks", "docs", "examples", "results", "src", "tests")
+    folders = (".github", "benchmarks", "docs", "examples", "notebooks", "results", "src", "tests")
     below = [path for folder in folders for path in (ROOT / folder).rglob("*.md")]
     return sorted([*ROOT.glob("*.md"), *(path for path in below if "/.environments/" not in str(path))])
 
@@ -34,13 +36,16 @@ def tokens(page: Path) -> list[Token]:
 
 
 def blocks(page: Path) -> list[Block]:
-    """The page's fenced code, each with the comment that stands before it."""
-    found, mark = [], ""
+    """The page's code, fenced or indented, each with the comment that stands before it."""
+    found, mark, before = [], "", ""
     for token in tokens(page):
+        if token.type in ("fence", "code_block"):
+            language = token.info.strip() or ("console" if token.content.startswith(("$ ", "fedwmsam ")) else "")
+            found.append(Block(language, token.content, mark, before, (token.map or [0])[0] + 1))
         comment = re.fullmatch(r"<!-- (.*?) -->\s*", token.content) if token.type == "html_block" else None
-        if token.type == "fence":
-            found.append(Block(token.info.strip(), token.content, mark, (token.map or [0])[0] + 1))
-        mark = comment[1] if comment else ""
+        mark, before = comment[1] if comment else "", ""
+        if after := re.fullmatch("(run|slow) after (.+)", mark):
+            mark, before = after.groups()
     return found
 
 

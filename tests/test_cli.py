@@ -407,6 +407,18 @@ def test_every_commands_help_shows_an_example(cli: Cli, name: str) -> None:
     assert f"fedwmsam {name}" in below_usage and "xample" in below_usage
 
 
+@pytest.mark.parametrize(
+    ("words", "place", "wanted"), [("re", 1, {"resume", "report"}), ("run --dro", 2, {"--dropout"})]
+)
+def test_the_shell_can_complete_what_is_typed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: str, place: int, wanted: set[str]
+) -> None:
+    monkeypatch.setenv("_FEDWMSAM_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"fedwmsam {words}")
+    monkeypatch.setenv("COMP_CWORD", str(place))
+    assert wanted <= set(cli().out.split())
+
+
 def test_help_and_version(cli: Cli) -> None:
     assert all(name in cli("--help").out for name in COMMANDS)
     outcome = cli("--version")

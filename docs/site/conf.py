@@ -23,6 +23,8 @@ include_patterns = [
     "docs/**.md",
     "docs/**.rst",
     "benchmarks/README.md",
+    "examples/**.md",
+    "notebooks/README.md",
     "tests/data/reference_vectors/README.md",
 ]
 exclude_patterns = ["**/.*", "build"]  # not to walk through environments

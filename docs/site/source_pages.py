@@ -1,11 +1,14 @@
 """Source files and folders that the pages link to, as pages: a code host shows them, so the site does too."""
 
+import json
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.nodes import document
+from markdown_it import MarkdownIt
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
@@ -58,7 +61,7 @@ def listed(folder: Path) -> list[Path]:
 def make_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
     for path in sorted(linked(app.env)):
         title = path.resolve().relative_to(app.srcdir)
-        body = listing(app, path) if path.is_dir() else highlighted(app, path)
+        body = listing(app, path) if path.is_dir() else shown(app, path)
         yield page_name(app, path), {"title": title, "body": f"<h1>{title}</h1>{body}"}, "page.html"
 
 
@@ -71,9 +74,41 @@ def listing(app: Sphinx, folder: Path) -> str:
     return f"<ul>{''.join(rows)}</ul>"
 
 
-def highlighted(app: Sphinx, path: Path) -> str:
+def shown(app: Sphinx, path: Path) -> str:
     try:
         text = path.read_text("utf-8")
     except UnicodeDecodeError:
         return "<p>Not a text.</p>"
-    return str(app.builder.highlighter.highlight_block(text[:LARGEST], LEXERS.get(path.suffix, "text")))
+    if path.suffix == ".ipynb":
+        return notebook(app, json.loads(text))
+    return highlighted(app, text[:LARGEST], LEXERS.get(path.suffix, "text"))
+
+
+def highlighted(app: Sphinx, text: str, language: str) -> str:
+    return str(app.builder.highlighter.highlight_block(text, language))
+
+
+def notebook(app: Sphinx, content: dict[str, Any]) -> str:
+    """Its text, code and kept outputs, one below the other."""
+    parts = []
+    for cell in content["cells"]:
+        source = "".join(cell["source"])
+        parts.append(prose(source) if cell["cell_type"] == "markdown" else highlighted(app, source, "python"))
+        parts += [output_markup(output) for output in cell.get("outputs", [])]
+    return "".join(parts)
+
+
+def prose(text: str) -> str:
+    markup = MarkdownIt("commonmark").enable("table").render(text)
+    return markup.replace('.ipynb"', '.ipynb.html"')  # where the site has the other notebooks
+
+
+def output_markup(output: dict[str, Any]) -> str:
+    data = {kind: "".join(value) for kind, value in output.get("data", {"text/plain": output.get("text", "")}).items()}
+    if "image/png" in data:
+        return (
+            f'<p><img alt="Picture made by the code above" src="data:image/png;base64,{data["image/png"].strip()}"></p>'
+        )
+    if "text/markdown" in data:
+        return prose(data["text/markdown"])
+    return f"<pre>{escape(data['text/plain'])}</pre>"

@@ -1,0 +1,32 @@
+"""Execute notebooks and keep what they show: `make notebooks`, or `python notebooks/execute.py tour.ipynb`.
+
+Each runs from top to bottom in a fresh kernel, in its own folder, as a reader's would.
+"""
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+HERE = Path(__file__).parent
+
+
+def executed(path: Path) -> nbformat.NotebookNode:
+    """The notebook with new outputs; an error in a cell is raised."""
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": HERE}}).execute()
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # times of day: every execution would be a change
+    notebook.metadata.language_info = {"name": "python"}  # not the version of this kernel either
+    return notebook
+
+
+def main() -> None:
+    for path in [HERE / name for name in sys.argv[1:]] or sorted(HERE.glob("*.ipynb")):
+        nbformat.write(executed(path), path)
+        print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
