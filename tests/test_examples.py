@@ -1,11 +1,13 @@
 """The examples run as the guides say."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from flower_deployment import all_processes
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
@@ -53,6 +55,7 @@ def test_a_table_with_quantity_skew_is_learned():
     assert all(figures[0] > 0.35 for figures in numbers(rows, 2))
 
 
+@pytest.mark.slow
 def test_an_own_table_is_taken(tmp_path: Path):
     lines = [f"{k % 7},{k % 5},{'ill' if k % 7 > 3 else 'well'}" for k in range(200)]
     (tmp_path / "visits.csv").write_text("\n".join(["a,b,label", *lines]))
@@ -76,10 +79,13 @@ def test_text_by_speaker_is_learned():
 
 
 @pytest.mark.slow
-def test_a_flower_deployment_on_this_machine_trains():
+def test_a_flower_deployment_on_this_machine_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     rows = table(run("flower/loopback.py"))
     assert [row[:2] for row in rows] == [["1", "3"], ["2", "3"], ["3", "3"]]
     assert float(rows[-1][-1]) > 0.5
+    left = [command for environment, command, _ in all_processes().values() if os.fsencode(tmp_path) in environment]
+    assert left == [] and list(tmp_path.iterdir()) == []
 
 
 def test_the_guide_quotes_the_example():

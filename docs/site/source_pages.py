@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +93,7 @@ def notebook(app: Sphinx, content: dict[str, Any]) -> str:
     for cell in content["cells"]:
         source = "".join(cell["source"])
         parts.append(prose(source) if cell["cell_type"] == "markdown" else highlighted(app, source, "python"))
-        parts += [output_markup(output) for output in cell.get("outputs", [])]
+        parts += [output_markup(app, output) for output in cell.get("outputs", [])]
     return "".join(parts)
 
 
@@ -103,7 +102,7 @@ def prose(text: str) -> str:
     return markup.replace('.ipynb"', '.ipynb.html"')  # where the site has the other notebooks
 
 
-def output_markup(output: dict[str, Any]) -> str:
+def output_markup(app: Sphinx, output: dict[str, Any]) -> str:
     data = {kind: "".join(value) for kind, value in output.get("data", {"text/plain": output.get("text", "")}).items()}
     if "image/png" in data:
         return (
@@ -111,4 +110,4 @@ def output_markup(output: dict[str, Any]) -> str:
         )
     if "text/markdown" in data:
         return prose(data["text/markdown"])
-    return f"<pre>{escape(data['text/plain'])}</pre>"
+    return highlighted(app, data["text/plain"], "text")

@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -36,19 +35,20 @@ def main() -> None:
         os.environ.update(
             FLWR_HOME=name, FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", NO_PROXY="*",
             FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1", OMP_NUM_THREADS="1",
+            PATH=f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",  # Flower's programs start each other by name
         )  # fmt: skip
         link = f"127.0.0.1:{free_port()}"
         (folder / "config.toml").write_text(f'[superlink.here]\naddress = "{link}"\ninsecure = true\n')
         with contextlib.ExitStack() as running:
-            running.enter_context(process(folder, "flower-superlink", "--insecure", *at(link)))
-            wait_until(lambda: answers(link), "the server listens", folder)
+            server = running.enter_context(process(folder, "flower-superlink", "--insecure", *at(link)))
+            wait_until(lambda: answers(link), "the server listens", server, folder)
             for client in range(CLIENTS):
                 whose = f"partition-id={client} num-partitions={CLIENTS}"
                 place = ["--superlink", link, *at(f"127.0.0.1:{free_port()}"), "--node-config", whose]
                 running.enter_context(process(folder, "flower-supernode", "--insecure", *place))
             settings = f"clients={CLIENTS} rounds={ROUNDS} run-folder='{folder / 'run'}'"
             call("flwr", "run", str(app), "here", "--run-config", settings)
-            wait_until((folder / "run" / "summary.json").exists, "the training ends", folder)
+            wait_until((folder / "run" / "summary.json").exists, "the training ends", server, folder)
         show([json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()])
 
 
@@ -62,18 +62,14 @@ def call(program: str, *arguments: str) -> None:
 
 
 @contextlib.contextmanager
-def process(folder: Path, program: str, *arguments: str) -> Iterator[None]:
-    """Runs beside, with all that it starts, until the block ends; what it says goes to a file."""
+def process(folder: Path, program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Runs beside until the block ends, and then ends what it started itself; what it says goes to a file."""
     with (folder / f"{program}.log").open("ab") as log:
-        started = subprocess.Popen([PROGRAMS / program, *arguments], stdout=log, stderr=log, start_new_session=True)
+        started = subprocess.Popen([PROGRAMS / program, *arguments], stdout=log, stderr=log)
     try:
-        yield
+        yield started
     finally:
-        with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-            os.killpg(started.pid, signal.SIGTERM)
-            started.wait(timeout=10)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(started.pid, signal.SIGKILL)
+        started.terminate()
         started.wait()
 
 
@@ -94,12 +90,12 @@ def answers(address: str) -> bool:
         return attempt.connect_ex((host, int(port))) == 0
 
 
-def wait_until(happened: Callable[[], bool], what: str, folder: Path) -> None:
+def wait_until(happened: Callable[[], bool], what: str, server: "subprocess.Popen[bytes]", folder: Path) -> None:
     deadline = time.monotonic() + PATIENCE
     while not happened():
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or server.poll() is not None:
             logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("*.log")))
-            raise SystemExit(f"Waited {PATIENCE} seconds until {what}.\n{logs}")
+            raise SystemExit(f"Waited until {what}, in vain.\n{logs}")
         time.sleep(0.5)
 
 
@@ -107,7 +103,7 @@ def show(rows: list[dict[str, float]]) -> None:
     table = Table("round", "clients that answered", "MB down", "MB up", "accuracy")
     for row in rows:
         sizes = (f"{row[name] / 1e6:.2f}" for name in ("bytes_down", "bytes_up"))
-        table.add_row(str(row["round"]), str(row["clients"]), *sizes, f"{row['accuracy']:.3f}")
+        table.add_row(str(row["round"]), str(row["cohort"]), *sizes, f"{row['accuracy']:.3f}")
     Console(width=110).print(table)
 
 
