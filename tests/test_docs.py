@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from markdown_pages import CODE, ROOT, Block, blocks, pages
+from source_files import module_of
 
 MARKS = re.compile(r"run|slow|not run: .+|file [\w.-]+")
 SHELL = re.compile(r"[|&;<>*?$`(){}~]")
@@ -122,3 +123,8 @@ def carry_out(command: str, shown: str, cli: Cli) -> None:
     expected = shown.splitlines()[0] if shown.startswith("Error: ") else ""
     assert (code == 2) == bool(expected) and code in (0, 2), f"{command}\n{printed}"
     assert " ".join(expected.split()) in " ".join(printed.split()), f"{command}\n{printed}"
+
+
+def test_the_badges_say_what_the_project_s_files_say() -> None:
+    for name, text in module_of(ROOT / "docs" / "pictures" / "badges.py").badges().items():
+        assert (ROOT / "docs" / "pictures" / f"badge-{name}.svg").read_text() == text

@@ -1,6 +1,5 @@
 """Real Flower: a SuperLink and SuperNodes as processes on this machine; each client process takes seconds to start."""
 
-import importlib.util
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 from flower_deployment import Deployment, Simulation, wait_until
+from source_files import module_of
 
 import fedwmsam
 from fedwmsam import streams
@@ -149,13 +149,6 @@ def test_the_new_app_is_simulated_by_flower_with_the_same_numbers(tmp_path):
     data = [task.load_data(client, {"num-partitions": 3}) for client in range(3)]
     fit = fedwmsam.fit(task.make_model, data, test=task.load_test(), rounds=3, **SETTINGS)
     assert_same(model_of(tmp_path / "run"), fit.model)
-
-
-def module_of(path):
-    specification = importlib.util.spec_from_file_location("task_of_the_new_app", path)
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 def test_messages_as_large_as_a_resnet_pass(tmp_path, capsys):

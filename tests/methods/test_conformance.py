@@ -1,14 +1,13 @@
 """What every registered method must keep; a new method is tested by being registered."""
 
-import importlib.util
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
+from source_files import module_of
 from support import FULL, make, run
 
 from fedwmsam.engine import checkpoint, rounds
@@ -64,12 +63,7 @@ class Watched:
 
 def example_method() -> type[Method]:
     """The method of the guide "Add your own method", which must keep the contract like any other."""
-    path = Path(__file__).parents[2] / "examples" / "fading_prox.py"
-    spec = importlib.util.spec_from_file_location("fading_prox", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["fading_prox"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module.FadingProx
+    return module_of(Path(__file__).parents[2] / "examples" / "fading_prox.py").FadingProx
 
 
 TESTED = {**METHODS, "fading-prox": example_method()}

@@ -1,0 +1,15 @@
+"""Python files that are no part of a package, as modules."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+
+def module_of(path: Path) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(path.stem, path)
+    assert specification and specification.loader
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[path.stem] = module  # dataclasses look their module up
+    specification.loader.exec_module(module)
+    return module
