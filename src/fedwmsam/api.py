@@ -18,10 +18,12 @@ from fedwmsam.engine import privacy
 from fedwmsam.engine.faults import Faults, Stragglers, parse_corruption, parse_stragglers
 from fedwmsam.engine.folder import RunFolder, is_run
 from fedwmsam.engine.nursery import cores
+from fedwmsam.engine.observers import Callback
 from fedwmsam.engine.privacy import Privacy
 from fedwmsam.engine.robust import check_rule, parse_rule
 from fedwmsam.engine.rounds import Federation
-from fedwmsam.engine.run import Callback, Plan, Run
+from fedwmsam.engine.run import Plan, Run
+from fedwmsam.engine.saving import restore
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
@@ -194,7 +196,7 @@ def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
     run.config = config
     try:
         if run.folder:
-            run.restore()
+            restore(run, run.folder)
             run.folder.write_config(config)  # a resumed run may have a new goal
         run.execute()
     finally:

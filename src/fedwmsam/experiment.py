@@ -25,7 +25,7 @@ from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.estimate import Estimate, estimate
 from fedwmsam.engine.folder import RunFolder, existing, read_json
 from fedwmsam.engine.nursery import cores
-from fedwmsam.engine.run import Callback
+from fedwmsam.engine.observers import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.evaluation import Breakdown, fine_tuned
 from fedwmsam.models import model_factory
@@ -217,7 +217,7 @@ def load_config(folder: Path) -> RunConfig:
     if "dataset" not in values:
         raise InputError(f"{folder} was made by fit() from Python; go on there with fit(..., resume=True).")
     if is_natural(values.get("partition")):
-        values.pop("clients", None)  # the data say it again; early folders hold 20 whatever it was
+        values.pop("clients", None)  # the data say it again
     return resolve(values)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fedwmsam.engine.folder import Record, finite_only
-from fedwmsam.engine.run import Progress
+from fedwmsam.engine.observers import Progress
 from fedwmsam.errors import InputError
 from fedwmsam.wording import unknown
 

@@ -11,8 +11,9 @@ from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
 from fedwmsam.engine.folder import Record, RunFolder, existing, read_lines
 from fedwmsam.engine.memory import Memory
+from fedwmsam.engine.observers import Recorder, Watch
 from fedwmsam.engine.rounds import Diverged, Federation, State, run_round
-from fedwmsam.engine.run import Recorder, Watch, recalled_state
+from fedwmsam.engine.states import recalled_state
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import load_config, prepare
 from fedwmsam.training.vectors import Vectors

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedwmsam.config import resolve
 from fedwmsam.engine.folder import Busy, RunFolder, is_run
-from fedwmsam.engine.run import Progress
+from fedwmsam.engine.observers import Progress
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import Experiment, prepare
 from fedwmsam.termination import heed_termination

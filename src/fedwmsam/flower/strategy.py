@@ -20,6 +20,7 @@ from fedwmsam.api import configuration, execute, make_reader, make_run, open_fol
 from fedwmsam.data.clients import Collate
 from fedwmsam.engine.checkpoint import on
 from fedwmsam.engine.folder import Busy, Record, RunFolder
+from fedwmsam.engine.observers import Callback, Progress
 from fedwmsam.engine.rounds import (
     Fault,
     Federation,
@@ -29,7 +30,6 @@ from fedwmsam.engine.rounds import (
     jobs,
     opening,
 )
-from fedwmsam.engine.run import Callback, Progress
 from fedwmsam.engine.store import Layout
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
