@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedwmsam.api import make_federation
+from fedwmsam.assembly import make_federation
 from fedwmsam.config import resolve
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.folder import read_lines

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from fedwmsam.api import make_federation
+from fedwmsam.assembly import make_federation
 from fedwmsam.config import RunConfig
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from torch import Tensor
 
 from fedwmsam import streams
-from fedwmsam.api import configuration, execute, make_reader, make_run, open_folder
+from fedwmsam.assembly import configuration, execute, make_run, open_folder
 from fedwmsam.data.clients import Collate
 from fedwmsam.engine.checkpoint import on
 from fedwmsam.engine.folder import Busy, Record, RunFolder
@@ -38,6 +38,7 @@ from fedwmsam.flower.evaluation import mean_evaluation, read_evaluation
 from fedwmsam.flower.exchange import MARGIN, Answers, Doubts, Nodes, Post, reason_of
 from fedwmsam.flower.wire import Terms, WireError
 from fedwmsam.methods import Method
+from fedwmsam.reading import make_reader
 from fedwmsam.result import Result
 from fedwmsam.training.local import LocalResult
 from fedwmsam.training.objectives import Measure, make_objective
