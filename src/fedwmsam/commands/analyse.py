@@ -13,6 +13,7 @@ from fedwmsam.pictures import Picture
 
 if TYPE_CHECKING:
     from fedwmsam.analysis.saved import SavedRun
+    from fedwmsam.report.sheets import Sheet
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -256,7 +257,7 @@ class Work:
         if pictures:
             self.written += draw_pictures(pictures, place, self.format)
 
-    def show(self, sheets: list[Any]) -> None:
+    def show(self, sheets: "list[Sheet]") -> None:
         if not self.quiet:
             output.show(sheets)
             output.say_written(self.written)
@@ -266,7 +267,7 @@ def teller(quiet: bool) -> Callable[[str], None]:
     return (lambda text: None) if quiet else output.say
 
 
-def present(sheets: list[Any], written: list[Path], markdown: Path | None, quiet: bool) -> None:
+def present(sheets: "list[Sheet]", written: list[Path], markdown: Path | None, quiet: bool) -> None:
     from fedwmsam.report.formats import markdown_text, write
 
     if markdown is not None:

@@ -27,7 +27,7 @@ from fedwmsam.commands.options import (
     SetOption,
     StragglersOption,
     TrackOption,
-    joined,
+    given_settings,
 )
 from fedwmsam.commands.output import say, say_written, show
 
@@ -79,12 +79,9 @@ def compare(
     - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid aggregation=mean,median,trimmed:0.2`
     - `fedwmsam compare table1.toml --jobs 2`
     """
-    arguments = dict(locals())
-    apart = (
-        "config", "grid", "pilot", "pilot_rounds", "keep_states", "track", "set_", "out", "jobs", "baseline", "html",
-        "quiet",
-    )  # fmt: skip
-    given = {key: value for key, value in arguments.items() if value is not None and key not in apart} | joined(track)
+    given = given_settings(locals(), apart=(
+        "config", "grid", "pilot", "pilot_rounds", "keep_states", "set_", "out", "jobs", "baseline", "html", "quiet",
+    ))  # fmt: skip
     from fedwmsam.comparison.comparison import compare as carry_out
     from fedwmsam.comparison.grid import check_axes, check_baseline, make_grid, read_axes, read_settings
     from fedwmsam.config import parse_workers

@@ -1,12 +1,17 @@
 """What the commands that train share: workers that start early, a live display, and an end that can be resumed."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedwmsam.commands import output
 from fedwmsam.termination import heed_termination
+
+if TYPE_CHECKING:
+    from fedwmsam.engine.folder import RunFolder
+    from fedwmsam.experiment import Experiment
+    from fedwmsam.trackers import Tracker
 
 
 def start_workers(wanted: object) -> None:
@@ -29,7 +34,7 @@ def resumable(advice: str) -> Iterator[None]:
         raise
 
 
-def carry_out(experiment: Any, folder: Any, trackers: Any, quiet: bool) -> None:
+def carry_out(experiment: "Experiment", folder: "RunFolder", trackers: "Sequence[Tracker]", quiet: bool) -> None:
     """Run with a live display; what is interrupted has saved its last completed round."""
     from fedwmsam.report.terminal import Display, summarise
 

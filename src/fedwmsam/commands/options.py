@@ -1,7 +1,8 @@
 """Options that several commands share."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -60,6 +61,8 @@ TrackOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
-def joined(track: list[str] | None) -> dict[str, str]:
-    """The trackers as a setting."""
-    return {"track": ",".join(track)} if track else {}
+def given_settings(arguments: dict[str, Any], apart: Sequence[str]) -> dict[str, Any]:
+    """What was given of a command's arguments, but for those that are no settings; trackers are one setting."""
+    given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
+    track = given.pop("track", None)
+    return given | ({"track": ",".join(track)} if track else {})

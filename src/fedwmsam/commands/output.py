@@ -3,9 +3,12 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from fedwmsam.report.sheets import Sheet
 
 # What people type must be printed as it is, so no markup. A pipe or a file has no width of its own.
 console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -22,7 +25,7 @@ def say_written(paths: Sequence[Path]) -> None:
         say(f"Written: {path}")
 
 
-def show(sheets: Sequence[Any]) -> None:
+def show(sheets: "Sequence[Sheet]") -> None:
     from fedwmsam.report.terminal import show_sheets
 
     show_sheets(console, sheets)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedwmsam.commands.execution import carry_out, start_workers
-from fedwmsam.commands.options import QuietOption, RunArgument, joined
+from fedwmsam.commands.options import QuietOption, RunArgument
 
 
 def resume(
@@ -34,7 +34,7 @@ def resume(
 
     config = load_config(run)
     if track:
-        config = replace(config, track=None if track == ["none"] else joined(track)["track"])
+        config = replace(config, track=None if track == ["none"] else ",".join(track))
     if rounds is not None:
         config = replace(config, rounds=rounds)
     if workers is not None:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,9 +27,12 @@ from fedwmsam.commands.options import (
     SetOption,
     StragglersOption,
     TrackOption,
-    joined,
+    given_settings,
 )
 from fedwmsam.errors import InputError
+
+if TYPE_CHECKING:
+    from fedwmsam.config import RunConfig
 
 
 def run(
@@ -98,9 +101,7 @@ def run(
     - `fedwmsam run --method fedavg --sampling bernoulli --dp-epsilon 8 --dp-clip 1`
     - `fedwmsam run --dataset cifar-10 --model resnet18 --preset paper --dry-run`
     """
-    arguments = dict(locals())
-    apart = ("config", "track", "set_", "out", "name", "dry_run", "quiet")
-    given = {key: value for key, value in arguments.items() if value is not None and key not in apart} | joined(track)
+    given = given_settings(locals(), apart=("config", "set_", "out", "name", "dry_run", "quiet"))
     file = toml.load(config) if config else {}
     if not dry_run:
         start_workers(workers or file.get("workers"))
@@ -119,7 +120,7 @@ def run(
         start(resolved, out, name, quiet)
 
 
-def start(config: Any, out: Path, name: str | None, quiet: bool) -> None:
+def start(config: "RunConfig", out: Path, name: str | None, quiet: bool) -> None:
     from fedwmsam.engine.folder import unused
     from fedwmsam.experiment import anchored, prepare
     from fedwmsam.trackers import make_trackers
@@ -134,7 +135,7 @@ def start(config: Any, out: Path, name: str | None, quiet: bool) -> None:
         carry_out(experiment, experiment.create(out / name), trackers, quiet)
 
 
-def folder_name(config: Any) -> str:
+def folder_name(config: "RunConfig") -> str:
     """What a run is, in characters every shell and file system takes."""
     parts = (config.method, Path(config.dataset).name, config.partition.replace(":", ""), f"seed{config.seed}")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
