@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedwmsam.engine.checkpoint import Checkpoint, on, write_tensors
 from fedwmsam.engine.folder import Record, RunFolder, read_lines
-from fedwmsam.engine.rounds import State
 from fedwmsam.engine.scoring import Best, client_accuracies
+from fedwmsam.engine.states import with_memory, without_memory
 from fedwmsam.errors import InputError
 from fedwmsam.training.vectors import Vectors
 
@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 def checkpoint_of(run: "Run") -> Checkpoint:
     """All that the next round needs but the clients' memory, which the folder keeps apart."""
-    bundles = {"server": run.state.server, "buffers": run.state.buffers, "frozen": run.federation.task.frozen()}
-    bundles |= {"trail": run.trail} if run.trail else {}
-    notes: dict[str, Any] = {"round": run.state.round, "method": run.federation.method.name}
+    state = without_memory(run.federation, run.state)
+    bundles, notes = state.bundles | ({"trail": run.trail} if run.trail else {}), dict(state.notes)
     if run.federation.privacy:
         notes["dp_noise"] = run.federation.privacy.noise
     if run.best:
@@ -35,10 +34,8 @@ def restore(run: "Run", folder: RunFolder) -> None:
     if found is None:
         return
     check_same(run, folder, found)
+    run.state = with_memory(run.federation, found, folder.recall(found, memory))
     bundles, notes, device = found.bundles, found.notes, run.federation.task.device
-    run.federation.task.load_frozen(bundles["frozen"])
-    server, buffers = on(bundles["server"], device), on(bundles["buffers"], device)
-    run.state = State(notes["round"], server, buffers, folder.recall(found, memory))
     if "best" in bundles:
         w, buffers = bundles["best"]["w"].to(device), on(bundles["best buffers"], device)
         run.best = Best(notes["best_round"], notes["best_score"], w, buffers)
