@@ -15,10 +15,11 @@ from measuring import Sample, Samples, cells, interleave, table
 from method_cost import rounds_of
 from torch import nn
 
-from fedwmsam.api import make_federation, make_reader
+from fedwmsam.assembly import make_federation
 from fedwmsam.config import Settings
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods import make_method
+from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, calm_torch
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedwmsam.api import make_federation
+from fedwmsam.assembly import make_federation
 from fedwmsam.config import resolve
 from fedwmsam.engine.rounds import Federation, first_state, run_round
 from fedwmsam.experiment import prepare

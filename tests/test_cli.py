@@ -49,7 +49,7 @@ def words_of(text: str) -> str:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs land in a folder of the test's own; tables are printed on a wide page."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedwmsam.cli.console", Console(width=250, markup=False, highlight=False))
+    monkeypatch.setattr("fedwmsam.commands.output.console", Console(width=250, markup=False, highlight=False))
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +324,7 @@ def test_methods_name_shows_defaults_and_ranges(cli: Cli, name: str) -> None:
 
 def test_narrow_pages_lose_no_names(cli: Cli, monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
     """Written to a file or a pipe a table is 80 columns wide; names people copy must stay whole."""
-    monkeypatch.setattr("fedwmsam.cli.console", Console(width=80, markup=False, highlight=False))
+    monkeypatch.setattr("fedwmsam.commands.output.console", Console(width=80, markup=False, highlight=False))
     listed = cli("methods").out
     assert [name for name in METHODS if not re.search(rf"│ {name} *│", listed)] == []
     assert "…" not in listed

@@ -84,7 +84,7 @@ def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
     result = experiment.run(experiment.create(tmp_path / "run"))
     with calm_torch():
         w, buffers = experiment.task.adopt(result.model)
-        from fedwmsam.api import make_federation
+        from fedwmsam.assembly import make_federation
 
         federation = make_federation(
             experiment.config, experiment.config.make_method(), experiment.task, experiment.clients

@@ -14,7 +14,7 @@ from torch import nn
 
 from fedwmsam import InputError, Result, fit, toml, trackers
 from fedwmsam.engine.folder import Record
-from fedwmsam.engine.run import Progress
+from fedwmsam.engine.observers import Progress
 from fedwmsam.trackers import TensorBoard, Tracker, WeightsAndBiases, make_trackers, numbers
 
 Cli = Callable[..., Any]

@@ -8,16 +8,7 @@ from typing import Any
 import torch
 
 from fedwmsam import streams, toml
-from fedwmsam.api import (
-    DataCheck,
-    check_method,
-    check_stopping,
-    execute,
-    make_federation,
-    make_reader,
-    make_run,
-    side_by_side,
-)
+from fedwmsam.assembly import check_method, check_stopping, execute, make_federation, make_run, side_by_side
 from fedwmsam.config import RunConfig, is_natural, resolve
 from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, load_dataset, make_partition
 from fedwmsam.data.augmentation import Augmentation, augment
@@ -25,14 +16,15 @@ from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.estimate import Estimate, estimate
 from fedwmsam.engine.folder import RunFolder, existing, read_json
 from fedwmsam.engine.nursery import cores
-from fedwmsam.engine.run import Callback
+from fedwmsam.engine.observers import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.evaluation import Breakdown, fine_tuned
 from fedwmsam.models import model_factory
 from fedwmsam.options import parse
+from fedwmsam.reading import DataCheck, make_reader
 from fedwmsam.result import Result
 from fedwmsam.training.objectives import Objective, accuracy, make_objective, measure, top5
-from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
+from fedwmsam.training.task import Samples, Task, calm_torch
 from fedwmsam.training.vectors import Vectors
 
 
@@ -217,11 +209,5 @@ def load_config(folder: Path) -> RunConfig:
     if "dataset" not in values:
         raise InputError(f"{folder} was made by fit() from Python; go on there with fit(..., resume=True).")
     if is_natural(values.get("partition")):
-        values.pop("clients", None)  # the data say it again; early folders hold 20 whatever it was
+        values.pop("clients", None)  # the data say it again
     return resolve(values)
-
-
-def model_of(folder: Path) -> ModelSource:
-    """A new model like that of a saved run."""
-    config, data = toml.load(folder / "config.toml"), read_json(folder / "data.json")
-    return model_factory(config["model"], tuple(data["input_shape"]), data["classes"])

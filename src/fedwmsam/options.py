@@ -87,3 +87,11 @@ def parse(name: str, text: str, kinds: tuple[type, ...]) -> Any:
             whole = "whole " if kinds[0] is int else ""
             raise InputError(f"{name} must be a {whole}number, not {shortened(text)}.") from error
     return text
+
+
+def number(text: str) -> float:
+    """NaN for what is no number, so that one comparison with a range refuses it, too."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,5 +1,6 @@
 """What a run leaves: its history, its models, and predictions on new data."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -7,10 +8,13 @@ import safetensors.torch
 from torch import Tensor
 
 from fedwmsam import toml
-from fedwmsam.data.clients import Reader
+from fedwmsam.data.clients import Collate, Reader
 from fedwmsam.engine.folder import Record, existing, read_json, read_lines
 from fedwmsam.errors import InputError
-from fedwmsam.training.task import Task, calm_torch
+from fedwmsam.models import model_factory
+from fedwmsam.reading import make_reader
+from fedwmsam.training.objectives import OBJECTIVES, Measure, make_objective
+from fedwmsam.training.task import ModelSource, Task, calm_torch
 from fedwmsam.training.vectors import Vectors
 
 
@@ -79,8 +83,6 @@ class Result:
         cls, folder: str | Path, model: Any = None, loss: Any = None, metrics: Any = None, collate: Any = None
     ) -> "Result":
         """A run folder's result. A model and a loss the configuration names are rebuilt; pass your own as to `fit`."""
-        from fedwmsam.api import rebuild
-
         path = existing(Path(folder))
         config = toml.load(path / "config.toml")
         if not all((path / name).exists() for name in ("summary.json", "model.safetensors")):
@@ -96,3 +98,32 @@ class Result:
             best_model=safetensors.torch.load_file(best) if best.exists() else None, best_round=summary["best_round"],
             config=config, folder=path, task=task, reader=reader,
         )  # fmt: skip
+
+
+def rebuild(
+    folder: Path,
+    config: dict[str, Any],
+    model: ModelSource | None,
+    loss: str | Measure | None,
+    metrics: Mapping[str, Measure] | None,
+    collate: Collate | None,
+) -> tuple[Task | None, Reader | None]:
+    """The task and reader of a saved run: from the given model, or from the data set and model the folder names."""
+    if model is None and (folder / "data.json").exists():
+        model = model_of(folder)
+    if model is None:
+        return None, None
+    wanted = loss or config.get("loss", "classification")
+    if isinstance(wanted, str) and wanted not in OBJECTIVES:
+        raise InputError(
+            f"The run was made with its own loss {wanted!r}; pass it: Result.load(folder, model, loss=...)."
+        )
+    with calm_torch():
+        task = Task(model, make_objective(wanted, metrics))
+        return task, make_reader(task, collate)
+
+
+def model_of(folder: Path) -> ModelSource:
+    """A new model like that of a saved run."""
+    config, data = toml.load(folder / "config.toml"), read_json(folder / "data.json")
+    return model_factory(config["model"], tuple(data["input_shape"]), data["classes"])

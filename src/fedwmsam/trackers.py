@@ -10,12 +10,12 @@ import importlib.util
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from fedwmsam.engine.folder import Record, finite_only
-from fedwmsam.engine.run import Progress
+from fedwmsam.engine.observers import Progress
 from fedwmsam.errors import InputError
 from fedwmsam.wording import unknown
 
@@ -69,17 +69,17 @@ class Tracker(ABC):
             ) from error
 
     def __call__(self, progress: Progress) -> None:
-        if self.works:
-            try:
-                self.catch_up(progress)
-            except Exception as error:
-                self.give_up(progress, error)
+        self.attempt(self.catch_up, progress)
 
     def finish(self, progress: Progress) -> None:
         self(progress)  # an interrupt may have come between a round's end and its log
+        self.attempt(self.close, progress)
+
+    def attempt(self, action: Callable[[Progress], None], progress: Progress) -> None:
+        """Whatever goes wrong with a log, the run goes on."""
         if self.works:
             try:
-                self.close(progress)
+                action(progress)
             except Exception as error:
                 self.give_up(progress, error)
 

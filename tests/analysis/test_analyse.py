@@ -26,7 +26,7 @@ FEW = [
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwmsam.cli.console", Console(width=250, markup=False, highlight=False))
+    monkeypatch.setattr("fedwmsam.commands.output.console", Console(width=250, markup=False, highlight=False))
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fedwmsam.api import make_federation
+from fedwmsam.assembly import make_federation
 from fedwmsam.config import resolve
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.folder import read_lines
 from fedwmsam.engine.rounds import run_round
-from fedwmsam.engine.run import recalled_state
+from fedwmsam.engine.states import recalled_state
 from fedwmsam.experiment import prepare
 from fedwmsam.training.task import calm_torch
 

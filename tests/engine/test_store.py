@@ -549,23 +549,6 @@ def test_the_order_in_which_clients_are_asked_and_answer_changes_nothing():
     assert same(state.server, expected.server)
 
 
-def test_a_run_from_before_the_store_goes_on(tmp_path):
-    """Its checkpoint holds the rows themselves."""
-    folder = tmp_path / "run"
-    fitted(folder, rounds=4)
-    rows = folder / "checkpoints" / "memory.rows"
-    for round in (4, 2):
-        path = checkpoint.path_of(folder / "checkpoints", round)
-        found, store = checkpoint.read(path), Store(rows)
-        store.check(found)
-        memory = {f"memory/{client}": store.read(slot) for client, slot, _ in index_of(found)}
-        bundles = {name: bundle for name, bundle in found.bundles.items() if name != "memory"} | memory
-        checkpoint.write(path, Checkpoint(bundles, {k: v for k, v in found.notes.items() if k != "memory"}))
-    rows.unlink()
-    result, whole = fitted(folder, resume=True, memory_budget=0), fitted()
-    assert result.rows == whole.rows and same(result.model, whole.model)
-
-
 def test_a_warm_start_with_rows_on_disk(tmp_path):
     weights = {k: v + 0.1 for k, v in killed_run.NETWORKS["plain"]().state_dict().items()}
     fitted(tmp_path / "run", rounds=3, initial_weights=weights, memory_budget=0)

@@ -13,10 +13,11 @@ from source_files import module_of
 
 import fedwmsam
 from fedwmsam import streams
-from fedwmsam.api import make_reader, make_run
+from fedwmsam.assembly import make_run
 from fedwmsam.config import Settings
 from fedwmsam.engine.rounds import Fault, train_client
 from fedwmsam.methods import make_method
+from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task, calm_torch
 

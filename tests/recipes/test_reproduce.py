@@ -27,7 +27,7 @@ TINY = [
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwmsam.cli.console", Console(width=300, markup=False, highlight=False))
+    monkeypatch.setattr("fedwmsam.commands.output.console", Console(width=300, markup=False, highlight=False))
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def out(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Table 5 by seven tiny runs."""
     out = tmp_path_factory.mktemp("reproduction")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedwmsam.cli.console", Console(width=300, markup=False, highlight=False))
+        patch.setattr("fedwmsam.commands.output.console", Console(width=300, markup=False, highlight=False))
         outcome = cli("reproduce", "table-5", *TINY, "--out", out)
     assert outcome.code == 0, outcome.err
     (out / "printed").write_text(outcome.out)
@@ -134,7 +134,7 @@ def test_a_dry_runs_commands_are_the_runs(cli: Cli, tmp_path: Path, monkeypatch:
     members = Plan(RECIPES[name], "paper", (4, 7)).members()
     assert len(lines) == len(members) and not list(tmp_path.iterdir())
     asked: list[Any] = []
-    monkeypatch.setattr("fedwmsam.cli.start", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr("fedwmsam.commands.run.start", lambda *arguments: asked.append(arguments))
     for line in lines[:3] + lines[-3:]:
         assert cli(*shlex.split(line)[1:]).code == 0
     for (config, place, folder, _), member in zip(asked, members[:3] + members[-3:], strict=True):

@@ -337,7 +337,7 @@ def test_settings_say_what_differs_and_what_does_not(two_methods: Path) -> None:
 def configuration_of(monkeypatch: pytest.MonkeyPatch, cli: Cli, text: str) -> dict[str, Any]:
     """What `fedwmsam run` makes of the words of a command."""
     found: list[RunConfig] = []
-    monkeypatch.setattr("fedwmsam.cli.start", lambda config, *_: found.append(config))
+    monkeypatch.setattr("fedwmsam.commands.run.start", lambda config, *_: found.append(config))
     name, *arguments = shlex.split(text)
     outcome = cli(*arguments)
     assert name == "fedwmsam" and outcome.code == 0, outcome.err
@@ -433,7 +433,7 @@ def test_compare_writes_the_page(
     cli: Cli, two_methods: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quiet: bool
 ) -> None:
     folders = [two_methods / name for name in ("a0", "a1", "b0", "b1")]
-    monkeypatch.setattr("fedwmsam.comparison.command.compare", lambda *_: folders)
+    monkeypatch.setattr("fedwmsam.comparison.comparison.compare", lambda *_: folders)
     out = tmp_path / "page.html"
     words = ["--methods", "fedavg,fedwmsam", "--seeds", "2", "--baseline", "fedavg", "--out", tmp_path / "out"]
     done = cli("compare", *words, "--html", out, *(["--quiet"] if quiet else []))

@@ -22,6 +22,7 @@ from fedwmsam.analysis.surface import Surface
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.options import check, option
+from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import Task, calm_torch
 
@@ -91,8 +92,6 @@ def measure_flatness(
 
     The model itself is left as it is. What else can be wanted is in `Wanted`: eigenvalues, rho, seed …
     """
-    from fedwmsam.api import make_reader
-
     if (samples is not None and samples < 1) or batch_size < 1:
         raise InputError(f"samples and batch_size must be at least 1, not {samples} and {batch_size}.")
     known = Wanted(**wanted)

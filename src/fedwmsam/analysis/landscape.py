@@ -22,6 +22,7 @@ from fedwmsam.analysis.surface import Surface
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Slot
+from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import Task, calm_torch
 from fedwmsam.training.vectors import Vectors
@@ -167,8 +168,6 @@ def measure_landscape(
     points: int | None = None, reach: float = REACH, seed: int = 0,
 ) -> Landscape:  # fmt: skip
     """Of any module on any data, around it or from it to another one of the same shape."""
-    from fedwmsam.api import make_reader
-
     with calm_torch():
         task = Task(model, make_objective(loss))
         data = make_reader(task).samples((inputs, targets), "The data")

@@ -14,8 +14,8 @@ from fedwmsam.analysis.drift import Drift
 from fedwmsam.analysis.echo import carried_share, echo, in_order, trail_after
 from fedwmsam.analysis.watching import Clock, Sight, watching
 from fedwmsam.engine.folder import Record
+from fedwmsam.engine.observers import Watch
 from fedwmsam.engine.rounds import Federation, Job, State
-from fedwmsam.engine.run import Watch
 from fedwmsam.training.local import LocalResult
 from fedwmsam.training.vectors import Vectors
 

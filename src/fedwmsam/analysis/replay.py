@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from fedwmsam.api import make_federation
+from fedwmsam.assembly import make_federation
 from fedwmsam.config import RunConfig
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
 from fedwmsam.engine.folder import Record, RunFolder, existing, read_lines
 from fedwmsam.engine.memory import Memory
+from fedwmsam.engine.observers import Recorder, Watch
 from fedwmsam.engine.rounds import Diverged, Federation, State, run_round
-from fedwmsam.engine.run import Recorder, Watch, recalled_state
+from fedwmsam.engine.states import recalled_state, with_memory
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import load_config, prepare
 from fedwmsam.training.vectors import Vectors
@@ -92,9 +93,7 @@ class Past:
         store, device = RunFolder(self.folder).store, self.federation.task.device
         store.check(found)
         memory = Memory(store, inf, device).stored(store.adopt([found])[0])
-        self.federation.task.load_frozen(found.bundles["frozen"])
-        server, buffers = (checkpoint.on(found.bundles[name], device) for name in ("server", "buffers"))
-        return State(found.notes["round"], server, buffers, memory)
+        return with_memory(self.federation, found, memory)
 
 
 @dataclass(frozen=True)

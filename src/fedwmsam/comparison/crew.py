@@ -7,7 +7,6 @@ stops after saving its last completed round; a run whose process died is tried a
 import contextlib
 import fcntl
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from typing import IO, Any
 
 from fedwmsam.comparison.grid import Member
 from fedwmsam.engine.folder import read_json, read_lines
+from fedwmsam.engine.nursery import environment
 from fedwmsam.errors import InputError
 
 TRIES = 2
@@ -105,8 +105,7 @@ class Hand:
         # A session of its own: Ctrl-C in the terminal is for the crew, which ends its processes itself.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fedwmsam.comparison.hand"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.messages, text=True, start_new_session=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            stderr=self.messages, text=True, start_new_session=True, env=environment(),
         )  # fmt: skip
         threading.Thread(target=self.listen, args=(self.process.stdout,), daemon=True).start()
 

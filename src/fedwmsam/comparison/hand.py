@@ -15,9 +15,10 @@ from typing import Any
 
 from fedwmsam.config import resolve
 from fedwmsam.engine.folder import Busy, RunFolder, is_run
-from fedwmsam.engine.run import Progress
+from fedwmsam.engine.observers import Progress
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import Experiment, prepare
+from fedwmsam.termination import heed_termination
 from fedwmsam.trackers import make_trackers
 
 CHANNEL = sys.stdout
@@ -27,17 +28,13 @@ PATIENCE = 60
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, interrupt)
+    heed_termination()
     sys.stdout = sys.stderr  # what a user's model prints must not get between the lines of news
     try:
         for order in orders():
             tell({"status": outcome(order)})
     except KeyboardInterrupt:
         sys.exit(130)
-
-
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def orders() -> Iterator[dict[str, Any]]:

@@ -6,7 +6,6 @@ the rows is held out for testing.
 """
 
 import csv
-import math
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 
 from fedwmsam.data.base import Array, Dataset, as_float, held_out, make_dataset, standardise
 from fedwmsam.errors import InputError
+from fedwmsam.options import number
 from fedwmsam.wording import unknown
 
 CLIENT = "client"
@@ -57,10 +57,7 @@ class _Table:
         return cell.strip()
 
     def _number(self, cell: str, line: int, name: str) -> float:
-        try:
-            value = float(cell)
-        except ValueError:
-            value = math.nan
+        value = number(cell)
         if not abs(value) <= LARGEST_NUMBER:
             raise InputError(
                 f"{self.path}, line {line}: the column {name!r} holds {_brief(cell)}, expected a finite number: "

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedwmsam import streams
 from fedwmsam.errors import InputError
+from fedwmsam.options import number
 from fedwmsam.training.task import Batch, Samples
 from fedwmsam.training.vectors import Vectors
 from fedwmsam.wording import unknown
@@ -155,11 +156,3 @@ def parse_corruption(text: str) -> Corruption:
         shape = f"{kind}:SHARE or {kind}:SHARE:SIZE with a size above 0" if sized else f"{kind}:SHARE"
         raise InputError(f"corrupt must be {shape} and a share between 0 and 1, such as {kind}:0.1, not {text!r}.")
     return Corruption(kind, values[0], values[1] if len(values) > 1 else SIZES[kind] or 1.0)
-
-
-def number(text: str) -> float:
-    """NaN for what is no number."""
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -143,11 +143,7 @@ class RunFolder:
         before = [self._whole(round) for round in checkpoint.rounds_in(self.checkpoints) if round < newest]
         whole = [*filter(None, before), found]
         self._kept = {kept.notes["round"]: slots for kept, slots in zip(whole, self.store.adopt(whole), strict=True)}
-        changes = memory.stored(self._kept[newest]).changing()
-        for name, row in found.bundles.items():  # checkpoints hold the rows themselves in runs begun before the store
-            if name.startswith("memory/"):
-                changes.put(int(name.removeprefix("memory/")), checkpoint.on(row, memory.device))
-        return changes.done()
+        return memory.stored(self._kept[newest])
 
     def _whole(self, round: int) -> Checkpoint | None:
         try:

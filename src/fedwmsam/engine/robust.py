@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Method
+from fedwmsam.options import number
 from fedwmsam.training.local import LocalResult
 from fedwmsam.training.vectors import Vectors
 from fedwmsam.wording import unknown
@@ -47,10 +48,7 @@ def parse_rule(text: str) -> Rule:
     kind, colon, value = text.partition(":")
     if kind not in RULES:
         raise InputError(unknown("aggregation", kind, RULES))
-    try:
-        given = float(value) if colon else None
-    except ValueError:
-        given = math.nan
+    given = number(value) if colon else None
     if kind in ("mean", "median") and not colon:
         return Rule(kind)
     if kind == "norm_bound" and (given is None or 0 < given < math.inf):

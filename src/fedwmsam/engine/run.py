@@ -1,25 +1,20 @@
-"""A run: rounds until done, evaluated, recorded, checkpointed, resumable."""
+"""A run: rounds until done, each evaluated, recorded and at times saved."""
 
 import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field
 
-import torch
-
-from fedwmsam.engine import checkpoint
-from fedwmsam.engine.checkpoint import Checkpoint, on
-from fedwmsam.engine.folder import Record, RunFolder, finite, finite_only, read_lines
+from fedwmsam.engine.folder import Record, RunFolder
 from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.rounds import Diverged, Federation, Job, State, first_state, run_round
+from fedwmsam.engine.observers import Callback, Observer, Progress, Recorder, Watch
+from fedwmsam.engine.rounds import Diverged, Federation, State, first_state, run_round
+from fedwmsam.engine.saving import checkpoint_of, write_results
+from fedwmsam.engine.scoring import Best, Breakdown, best_of, scores
+from fedwmsam.engine.states import kept_state
 from fedwmsam.engine.store import Store
 from fedwmsam.engine.workers import Pool
-from fedwmsam.errors import InputError
-from fedwmsam.training.local import LocalResult
-from fedwmsam.training.objectives import measure
 from fedwmsam.training.task import Samples
 from fedwmsam.training.vectors import Vectors
 
@@ -40,100 +35,6 @@ class Plan:
     """Megabytes of RAM for clients' rows; the others are on disk."""
     keep_states: int | None = None
     """Rounds from one kept state to the next."""
-
-
-@dataclass(frozen=True)
-class Best:
-    """The model that scored best on the validation data."""
-
-    round: int
-    score: float
-    w: torch.Tensor
-    buffers: Vectors
-
-
-class Progress:
-    """What a callback sees after each round."""
-
-    def __init__(self, run: "Run", record: Record) -> None:
-        self._run, self.record = run, record
-
-    @property
-    def history(self) -> list[Record]:
-        return self._run.history
-
-    @property
-    def config(self) -> Record:
-        """The settings, as config.toml holds them."""
-        return self._run.config
-
-    @property
-    def folder(self) -> Path | None:
-        return self._run.folder.path if self._run.folder else None
-
-    @property
-    def summary(self) -> Record:
-        """Status, rounds and best round as they are now."""
-        return self._run.summary()
-
-    def state_dict(self) -> Vectors:
-        """A copy of the global model as it is now."""
-        return self._run.model()
-
-    def stop(self, reason: str = "stopped by a callback") -> None:
-        """End the run after this round."""
-        self._run.status = reason
-
-
-Callback = Callable[[Progress], object]
-
-
-class Breakdown(Protocol):
-    """Whom a model serves, told from its outputs for the test data and their targets."""
-
-    def columns(self, outputs: torch.Tensor, targets: torch.Tensor) -> Record:
-        """Further columns of the metrics, such as the worst client's accuracy."""
-
-    def by_client(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The accuracy of every client, NaN for one that has none."""
-
-
-class Watch:
-    """One round as it is looked at: this one sees nothing."""
-
-    seconds = 0.0
-    """What looking took; it is no part of the training."""
-
-    def __init__(self, federation: Federation) -> None:
-        self.federation = federation
-        """What the round is run with; a watch may train the cohort in its own way, with the same numbers."""
-
-    def observe(self, job: Job, result: LocalResult) -> None:
-        """A client has answered."""
-
-    def finish(self, after: State) -> tuple[Record, Vectors]:
-        """The round's line in recordings.jsonl, if any, and what the next rounds need to know of this one."""
-        return {}, {}
-
-
-class Recorder(Protocol):
-    def watch(self, federation: Federation, state: State, trail: Vectors) -> Watch:
-        """For the round after `state`; the trail is what the watches of the rounds before have left."""
-        ...
-
-
-@runtime_checkable
-class Observer(Protocol):
-    """A callback that is also told when a run begins, before anything is trained, and when it ends, however it ends.
-
-    It is called once the round is recorded, after all other callbacks: its record is the line of metrics.jsonl.
-    """
-
-    def start(self, progress: Progress) -> object: ...
-
-    def __call__(self, progress: Progress) -> object: ...
-
-    def finish(self, progress: Progress) -> object: ...
 
 
 @dataclass
@@ -211,7 +112,7 @@ class Run:
                 self.folder.complete("metrics.jsonl", self.history[: self.state.round])
                 self.save()
         if self.folder:
-            self.write_results(self.folder)
+            write_results(self, self.folder)
 
     def one_round(self) -> None:
         start, cpu = time.perf_counter(), self.cpu_seconds()
@@ -232,7 +133,6 @@ class Run:
         due = state.round % self.plan.evaluate_every == 0 or state.round == self.plan.rounds
         record |= self.further(state, due) if self.further else {}
         record |= self.evaluate(state, record) if due else {}
-        self.keep_best(state, record)
         self.history.append(record)
         self.state, self.trail = state, trail
         try:
@@ -243,7 +143,6 @@ class Run:
         finally:  # also when a callback fails: the round is done
             if self.status != "running" and not due:
                 record |= self.evaluate(state, record)
-                self.keep_best(state, record)
             seconds = {
                 "train_seconds": trained - start - watch.seconds, "evaluate_seconds": time.perf_counter() - trained,
                 **({"record_seconds": watch.seconds} if self.recorder else {}),
@@ -274,26 +173,11 @@ class Run:
                 self.folder.append("recordings.jsonl", line)
 
     def evaluate(self, state: State, columns: Record) -> Record:
-        """Test metrics under their own names, validation metrics as validation_…; what is not finite is None."""
-        task, w = self.federation.task, state.server["w"]
-        taken = [name for name in task.objective.metrics if name in columns]
-        if taken:
-            raise InputError(f"A metric cannot be called {taken[0]!r}: the run has a column of that name.")
-        record: Record = {}
-        if self.validation is not None:
-            values = task.evaluate(w, state.buffers, self.validation)
-            record |= {f"validation_{name}": value for name, value in values.items()}
-        if self.test is not None:
-            outputs, targets = task.outputs_of(w, state.buffers, self.test)
-            record |= measure(task.objective, outputs, targets)
-            record |= self.breakdown.columns(outputs, targets) if self.breakdown else {}
-        return finite_only(record)
-
-    def keep_best(self, state: State, record: Record) -> None:
-        objective = self.federation.task.objective
-        score = record.get(f"validation_{objective.monitor}")
-        if score is not None and objective.better(score, self.best.score if self.best else None):
-            self.best = Best(state.round, score, state.server["w"], state.buffers)
+        """The scores of a round's model, which may be the best so far; `columns` are what the round has already."""
+        task = self.federation.task
+        record = scores(task, state, self.test, self.validation, self.breakdown, columns)
+        self.best = best_of(self.best, state, columns | record, task.objective)
+        return record
 
     def decide(self, record: Record) -> None:
         """Stop early? The target is judged on the validation data if there are any, else on the test data."""
@@ -320,52 +204,7 @@ class Run:
 
     def save(self) -> None:
         assert self.folder
-        bundles = {"server": self.state.server, "buffers": self.state.buffers, "frozen": self.federation.task.frozen()}
-        bundles |= {"trail": self.trail} if self.trail else {}
-        notes: dict[str, Any] = {"round": self.state.round, "method": self.federation.method.name}
-        if self.federation.privacy:
-            notes["dp_noise"] = self.federation.privacy.noise
-        if self.best:
-            bundles |= {"best": {"w": self.best.w}, "best buffers": self.best.buffers}
-            notes |= {"best_round": self.best.round, "best_score": self.best.score}
-        self.folder.save(Checkpoint(bundles, notes), self.state.memory)
-        self.saved_round = self.state.round
-
-    def restore(self) -> None:
-        """Go on from the folder's newest whole checkpoint, or from the start if there is none."""
-        assert self.folder
-        memory = replace(self.state.memory, store=self.folder.store)
-        self.state = replace(self.state, memory=memory)
-        found = self.folder.newest()
-        if found is None:
-            return
-        bundles, notes = found.bundles, found.notes
-        ours, theirs = self.state.server, bundles["server"]
-        if notes["method"] != self.federation.method.name or {k: v.shape for k, v in ours.items()} != {
-            k: v.shape for k, v in theirs.items()
-        }:
-            raise InputError(
-                f"The checkpoint in {self.folder.path} belongs to another method or model; it cannot go on."
-            )
-        if self.plan.rounds < notes["round"]:
-            raise InputError(
-                f"{self.folder.path} has done {notes['round']} rounds already; {self.plan.rounds} is less."
-            )
-        if self.federation.privacy and notes.get("dp_noise") != self.federation.privacy.noise:
-            raise InputError(
-                f"{self.folder.path} was begun with noise {notes.get('dp_noise')}; for so many rounds dp_epsilon asks "
-                f"for {self.federation.privacy.noise}. Go on with the same number of rounds."
-            )
-        self.federation.task.load_frozen(bundles["frozen"])
-        device, memory = self.federation.task.device, self.folder.recall(found, memory)
-        self.state = State(notes["round"], on(theirs, device), on(bundles["buffers"], device), memory)
-        if "best" in bundles:
-            w, buffers = bundles["best"]["w"].to(device), on(bundles["best buffers"], device)
-            self.best = Best(notes["best_round"], notes["best_score"], w, buffers)
-        self.history = read_lines(self.folder.path / "metrics.jsonl")
-        self.timings = read_lines(self.folder.path / "timings.jsonl")
-        self.recordings = read_lines(self.folder.path / "recordings.jsonl")
-        self.trail = on(bundles.get("trail", {}), device)
+        self.folder.save(checkpoint_of(self), self.state.memory)
         self.saved_round = self.state.round
 
     def close(self) -> None:
@@ -373,41 +212,6 @@ class Run:
         if self.folder:
             self.folder.close()
 
-    def write_results(self, folder: RunFolder) -> None:
-        checkpoint.write_tensors(folder.path / "model.safetensors", self.model())
-        best = self.best_model()
-        if best is not None:
-            checkpoint.write_tensors(folder.path / "best.safetensors", best)
-        if self.breakdown and self.test is not None:
-            folder.write_json("clients.json", self.client_accuracies(self.breakdown, self.test))
-        last = self.history[-1] if self.history else {}
-        folder.write_json("summary.json", self.summary() | {f"last_{k}": v for k, v in last.items() if k != "round"})
-
     def summary(self) -> Record:
         best_round = self.best.round if self.best else None
         return {"status": self.status, "rounds": self.state.round, "best_round": best_round}
-
-    def client_accuracies(self, breakdown: Breakdown, test: Samples) -> Record:
-        """Of the last model. A pass of its own: a run resumed after its last round has no outputs to reuse."""
-        outputs, targets = self.federation.task.outputs_of(self.state.server["w"], self.state.buffers, test)
-        accuracies = breakdown.by_client(outputs, targets).tolist()
-        return {"round": self.state.round, "accuracy": [finite(accuracy) for accuracy in accuracies]}
-
-
-def kept_state(federation: Federation, state: State) -> Checkpoint:
-    """All that the next round reads: the server's state and the memory of the clients that will take part."""
-    cohort = federation.schedule.cohort(state.round)
-    rows = {f"memory/{client}": state.memory[client] for client in cohort if client in state.memory}
-    bundles = {"server": state.server, "buffers": state.buffers, "frozen": federation.task.frozen()}
-    return Checkpoint(bundles | rows, {"round": state.round, "method": federation.method.name})
-
-
-def recalled_state(federation: Federation, kept: Checkpoint) -> State:
-    """The state before a round, from what `kept_state` kept of it: `run_round` then repeats the round exactly."""
-    device, changes = federation.task.device, Memory(device=federation.task.device).changing()
-    federation.task.load_frozen(kept.bundles["frozen"])
-    for name, row in kept.bundles.items():
-        if name.startswith("memory/"):
-            changes.put(int(name.removeprefix("memory/")), on(row, device))
-    server, buffers = on(kept.bundles["server"], device), on(kept.bundles["buffers"], device)
-    return State(kept.notes["round"], server, buffers, changes.done())

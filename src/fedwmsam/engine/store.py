@@ -133,7 +133,7 @@ class Store:
 
     def check(self, found: Checkpoint) -> None:
         """Raises Damaged unless every row that the checkpoint names is as it was written."""
-        self.layout = Layout.noted(found.notes.get("memory", {}))
+        self.layout = Layout.noted(found.notes["memory"])
         for client, number, digest in index_of(found):
             self.opened()  # a file that may not be read is no damaged one
             try:
@@ -200,8 +200,6 @@ def read_whole(file: FileIO, part: memoryview) -> None:
 
 def index_of(found: Checkpoint) -> list[tuple[int, int, bytes]]:
     """Client, slot and digest of each row that a checkpoint names."""
-    if "memory" not in found.bundles:
-        return []
     index = found.bundles["memory"]
     digests = index["digests"].numpy().view(f"V{DIGEST}").tolist()
     return list(zip(index["clients"].tolist(), index["slots"].tolist(), digests, strict=True))

@@ -7,10 +7,13 @@ from fedwmsam.errors import InputError
 if TYPE_CHECKING:
     from fedwmsam.flower.arguments import from_run_config
     from fedwmsam.flower.client import make_client_app
-    from fedwmsam.flower.strategy import FlowerStrategy, TooFew
+    from fedwmsam.flower.strategy import FlowerStrategy
+    from fedwmsam.flower.training import TooFew
 
 __all__ = ["FlowerStrategy", "TooFew", "from_run_config", "make_client_app"]
-_HOMES = {"make_client_app": "client", "from_run_config": "arguments"}
+_HOMES = {
+    "FlowerStrategy": "strategy", "TooFew": "training", "make_client_app": "client", "from_run_config": "arguments",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
@@ -20,7 +23,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'fedwmsam.flower' has no attribute {name!r}")
     try:
-        home = importlib.import_module(f"fedwmsam.flower.{_HOMES.get(name, 'strategy')}")
+        home = importlib.import_module(f"fedwmsam.flower.{_HOMES[name]}")
     except ModuleNotFoundError as error:
         if error.name != "flwr":
             raise

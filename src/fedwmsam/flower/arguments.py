@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from fedwmsam.config import Settings
@@ -42,17 +41,6 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
         if name not in known and name not in REFUSED:
             raise InputError(unknown("setting", name, known))
     return Settings(**{"checkpoint_every": 1} | dict(given))
-
-
-def absolute(folder: str | Path | None) -> Path | None:
-    if not folder:
-        return None
-    path = Path(folder).expanduser()
-    if not path.is_absolute():
-        raise InputError(
-            f"run_folder {str(folder)!r} must be an absolute path: Flower moves apps to a place of its own."
-        )
-    return path
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:

@@ -12,13 +12,13 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedwmsam import streams
-from fedwmsam.api import make_reader
 from fedwmsam.data.clients import Collate
 from fedwmsam.engine.rounds import Federation, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.evaluation import SIZE
 from fedwmsam.flower.wire import Terms, WireError
+from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
 

@@ -7,9 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from fedwmsam.analysis.statistics import Spread, mean_spread
+from fedwmsam.experiment import load_config, prepare
 from fedwmsam.report.sheets import NOTHING, amount, spread_cell
 from fedwmsam.report.tables import ACCURACY as ACCURACY_GOAL
 from fedwmsam.report.tables import Goal, Row
+from fedwmsam.result import Result
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,5 @@ def domain_accuracy(domain: str) -> Quantity:
 
 @cache
 def accuracy_by_client(run: Path) -> dict[str, float]:
-    from fedwmsam.experiment import load_config, prepare
-    from fedwmsam.result import Result
-
     found: dict[str, float] = prepare(load_config(run)).examine(Result.load(run).weights())["by_client"]
     return found

@@ -5,12 +5,12 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from fedwmsam.version import __version__
+
 PACKAGES = ("torch", "numpy", "scikit-learn")
 
 
 def environment() -> dict[str, str]:
-    from fedwmsam.version import __version__
-
     versions = {name: installed(name) for name in PACKAGES}
     return {
         "fedwmsam": __version__,

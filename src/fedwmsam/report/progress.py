@@ -47,14 +47,18 @@ class Board:
             self.last_line = time.monotonic()
             self.console.print(self.summary())
 
+    def rounds(self) -> tuple[int, int]:
+        """Done, and in all."""
+        return sum(t.rounds if t.is_over else t.done for t in self.tasks), sum(t.rounds for t in self.tasks)
+
     def summary(self) -> str:
-        done, total = sum(t.rounds if t.is_over else t.done for t in self.tasks), sum(t.rounds for t in self.tasks)
+        done, total = self.rounds()
         over, left = sum(t.is_over for t in self.tasks), seconds_left(self.tasks, self.jobs)
         ends = f", about {duration(left)} left" if left else ""
         return f"{over} of {len(self.tasks)} runs, {done:,} of {total:,} rounds{ends}"
 
     def picture(self) -> Group:
-        done, total = sum(t.rounds if t.is_over else t.done for t in self.tasks), sum(t.rounds for t in self.tasks)
+        done, total = self.rounds()
         table = Table.grid(padding=(0, 2))
         for task in self.tasks:
             if task.status == "running":

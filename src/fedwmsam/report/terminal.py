@@ -16,7 +16,7 @@ from rich.table import Column, Table
 from fedwmsam.config import Settings
 from fedwmsam.engine.estimate import Estimate
 from fedwmsam.engine.folder import Record
-from fedwmsam.engine.run import Progress as RoundProgress
+from fedwmsam.engine.observers import Progress as RoundProgress
 from fedwmsam.methods import METHODS, method_class
 from fedwmsam.options import limits
 from fedwmsam.presets import BY_METHOD, COMMON, preset_values

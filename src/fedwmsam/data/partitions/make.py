@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from fedwmsam.data.partitions.dealing import Data, Dealt, Rule
 from fedwmsam.data.partitions.partition import Labels, Partition
-from fedwmsam.data.partitions.syntax import Field, Kind, is_positive, is_whole, number, parse, syntax
+from fedwmsam.data.partitions.syntax import Field, Kind, is_positive, is_whole, parse, syntax
 from fedwmsam.data.partitions.with_priors import EXHAUSTED, deal_dirichlet, deal_pathological
 from fedwmsam.data.partitions.without_priors import (
     deal_dirichlet_class,
@@ -19,6 +19,7 @@ from fedwmsam.data.partitions.without_priors import (
     deal_shards,
 )
 from fedwmsam.errors import InputError
+from fedwmsam.options import number
 from fedwmsam.streams import generator
 
 _BETA = Field("BETA", "a number above 0", "0.1", is_positive)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from fedwmsam.data.partitions.dealing import Data, Dealt, Rule
 from fedwmsam.errors import InputError
+from fedwmsam.options import number
 from fedwmsam.wording import unknown
 
 
@@ -73,10 +74,3 @@ def is_positive(text: str) -> bool:
 
 def is_whole(text: str) -> bool:
     return text.isdecimal() and 1 <= number(text) < 1e9
-
-
-def number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan

@@ -1,7 +1,6 @@
 """What `fedwmsam compare` does once its settings are read: pilot, runs, and where everything is."""
 
 import json
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,16 +44,11 @@ class Comparison:
             raise InputError(f"No run succeeded; {self.out / 'messages.log'} has what they printed.")
 
 
-def interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def compare(
     grid: Grid, out: Path, jobs: int, pilot: Axes, pilot_rounds: int | None, console: Console,
     quiet: bool,
 ) -> list[Path]:  # fmt: skip
     """Carry out the grid's runs below `out` and return their folders."""
-    signal.signal(signal.SIGTERM, interrupt)
     grid.members()  # a mistake is better found before the pilot than after it
     with only_one(out):
         if pilot:

@@ -1,25 +1,25 @@
 """`fedwmsam analyse`: what a run's models are like. Each command reads its options; what it does lives elsewhere."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedwmsam.commands import output
+from fedwmsam.commands.options import FormatOption, MarkdownOption, QuietOption, RunArgument, RunsArgument
 from fedwmsam.errors import InputError
 from fedwmsam.pictures import Picture
 
 if TYPE_CHECKING:
     from fedwmsam.analysis.saved import SavedRun
-
-# The commands import what they need when they run, so that `--help` does not wait for PyTorch.
+    from fedwmsam.report.sheets import Sheet
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="See why a run went as it did: flatness, landscapes, embeddings, dynamics, theory.",
 )
-RunsArgument = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")]
 RoundsOption = Annotated[str, typer.Option(help="last, all, or rounds the run kept, such as 10,100.")]
 SamplesOption = Annotated[str, typer.Option(help="Training samples, of all clients and of each: a number or all.")]
 ClientsOption = Annotated[str, typer.Option(help="Single clients: a number, 0 or all.")]
@@ -28,8 +28,6 @@ BatchOption = Annotated[int, typer.Option(min=1, help="Samples at a time; change
 OutOption = Annotated[
     Path | None, typer.Option(help="Folder for results, one below for each run.", show_default="RUN/analysis")
 ]
-FormatOption = Annotated[Picture, typer.Option(help="Of the pictures.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 @app.command()
@@ -84,7 +82,7 @@ def flatness(
 
 @app.command()
 def landscape(
-    run: Annotated[Path, typer.Argument(help="The run's folder.")],
+    run: RunArgument,
     to: Annotated[Path | None, typer.Option(help="Another run: follow the line to its last model.")] = None,
     plane: Annotated[bool, typer.Option("--plane", help="A plane instead of a line.")] = False,
     round: Annotated[str, typer.Option(help="last, or a round the run kept.")] = "last",
@@ -180,7 +178,7 @@ def dynamics(
     again: Annotated[bool, typer.Option("--again", help="Also runs that have been analysed before.")] = False,
     plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
     format: FormatOption = Picture.PNG,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
+    markdown: MarkdownOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Alignment of perturbations, momentum echo and client drift, from recordings and kept states.
@@ -190,9 +188,11 @@ def dynamics(
     - `fedwmsam analyse dynamics comparison`
     - `fedwmsam analyse dynamics runs/mine --states 50 --plots figures`
     """
-    from fedwmsam.analysis.dynamics_command import analyse_dynamics
+    from fedwmsam.analysis.run_dynamics import run_dynamics
 
-    analyse_dynamics(runs, states, sample, again, plots, format.value, markdown, quiet)
+    picture = None if plots is None else (plots, format.value)
+    sheets, written = run_dynamics(runs, states, sample, again, picture, teller(quiet))
+    present(sheets, written, markdown, quiet)
 
 
 @app.command()
@@ -210,7 +210,7 @@ def theory(
     steps: Annotated[int, typer.Option(help="K, local steps.")] = 60,
     rounds: Annotated[int, typer.Option(help="R.")] = 500,
     clients: Annotated[int, typer.Option(help="N.")] = 100,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
+    markdown: MarkdownOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """The paper's bound, tables and lemmas; with a run its constants, and which conditions of the theorem hold.
@@ -220,21 +220,21 @@ def theory(
     - `fedwmsam analyse theory --smoothness 50 --rounds 1000`
     - `fedwmsam analyse theory comparison/fedwmsam-seed0-a8c4ceb8`
     """
-    from fedwmsam.analysis.dynamics_command import analyse_theory
+    from fedwmsam.analysis.run_dynamics import run_theory
     from fedwmsam.analysis.theory import Setting
 
     setting = Setting(smoothness, gap, sigma, rho, cohort, steps, rounds, clients)
-    analyse_theory(runs or [], states, sample, setting, markdown, quiet)
+    sheets, written = run_theory(runs or [], states, sample, setting, teller(quiet))
+    present(sheets, written, markdown, quiet)
 
 
 class Work:
     """Runs to look at one after the other, where their results go, and what is shown at the end."""
 
     def __init__(self, runs: list[Path], out: Path | None, format: Picture, quiet: bool) -> None:
-        from fedwmsam import cli
         from fedwmsam.report.runs import find_runs
 
-        self.console, self.format, self.quiet = cli.console, format.value, quiet
+        self.format, self.quiet = format.value, quiet
         self.paths = [run.path for run in find_runs(runs)[0]]
         names = [path.name for path in self.paths]
         if out is not None and len(set(names)) < len(names):
@@ -247,7 +247,7 @@ class Work:
         from fedwmsam.analysis.saved import SavedRun
         from fedwmsam.report.waiting import Waiting
 
-        with Waiting(self.console, self.quiet) as waiting:
+        with Waiting(output.console, self.quiet) as waiting:
             for path, place in zip(self.paths, self.places, strict=True):
                 yield SavedRun(path), place, lambda what, name=path.name: waiting.say(f"{name}: {what}")
 
@@ -257,13 +257,25 @@ class Work:
         if pictures:
             self.written += draw_pictures(pictures, place, self.format)
 
-    def show(self, sheets: list[Any]) -> None:
-        from fedwmsam.report.terminal import show_sheets
-
+    def show(self, sheets: "list[Sheet]") -> None:
         if not self.quiet:
-            show_sheets(self.console, sheets)
-            for path in self.written:
-                self.console.print(f"Written: {path}", soft_wrap=True)
+            output.show(sheets)
+            output.say_written(self.written)
+
+
+def teller(quiet: bool) -> Callable[[str], None]:
+    return (lambda text: None) if quiet else output.say
+
+
+def present(sheets: "list[Sheet]", written: list[Path], markdown: Path | None, quiet: bool) -> None:
+    from fedwmsam.report.formats import markdown_text, write
+
+    if markdown is not None:
+        write(markdown, markdown_text(sheets))
+        written.append(markdown)
+    if not quiet:
+        output.show(sheets)
+        output.say_written(written)
 
 
 def number(name: str, text: str, least: int) -> int | None:

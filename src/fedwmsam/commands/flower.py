@@ -5,12 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-# The commands import what they need when they run, so that `--help` does not wait for PyTorch or Flower.
+from fedwmsam.commands.output import say, say_written
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Train across machines, on Flower.")
-console = Console(markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -21,9 +19,8 @@ def new(folder: Annotated[Path, typer.Argument(help="Folder of the app; must not
     """
     from fedwmsam.flower.new import new_app
 
-    for path in new_app(folder):
-        console.print(f"Written: {path}")
-    console.print(f"How to run it: {folder / 'README.md'}")
+    say_written(new_app(folder))
+    say(f"How to run it: {folder / 'README.md'}")
 
 
 @app.command()
@@ -41,10 +38,9 @@ def keys(
     from fedwmsam.flower.keys import make_keys
 
     written = make_keys(folder, host, nodes)
-    for path in written:
-        console.print(f"Written: {path}")
+    say_written(written)
     if not written:
-        console.print(f"Everything is in {folder} already.")
+        say(f"Everything is in {folder} already.")
 
 
 @app.command()
@@ -71,9 +67,8 @@ def check(
 
     worst = False
     for finding in examine(folder, superlink, node_config, key, simulation):
-        console.print(
-            f"{finding.grade:<7} {finding.text}", style={"ERROR": "red", "warning": "yellow"}.get(finding.grade)
-        )
+        style = {"ERROR": "red", "warning": "yellow"}.get(finding.grade)
+        say(f"{finding.grade:<7} {finding.text}", style)
         worst |= finding.grade == "ERROR"
     if worst:
         sys.exit(1)

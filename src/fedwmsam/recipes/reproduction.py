@@ -1,13 +1,12 @@
 """What `fedwmsam reproduce` does: the checklist, a plan's runs, its tables and pictures."""
 
 import shlex
-import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from fedwmsam.comparison.command import Comparison, interrupt
+from fedwmsam.comparison.comparison import Comparison
 from fedwmsam.comparison.crew import only_one
 from fedwmsam.comparison.grid import Member, Values
 from fedwmsam.data.image_folder import COLLECTIONS, find_collection
@@ -113,7 +112,6 @@ def commands(plan: Plan, out: Path) -> Iterator[str]:
 def carry_out(plan: Plan, out: Path, jobs: int, console: Console, quiet: bool) -> bool:
     """Run what is not done; False if some runs failed."""
     members = plan.members()
-    signal.signal(signal.SIGTERM, interrupt)
     with only_one(runs_of(out)):
         if len(done(members, out)) < len(members):
             # Before any run: if data are missing, theirs is the message to show, once.

@@ -1,43 +1,43 @@
-"""What `fedwmsam analyse dynamics` and `fedwmsam analyse theory` do."""
+"""Dynamics and theory of saved runs: measured, written beside the runs, and laid out as tables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from fedwmsam.analysis import dynamics, estimates
 from fedwmsam.analysis.results import load_analysis, save_analysis
 from fedwmsam.analysis.theory import Setting
-from fedwmsam.cli import console
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.report import dynamics as tables
-from fedwmsam.report.formats import markdown_text, write
 from fedwmsam.report.plots import draw_pictures
 from fedwmsam.report.runs import Run, State, find_runs
 from fedwmsam.report.sheets import Sheet
-from fedwmsam.report.terminal import show_sheets
 from fedwmsam.report.theory import general_sheets, run_sheets
 
 
-def analyse_dynamics(
-    places: Sequence[Path], states: int, sample: int, again: bool, plots: Path | None, format: str,
-    markdown: Path | None, quiet: bool,
-) -> None:  # fmt: skip
-    """One run after the other, each written when it is done; a run that went on since is analysed again."""
+def run_dynamics(
+    places: Sequence[Path], states: int, sample: int, again: bool, plots: tuple[Path, str] | None,
+    say: Callable[[str], None],
+) -> tuple[list[Sheet], list[Path]]:  # fmt: skip
+    """One run after the other, each written when it is done; a run that went on since is analysed again.
+
+    `plots` are a folder for pictures and their format. Returns the tables and what was written.
+    """
     runs, care = readable(places), replace(dynamics.THOROUGH, sample=sample)
     written = []
     for run in runs:
         before = load_analysis(run.path, dynamics.FILE)
         if again or before is None or before["rounds"] != len(run.rows):
-            say(quiet, f"Replaying {run.path} …")
+            say(f"Replaying {run.path} …")
             found = dynamics.dynamics(run.path, states, care)
             written.append(save_analysis(run.path, dynamics.FILE, found))
             for remark in remarks(found):
-                say(quiet, f"- {remark}")
+                say(f"- {remark}")
     groups = tables.groups_of(runs)
     if plots is not None:
-        written += draw_pictures(tables.pictures(groups), plots, format)
-    present(tables.sheets(groups), written, markdown, quiet)
+        written += draw_pictures(tables.pictures(groups), *plots)
+    return tables.sheets(groups), written
 
 
 def remarks(found: Record) -> list[str]:
@@ -53,16 +53,16 @@ def remarks(found: Record) -> list[str]:
     return notes
 
 
-def analyse_theory(
-    places: Sequence[Path], states: int, sample: int, setting: Setting, markdown: Path | None, quiet: bool
-) -> None:
+def run_theory(
+    places: Sequence[Path], states: int, sample: int, setting: Setting, say: Callable[[str], None]
+) -> tuple[list[Sheet], list[Path]]:
     sheets, written = [] if places else general_sheets(setting), []
     for run in readable(places) if places else []:
-        say(quiet, f"Measuring {run.path} …")
+        say(f"Measuring {run.path} …")
         found = estimates.theory(run.path, states, sample)
         written.append(save_analysis(run.path, estimates.FILE, found))
         sheets += run_sheets(run.path.name, found)
-    present(sheets, written, markdown, quiet)
+    return sheets, written
 
 
 def readable(places: Sequence[Path]) -> list[Run]:
@@ -71,18 +71,3 @@ def readable(places: Sequence[Path]) -> list[Run]:
     if not runs:
         raise InputError(f"No run in {', '.join(map(str, places))} has done a round that can be read.")
     return runs
-
-
-def present(sheets: Sequence[Sheet], written: list[Path], markdown: Path | None, quiet: bool) -> None:
-    if markdown is not None:
-        write(markdown, markdown_text(sheets))
-        written.append(markdown)
-    if not quiet:
-        show_sheets(console, sheets)
-    for path in written:
-        say(quiet, f"Written: {path}")
-
-
-def say(quiet: bool, text: str) -> None:
-    if not quiet:
-        console.print(text, soft_wrap=True)

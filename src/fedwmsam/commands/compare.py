@@ -1,0 +1,120 @@
+"""`fedwmsam compare`: several methods, settings and seeds."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedwmsam import toml
+from fedwmsam.commands import output
+from fedwmsam.commands.execution import resumable
+from fedwmsam.commands.options import (
+    AggregationOption,
+    CorruptOption,
+    DataDirOption,
+    DatasetOption,
+    DeadlineOption,
+    DecayOption,
+    DropoutOption,
+    HtmlOption,
+    JobsOption,
+    ModelOption,
+    PartitionOption,
+    PresetOption,
+    QuietOption,
+    RoundsOption,
+    SetOption,
+    StragglersOption,
+    TrackOption,
+    given_settings,
+)
+from fedwmsam.commands.output import say, say_written, show
+
+
+def compare(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file of settings, methods, seeds, grid …")] = None,
+    methods: Annotated[str | None, typer.Option(help="Methods, such as fedavg,fedcm,fedwmsam.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="How many, or which: 3, or 0,7,8.", show_default="1")] = None,
+    grid: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=A,B", help="Vary a setting or option; repeatable.")
+    ] = None,
+    pilot: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=A,B", help="Choose an option's value on validation data first.")
+    ] = None,
+    pilot_rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a pilot run.", show_default="all")] = None,
+    dataset: DatasetOption = None,
+    model: ModelOption = None,
+    partition: PartitionOption = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
+    rounds: RoundsOption = None,
+    preset: PresetOption = None,
+    weight_decay_mode: DecayOption = None,
+    aggregation: AggregationOption = None,
+    dropout: DropoutOption = None,
+    stragglers: StragglersOption = None,
+    deadline: DeadlineOption = None,
+    corrupt: CorruptOption = None,
+    keep_states: Annotated[
+        bool, typer.Option("--keep-states", help="Keep the state before every tenth round, for later analysis.")
+    ] = False,
+    data_dir: DataDirOption = None,
+    track: TrackOption = None,
+    set_: SetOption = None,
+    out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
+    jobs: JobsOption = "auto",
+    baseline: Annotated[str | None, typer.Option(help="Row that the others are compared with.")] = None,
+    html: HtmlOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Run several methods on the same clients, batches and initial weights, over several seeds.
+
+    Interrupted, killed or extended, the same command goes on: finished runs are not repeated.
+
+    Examples:
+
+    - `fedwmsam compare --methods fedavg,fedcm,fedwmsam --seeds 3`
+    - `fedwmsam compare --methods fedwmsam --grid rho=0.005,0.01,0.05 --grid alpha=0.1,0.5`
+    - `fedwmsam compare --methods fedsam,fedwmsam --pilot rho=0.005,0.01,0.05 --seeds 3`
+    - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid aggregation=mean,median,trimmed:0.2`
+    - `fedwmsam compare table1.toml --jobs 2`
+    """
+    given = given_settings(locals(), apart=(
+        "config", "grid", "pilot", "pilot_rounds", "keep_states", "set_", "out", "jobs", "baseline", "html", "quiet",
+    ))  # fmt: skip
+    from fedwmsam.comparison.comparison import compare as carry_out
+    from fedwmsam.comparison.grid import check_axes, check_baseline, make_grid, read_axes, read_settings
+    from fedwmsam.config import parse_workers
+    from fedwmsam.engine.folder import is_run
+
+    file = toml.load(config) if config else {}
+    given |= ({"keep_states": 10} if keep_states else {}) | read_settings(set_ or [], file | given)
+    if grid:
+        given["grid"] = read_axes(grid, file | given)
+    plan, trial = make_grid(file, given), read_axes(pilot or [], file | given)
+    check_axes(plan, trial)
+    if baseline is not None:
+        check_baseline(plan, baseline)
+    with resumable("Stopped; the same command goes on from the last completed rounds."):
+        folders = carry_out(plan, out, parse_workers(jobs), trial, pilot_rounds, output.console, quiet)
+    if html is not None or not quiet:
+        show_comparison([folder for folder in folders if is_run(folder)], baseline, html, quiet)
+    if not quiet:
+        say(f"Runs: {out}; more with: fedwmsam report {out} --help")
+    if not all((folder / "summary.json").exists() for folder in folders):
+        sys.exit(1)
+
+
+def show_comparison(folders: list[Path], baseline: str | None, html: Path | None, quiet: bool) -> None:
+    from fedwmsam.report.page import write_page
+    from fedwmsam.report.runs import find_runs
+    from fedwmsam.report.sheets import sheets
+    from fedwmsam.report.tables import ACCURACY, summarise
+
+    comparison = summarise(find_runs(folders)[0], ACCURACY, baseline)
+    if not quiet:
+        show(sheets(comparison))
+    if html is not None:
+        write_page(html, comparison)
+        if not quiet:
+            say_written([html])

@@ -1,0 +1,29 @@
+"""`fedwmsam evaluate`: whom a model serves."""
+
+from typing import Annotated
+
+import typer
+
+from fedwmsam.commands import output
+from fedwmsam.commands.options import RunArgument
+
+
+def evaluate(
+    run: RunArgument,
+    best: Annotated[bool, typer.Option("--best", help="The best-by-validation model instead of the last.")] = False,
+    fine_tune: Annotated[int, typer.Option(min=0, help="Epochs each client first trains its copy.")] = 0,
+    lr: Annotated[float, typer.Option(min=0, help="Step size of the fine-tuning.")] = 0.01,
+) -> None:
+    """Say whom a run's model serves: accuracy by class, by client or domain, and for the worst-off.
+
+    Examples:
+
+    - `fedwmsam evaluate runs/fedwmsam-digits-dirichlet0.1-seed0`
+    - `fedwmsam evaluate runs/fedwmsam-digits-dirichlet0.1-seed0 --fine-tune 1`
+    """
+    from fedwmsam.experiment import load_config, prepare
+    from fedwmsam.report.terminal import show_evaluation
+    from fedwmsam.result import Result
+
+    result = Result.load(run)
+    show_evaluation(output.console, prepare(load_config(run)).examine(result.weights(best), fine_tune, lr))

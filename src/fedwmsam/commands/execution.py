@@ -1,0 +1,50 @@
+"""What the commands that train share: workers that start early, a live display, and an end that can be resumed."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from fedwmsam.commands import output
+from fedwmsam.termination import heed_termination
+
+if TYPE_CHECKING:
+    from fedwmsam.engine.folder import RunFolder
+    from fedwmsam.experiment import Experiment
+    from fedwmsam.trackers import Tracker
+
+
+def start_workers(wanted: object) -> None:
+    """Before PyTorch is imported here, so that it is imported everywhere at once; a wrong number is refused later."""
+    from fedwmsam.engine.nursery import cores, start_early
+
+    count = cores() if wanted in ("auto", 0, "0") else int(str(wanted)) if str(wanted).isdecimal() else 1
+    if 1 < count <= 64:
+        start_early(count)
+
+
+@contextmanager
+def resumable(advice: str) -> Iterator[None]:
+    """Ctrl-C or SIGTERM ends what is done here, and the advice says how to go on."""
+    heed_termination()
+    try:
+        yield
+    except KeyboardInterrupt:
+        output.errors.print(advice, soft_wrap=True)
+        raise
+
+
+def carry_out(experiment: "Experiment", folder: "RunFolder", trackers: "Sequence[Tracker]", quiet: bool) -> None:
+    """Run with a live display; what is interrupted has saved its last completed round."""
+    from fedwmsam.report.terminal import Display, summarise
+
+    with resumable(f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}"):
+        display = Display(output.console, experiment, folder.path, quiet)
+        with display:
+            result = experiment.run(folder, [display.update, *trackers])
+    if not quiet:
+        summarise(output.console, result)
+        for tracker in trackers:
+            output.say(tracker.advice())
+    if result.status.startswith("diverged"):
+        sys.exit(1)

@@ -1,0 +1,19 @@
+"""`fedwmsam methods`: what there is to choose from."""
+
+from typing import Annotated
+
+import typer
+
+from fedwmsam.commands import output
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, with its options.", show_default=False)] = None,
+) -> None:
+    """List the methods and what they cost, or one method's options.
+
+    Examples: `fedwmsam methods`, `fedwmsam methods fedwmsam`
+    """
+    from fedwmsam.report.terminal import method_details, method_table
+
+    output.console.print(method_table() if name is None else method_details(name))

@@ -1,0 +1,38 @@
+"""`fedwmsam partition`: who would hold which data."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedwmsam.commands import output
+from fedwmsam.commands.options import ClientsOption, DataDirOption, DatasetOption, PartitionOption, SeedOption
+
+
+def partition(
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    clients: ClientsOption = None,
+    seed: SeedOption = None,
+    data_dir: DataDirOption = None,
+    save: Annotated[Path | None, typer.Option(help="Also draw it to a .png, .svg or .pdf file.")] = None,
+) -> None:
+    """Show how a data set would be dealt out: who has which classes, and how different the clients are.
+
+    Examples:
+
+    - `fedwmsam partition --dataset fashion-mnist --partition dirichlet:0.1 --clients 100`
+    - `fedwmsam partition --partition shards:2 --save shards.png`
+    """
+    from fedwmsam.config import resolve
+    from fedwmsam.experiment import deal, load_data, split_pool
+    from fedwmsam.report.partition import draw_partition, partition_chart
+
+    given = {"dataset": dataset, "partition": partition, "clients": clients, "seed": seed, "data_dir": data_dir}
+    config = resolve({key: value for key, value in given.items() if value is not None})
+    data = load_data(config.dataset, config.data_dir)
+    split = deal(config, data, split_pool(len(data.train), 0.0, config.seed)[0])
+    output.console.print(partition_chart(split, data.class_names))
+    if save is not None:
+        draw_partition(split, save, data.class_names)
+        output.say(f"Drawn to {save}")

@@ -1,0 +1,71 @@
+"""`fedwmsam report`: tables, pictures and a page from runs."""
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedwmsam.commands.options import FormatOption, HtmlOption, MarkdownOption, RunsArgument
+from fedwmsam.commands.output import say, say_written, show
+from fedwmsam.pictures import Picture
+
+
+class Better(Enum):
+    HIGHER = "higher"
+    LOWER = "lower"
+
+
+def report(
+    runs: RunsArgument,
+    metric: Annotated[str, typer.Option(help="Column of metrics.jsonl to compare.")] = "accuracy",
+    better: Annotated[
+        Better | None, typer.Option(help="Which way the metric is better.", show_default="by its name")
+    ] = None,
+    targets: Annotated[
+        str | None, typer.Option(metavar="A,B,…", help="What reaching these values of the metric cost.")
+    ] = None,
+    baseline: Annotated[str | None, typer.Option(help="Row to compare the others with, seed by seed.")] = None,
+    paper_columns: Annotated[
+        bool, typer.Option("--paper-columns", help="Also the best round on test, as papers print it.")
+    ] = False,
+    csv: Annotated[Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")] = None,
+    markdown: MarkdownOption = None,
+    latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
+    html: HtmlOption = None,
+    plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
+    format: FormatOption = Picture.PNG,
+) -> None:
+    """Compare runs: one row for each method and its settings, over its seeds.
+
+    Last, mean of the last ten evaluations and best by validation; with `--targets` and `--baseline` what it took to
+    reach a value, and paired differences with their uncertainty.
+
+    Examples:
+
+    - `fedwmsam report runs`
+    - `fedwmsam report runs --targets 0.7,0.8 --baseline fedavg`
+    - `fedwmsam report runs --latex table.tex --plots figures --format pdf`
+    - `fedwmsam report runs --html report.html`
+    """
+    from fedwmsam.report import formats
+    from fedwmsam.report.runs import find_runs
+    from fedwmsam.report.sheets import sheets
+    from fedwmsam.report.tables import make_goal, parse_targets, summarise
+
+    found, without = find_runs(runs)
+    comparison = summarise(found, make_goal(metric, parse_targets(targets or ""), better and better.value), baseline)
+    pages = sheets(comparison, paper_columns)
+    show(pages)
+    for place in without:
+        say(f"No run in {place}.")
+    written = formats.write_files(comparison, pages, csv, markdown, latex)
+    if html is not None:
+        from fedwmsam.report.page import write_page
+
+        written.append(write_page(html, comparison, paper_columns))
+    if plots is not None:
+        from fedwmsam.report.plots import draw
+
+        written += draw(comparison, plots, format.value)
+    say_written(written)

@@ -1,0 +1,72 @@
+"""`fedwmsam reproduce`: the paper's tables, figures and claims."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedwmsam.commands import output
+from fedwmsam.commands.execution import resumable
+from fedwmsam.commands.options import DataDirOption, FormatOption, JobsOption, QuietOption, SetOption
+from fedwmsam.commands.output import say, say_written, show
+from fedwmsam.pictures import Picture
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A recipe, such as table-5.", show_default="list them")] = None,
+    scale: Annotated[
+        str | None, typer.Option(help="small: two cores; paper: its setting.", show_default="small")
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="How many, or which: 3, or 0,7,8.")] = "1",
+    rounds: Annotated[int | None, typer.Option(help="Rounds of each run.", show_default="the scale's")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(help="Only columns with this in their name; repeatable.", show_default="all")
+    ] = None,
+    data_dir: DataDirOption = None,
+    set_: SetOption = None,
+    out: Annotated[Path, typer.Option(help="Folder of runs, tables and pictures.")] = Path("reproduction"),
+    jobs: JobsOption = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and their commands only.")] = False,
+    format: FormatOption = Picture.PNG,
+    quiet: QuietOption = False,
+) -> None:
+    """Run a table, figure or claim of the FedWMSAM paper and set its numbers beside ours.
+
+    Without a name: what there is, and what of it has been run. Interrupted, the same command goes on.
+
+    Examples:
+
+    - `fedwmsam reproduce`
+    - `fedwmsam reproduce table-5 --seeds 3`
+    - `fedwmsam reproduce table-1 --column "β = 0.1" --rounds 200`
+    - `fedwmsam reproduce table-1 --scale paper --dry-run`
+    """
+    from fedwmsam.comparison.grid import read_settings, seeds_of
+    from fedwmsam.config import parse_workers
+    from fedwmsam.recipes import reproduction
+    from fedwmsam.recipes.catalogue import check_scale, find_recipe
+    from fedwmsam.recipes.recipe import SCALES, Plan
+
+    chosen, recipe = check_scale(scale or "small"), find_recipe(name) if name else None
+    variants = [contender.values for contender in recipe.contenders if contender.values] if recipe else []
+    given = {"rounds": rounds, "data_dir": data_dir} | read_settings(set_ or [], {"variants": variants})
+    overrides = {key: value for key, value in given.items() if value is not None}
+    if recipe is None:
+        show(reproduction.checklist([chosen] if scale else SCALES, seeds_of(seeds), overrides, out))
+        return
+    plan = Plan(recipe, chosen, seeds_of(seeds), overrides, column or ())
+    if not quiet:
+        say(reproduction.announce(plan, out))
+    if dry_run:
+        for line in reproduction.commands(plan, out):
+            say(line)
+        return
+    with resumable("Stopped; the same command goes on from the last completed rounds."):
+        complete = reproduction.carry_out(plan, out, parse_workers(jobs), output.console, quiet)
+    sheets, written = reproduction.present(plan, out, format.value)
+    if not quiet:
+        show(sheets)
+        say_written(written)
+    if not complete:
+        sys.exit(1)

@@ -1,0 +1,46 @@
+"""`fedwmsam resume`: go on with a run."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from fedwmsam.commands.execution import carry_out, start_workers
+from fedwmsam.commands.options import QuietOption, RunArgument
+
+
+def resume(
+    run: RunArgument,
+    rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
+    workers: Annotated[str | None, typer.Option(help="Processes that train side by side: auto or a number.")] = None,
+    memory_budget: Annotated[float | None, typer.Option(help="Megabytes of RAM for what is kept per client.")] = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="As in `run`; none: no longer.", show_default="as the run was begun"),
+    ] = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Go on with an interrupted run, or extend a finished one.
+
+    Examples:
+
+    - `fedwmsam resume runs/fedwmsam-digits-dirichlet0.1-seed0`
+    - `fedwmsam resume runs/fedwmsam-digits-dirichlet0.1-seed0 --rounds 80`
+    """
+    start_workers(workers)
+    from fedwmsam.config import parse_workers
+    from fedwmsam.experiment import load_config, prepare
+    from fedwmsam.trackers import make_trackers
+
+    config = load_config(run)
+    if track:
+        config = replace(config, track=None if track == ["none"] else ",".join(track))
+    if rounds is not None:
+        config = replace(config, rounds=rounds)
+    if workers is not None:
+        config = replace(config, workers=parse_workers(workers))
+    if memory_budget is not None:
+        config = replace(config, memory_budget=memory_budget)
+    trackers = make_trackers(config.track)
+    experiment = prepare(config)
+    carry_out(experiment, experiment.reopen(run), trackers, quiet)
