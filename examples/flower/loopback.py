@@ -3,8 +3,9 @@
     python examples/flower/loopback.py                  # the app that `fedwmsam flower new` writes
     python examples/flower/loopback.py --app hospitals  # yours
 
-Needs `pip install 'fedwmsam[flower]'`. Nothing listens beyond 127.0.0.1, nothing is left running or written outside a
-temporary folder. Without TLS: for a try on one machine only; README.md says where the rest is told.
+Needs `pip install 'fedwmsam[flower]'`. Nothing listens beyond 127.0.0.1 and nothing is written outside a temporary
+folder; what the programs started themselves ends a few seconds after them. Without TLS: for a try on one machine only;
+README.md says where the rest is told.
 """
 
 import argparse
