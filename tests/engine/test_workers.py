@@ -149,3 +149,11 @@ def test_a_block_grows_and_is_seen_from_the_other_side():
         assert there.view(here.write(sent)["a"]).data_ptr() % 64 == 0
     here.close()
     there.close()
+
+
+def test_shared_memory_is_taken_when_it_is_asked_for():
+    """Otherwise a full /dev/shm would end the process by a signal, at the first write."""
+    block = Block()
+    block.reach(1 << 20)
+    assert os.fstat(block.descriptor).st_blocks * 512 >= 1 << 20
+    block.close()

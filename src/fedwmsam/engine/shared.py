@@ -46,7 +46,7 @@ class Block:
         """The block as bytes, at least so many."""
         if self.map is None or len(self.map) < size:
             if os.fstat(self.descriptor).st_size < size:
-                os.ftruncate(self.descriptor, size)
+                enlarge(self.descriptor, size)
             self.map = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size)
         return self.map
 
@@ -73,6 +73,14 @@ class Block:
         needed = place.offset + count * torch.empty(0, dtype=place.dtype).element_size()
         memory = self.reach(max(size, needed))
         return torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.offset).view(place.shape)
+
+
+def enlarge(descriptor: int, size: int) -> None:
+    """With room that is really there: where memory is full this is an error, not a signal at the first write."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+    else:
+        os.ftruncate(descriptor, size)
 
 
 def aligned(size: int) -> int:
