@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import resource
 
 import pytest
 import safetensors.torch
@@ -11,6 +10,7 @@ import torch
 from fuzzing import damaged, little_memory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support import largest_file
 
 from fedwmsam import InputError
 from fedwmsam.config import resolve
@@ -161,13 +161,8 @@ def test_a_checkpoint_under_another_rounds_name_is_not_used(tmp_path, reopened):
 
 def test_a_full_disk_under_the_model_is_an_error_of_the_system(tmp_path):
     """The command line turns it into a sentence; safetensors' own writer would hide it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            checkpoint.write_tensors(tmp_path / "model.safetensors", {"w": torch.ones(1000)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with largest_file(1000), pytest.raises(OSError, match="File too large"):
+        checkpoint.write_tensors(tmp_path / "model.safetensors", {"w": torch.ones(1000)})
     assert not list(tmp_path.iterdir())
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import killed_run
 import pytest
 import torch
-from support import Broken, make, run
+from support import Broken, largest_file, make, run
 
 import fedwmsam
 from fedwmsam import InputError
@@ -156,4 +156,6 @@ def test_shared_memory_is_taken_when_it_is_asked_for():
     block = Block()
     block.reach(1 << 20)
     assert os.fstat(block.descriptor).st_blocks * 512 >= 1 << 20
+    with largest_file(1 << 20), pytest.raises(OSError, match="File too large: '/dev/shm'"):
+        block.reach(1 << 21)
     block.close()

@@ -32,8 +32,7 @@ class Block:
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
-            memory = Path("/dev/shm")
-            with tempfile.TemporaryFile(dir=memory if memory.is_dir() else None) as file:
+            with tempfile.TemporaryFile(dir=place_of_blocks()) as file:
                 descriptor = os.dup(file.fileno())
         self.descriptor = descriptor
         self.map: mmap.mmap | None = None
@@ -77,10 +76,18 @@ class Block:
 
 def enlarge(descriptor: int, size: int) -> None:
     """With room that is really there: where memory is full this is an error, not a signal at the first write."""
-    if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(descriptor, 0, size)
-    else:
-        os.ftruncate(descriptor, size)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+        else:
+            os.ftruncate(descriptor, size)
+    except OSError as error:
+        error.filename = place_of_blocks()
+        raise
+
+
+def place_of_blocks() -> str:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
 
 
 def aligned(size: int) -> int:
