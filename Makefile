@@ -7,7 +7,7 @@ SIMULATION := $(VENV)/simulation
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-slow check docs notebooks release-check bench results clean
+.PHONY: demo test test-slow faults endurance check docs notebooks release-check bench results clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
@@ -18,6 +18,13 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	-$(MAKE) $(TRACKERS)/installed $(SIMULATION)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses 2 --durations 12
+
+# Runs killed, starved and damaged (docs/reliability.md); `make faults FAULTS="--trials 43 --seed 2"` passes options on.
+faults: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m campaign $(FAULTS)
+
+endurance: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m campaign.endurance
 
 check: $(VENV)/installed docs
 	$(BIN)/ruff format --check .

@@ -1,5 +1,8 @@
 """A small real problem in float64: five clients of unequal size, last batches partial."""
 
+import contextlib
+import resource
+
 import torch
 from torch import nn
 
@@ -45,6 +48,17 @@ def run(federation, rounds=6):
 
 def final(method, rules=FULL, **kwargs):
     return run(make(method, rules, **kwargs))[0][-1].server["w"]
+
+
+@contextlib.contextmanager
+def largest_file(size):
+    """No file may grow beyond so many bytes, as with a quota: writing more is an error."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class Broken:

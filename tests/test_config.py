@@ -284,3 +284,52 @@ def test_any_text_survives_the_file(tmp_path_factory: pytest.TempPathFactory, te
     path = tmp_path_factory.getbasetemp() / "any.toml"
     path.write_text(toml.dump({"before": 1, "text": text, "list": [text, 2.5, True], "after": False, "left_out": None}))
     assert toml.load(path) == {"before": 1, "text": text, "list": [text, 2.5, True], "after": False}
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | words | st.sampled_from(
+        ["none", "nan", "-1", "paper", "median", "0.3:4", "natural", "fedavg", "auto"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+keys = st.sampled_from([*SETTINGS, *OPTIONS, "method", "options", "rounds ", "self"]) | words
+
+
+@given(st.dictionaries(keys, anything, max_size=4), st.dictionaries(keys, anything, max_size=2))
+def test_any_keys_and_values_are_a_run_or_one_sentence(file: dict[str, Any], given: dict[str, Any]) -> None:
+    try:
+        config = resolve(file, given)
+    except InputError as refusal:
+        assert str(refusal)
+    else:
+        assert resolve(config.flat()).flat() == config.flat()
+
+
+@given(st.dictionaries(st.sampled_from(list(kinds_of(Settings))), anything, max_size=3))
+def test_any_arguments_are_settings_or_one_sentence(given: dict[str, Any]) -> None:
+    try:
+        Settings(**given)
+    except InputError as refusal:
+        assert str(refusal)
+
+
+assignments = st.lists(words | st.tuples(keys, words).map("=".join), max_size=3)
+
+
+@given(assignments, st.sampled_from(["fedavg", "fedwmsam"]))
+def test_any_assignments_are_values_or_one_sentence(texts: list[str], method: str) -> None:
+    try:
+        resolve({"method": method}, parse_assignments(texts, method))
+    except InputError as refusal:
+        assert str(refusal)
+
+
+@given(st.binary(max_size=40) | words.map(str.encode) | st.sampled_from([b"a = " + b"[" * 5000, b"a" * 99 + b"=1"]))
+def test_any_file_is_toml_or_one_sentence(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.toml"
+    path.write_bytes(content)
+    try:
+        toml.load(path)
+    except InputError as refusal:
+        assert "any.toml" in str(refusal)

@@ -41,9 +41,7 @@ class Experiment:
     client_names: tuple[str, ...] = ()
 
     def create(self, path: Path) -> RunFolder:
-        folder = RunFolder.create(path, self.config.flat())
-        folder.write_json("data.json", self.description())
-        return folder
+        return RunFolder.create(path, self.config.flat(), {"data.json": self.description()})
 
     def reopen(self, path: Path) -> RunFolder:
         """The folder of an earlier run of this configuration; its data must be what they were."""

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
 from torch import Tensor
 
 from fedwmsam import toml
 from fedwmsam.data.clients import Collate, Reader
+from fedwmsam.engine.checkpoint import read_tensors
 from fedwmsam.engine.folder import Record, existing, read_json, read_lines
 from fedwmsam.errors import InputError
 from fedwmsam.models import model_factory
@@ -91,11 +91,11 @@ class Result:
         summary = read_json(path / "summary.json")
         task, reader = rebuild(path, config, model, loss, metrics, collate)
         return cls(
-            status=summary["status"],
+            status=str(summary.get("status")),
             rows=read_lines(path / "metrics.jsonl"), timings=read_lines(path / "timings.jsonl"),
             recordings=read_lines(path / "recordings.jsonl"),
-            model=safetensors.torch.load_file(path / "model.safetensors"),
-            best_model=safetensors.torch.load_file(best) if best.exists() else None, best_round=summary["best_round"],
+            model=read_tensors(path / "model.safetensors"),
+            best_model=read_tensors(best) if best.exists() else None, best_round=summary.get("best_round"),
             config=config, folder=path, task=task, reader=reader,
         )  # fmt: skip
 

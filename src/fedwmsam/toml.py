@@ -15,7 +15,7 @@ def load(path: Path) -> dict[str, Any]:
         raise InputError(f"There is no file {path}.") from error
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
-    except ValueError as error:  # also a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and lists in lists in lists
         raise InputError(f"{path} is not valid TOML: {error}.") from error
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import killed_run
 import pytest
 import torch
-from support import Broken, make, run
+from support import Broken, largest_file, make, run
 
 import fedwmsam
 from fedwmsam import InputError
@@ -149,3 +149,13 @@ def test_a_block_grows_and_is_seen_from_the_other_side():
         assert there.view(here.write(sent)["a"]).data_ptr() % 64 == 0
     here.close()
     there.close()
+
+
+def test_shared_memory_is_taken_when_it_is_asked_for():
+    """Otherwise a full /dev/shm would end the process by a signal, at the first write."""
+    block = Block()
+    block.reach(1 << 20)
+    assert os.fstat(block.descriptor).st_blocks * 512 >= 1 << 20
+    with largest_file(1 << 20), pytest.raises(OSError, match="File too large: '/dev/shm'"):
+        block.reach(1 << 21)
+    block.close()

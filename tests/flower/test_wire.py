@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import torch
 from flower_support import network
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedwmsam.engine.rounds import Job, jobs, opening
 from fedwmsam.engine.store import Layout
+from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.strategy import FlowerStrategy
 from fedwmsam.flower.wire import Terms, WireError
@@ -111,3 +114,82 @@ def test_terms_reach_the_client_exactly():
     arrived = wire.read_order(content, federation.task)
     assert arrived.info == job.info and arrived.client == job.client
     assert all(torch.equal(arrived.down[name], value) for name, value in job.down.items())
+
+
+# Anything may arrive
+
+WORDS = st.text(max_size=8) | st.sampled_from(["float32", "float16", "load", "int64", "Tensor", "", "[" * 5000, "{}"])
+SIZES = st.integers(-3, 5) | st.sampled_from([2**31, 10**15, 2**63])
+ARRAYS = st.builds(
+    Array, WORDS, st.lists(SIZES, max_size=3).map(tuple), st.sampled_from([wire.RAW, wire.HALF, "numpy.ndarray", "x"]),
+    st.binary(max_size=40),
+)  # fmt: skip
+NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats() | st.booleans()
+VALUES = NUMBERS | WORDS | st.binary(max_size=8) | st.lists(st.integers(-3, 3), max_size=3)
+
+
+@given(record=st.dictionaries(st.sampled_from(["delta", "w", "c"]), ARRAYS, max_size=3), strict=st.booleans())
+def test_any_arrays_are_tensors_or_refused(record, strict):
+    expected = Layout.of({"delta": torch.zeros(2)}) if strict else None
+    try:
+        found = wire.unpack(ArrayRecord(record), expected)
+    except WireError:
+        return
+    assert all(isinstance(value, torch.Tensor) for value in found.values())
+    assert expected is None or Layout.of(found) == expected
+
+
+@pytest.fixture(scope="module")
+def exchange():
+    """An order, the client's answer to it and what both were made from."""
+    strategy = FlowerStrategy(make_method("fedwmsam"), network, clients=4)
+    federation = strategy.run.federation
+    job = next(jobs(federation, strategy.run.state, *opening(federation, 0)))
+    result = LocalResult({k: torch.ones(v[1], dtype=v[0]) for k, v in strategy.answer.parts.items()}, {}, 0.5, 3)
+    return strategy, job, wire.write_order(job, strategy.terms)[0], wire.write_answer(job, result, "float32")
+
+
+@pytest.mark.parametrize("options", ["[1]", "3", "null", '{"name": "fedavg"}', '{"rho": []}', "[" * 5000, "{"])
+def test_options_that_are_none_are_refused(exchange, options):
+    note = ConfigRecord(dict(exchange[2][wire.NOTE]) | {"options": options})
+    with pytest.raises(InputError):
+        Terms.read(note)
+
+
+def altered(content, data):
+    """The message with some notes changed, dropped or added, and perhaps other arrays."""
+    note = dict(content[wire.NOTE])
+    for key in data.draw(st.lists(st.sampled_from([*note, "more"]), max_size=3)):
+        if data.draw(st.booleans()):
+            note.pop(key, None)
+        else:
+            note[key] = data.draw(VALUES)
+    records = {wire.NOTE: ConfigRecord(note), wire.VECTORS: content[wire.VECTORS], wire.BUFFERS: content[wire.BUFFERS]}
+    for name in data.draw(st.lists(st.sampled_from([wire.VECTORS, wire.BUFFERS, wire.NOTE]), max_size=1)):
+        records[name] = ArrayRecord({data.draw(st.sampled_from(["w", "delta"])): data.draw(ARRAYS)})
+    return RecordDict(records)
+
+
+@given(data=st.data())
+def test_any_answer_is_taken_as_it_should_be_or_refused(exchange, data):
+    strategy, job, _, answer = exchange
+    content = altered(answer, data)
+    try:
+        result, _ = wire.read_answer(content, job, strategy.answer, Layout.of(job.buffers))
+    except InputError as refusal:
+        assert str(refusal)
+        return
+    assert Layout.of(result.up) == strategy.answer and isinstance(result.backprops, int)
+
+
+@given(data=st.data())
+def test_any_order_is_understood_or_refused(exchange, data):
+    strategy, job, order, _ = exchange
+    content = altered(order, data)
+    try:
+        Terms.read(wire.note_of(content))
+        arrived = wire.read_order(content, strategy.run.federation.task)
+    except InputError as refusal:
+        assert str(refusal)
+        return
+    assert arrived.down["w"].shape == job.down["w"].shape

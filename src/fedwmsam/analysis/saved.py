@@ -4,7 +4,6 @@ import json
 from functools import cached_property
 from pathlib import Path
 
-import safetensors.torch
 from torch import Tensor
 
 from fedwmsam.analysis.results import write_json
@@ -43,7 +42,10 @@ class SavedRun:
         }
         model, summary = self.path / "model.safetensors", self.path / "summary.json"
         if model.exists() and summary.exists():
-            found[int(read_json(summary)["rounds"])] = model
+            rounds = read_json(summary).get("rounds")
+            if not isinstance(rounds, int):
+                raise InputError(f"{summary} does not say how many rounds were done.")
+            found[rounds] = model
         if not found:
             raise InputError(f"{self.path} holds no model yet; go on with it: fedwmsam resume {self.path}")
         return dict(sorted(found.items()))
@@ -66,7 +68,7 @@ class SavedRun:
         """The weights and buffers after so many rounds; the task's model has them and the frozen weights in place."""
         place = self.places[round]
         if place.suffix == ".safetensors":
-            w, buffers = self.task.adopt(safetensors.torch.load_file(place))
+            w, buffers = self.task.adopt(checkpoint.read_tensors(place))
         else:
             try:
                 bundles = checkpoint.read(place).bundles

@@ -64,7 +64,7 @@ def tasks_of(members: Sequence[Member], out: Path) -> list[Task]:
         rows = read_lines(task.path / "metrics.jsonl")
         task.done, task.record = len(rows), rows[-1] if rows else {}
         if (task.path / "summary.json").exists():
-            task.status = str(read_json(task.path / "summary.json")["status"])
+            task.status = str(read_json(task.path / "summary.json").get("status"))
         found.append(task)
     return found
 

@@ -62,7 +62,7 @@ def points(pilots: Grid, values: Values) -> list[Values]:
 def score(folder: Path) -> float:
     """Mean validation accuracy over the last ten evaluations; a run that diverged or failed counts for nothing."""
     summary = folder / "summary.json"
-    if not summary.exists() or str(read_json(summary)["status"]).startswith("diverged"):
+    if not summary.exists() or str(read_json(summary).get("status")).startswith("diverged"):
         return -math.inf
     rows = [row for row in read_lines(folder / "metrics.jsonl") if row.get("validation_accuracy") is not None]
     values = [row["validation_accuracy"] for row in rows[-10:]]

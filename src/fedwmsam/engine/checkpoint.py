@@ -16,6 +16,7 @@ import safetensors
 import safetensors.torch
 import torch
 
+from fedwmsam.errors import InputError
 from fedwmsam.training.vectors import Vectors
 
 MAGIC = b"fedwmsam checkpoint 1\n"
@@ -59,8 +60,16 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_tensors(path: Path, tensors: Vectors) -> None:
+    content = safetensors.torch.save({k: v.contiguous().cpu() for k, v in tensors.items()})
     with replacing(path) as beside:
-        safetensors.torch.save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, beside)
+        beside.write_bytes(content)  # its own writer hides what the system says of a full disk
+
+
+def read_tensors(path: Path) -> Vectors:
+    try:
+        return {name: aligned(value) for name, value in safetensors.torch.load(path.read_bytes()).items()}
+    except (OSError, safetensors.SafetensorError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from error
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
@@ -95,6 +104,13 @@ def read(path: Path) -> Checkpoint:
         or hashlib.blake2b(payload, digest_size=DIGEST).digest() != content[len(MAGIC) : head]
     ):
         raise Damaged(f"{path} is damaged")
+    try:
+        return unpacked(payload)
+    except (safetensors.SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        raise Damaged(f"{path} is whole but no checkpoint of this program") from error
+
+
+def unpacked(payload: memoryview) -> Checkpoint:
     flat = safetensors.torch.load(bytes(payload))
     notes = json.loads(_metadata(payload)["notes"])
     bundles: dict[str, Vectors] = {bundle: {} for bundle in notes.pop("bundles")}

@@ -4,12 +4,14 @@ model.safetensors, clients.json, summary.json.
 Metrics hold only what a rerun reproduces byte for byte; timings live in a file of their own.
 """
 
+import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,11 +19,13 @@ from fedwmsam import toml
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
 from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.store import Slot, Store
+from fedwmsam.engine.store import Slot, Store, index_of
 from fedwmsam.errors import InputError
 
 log = logging.getLogger("fedwmsam")
 Record = dict[str, Any]
+DIGEST = 16
+"""Bytes of the digest of metrics.jsonl in a checkpoint."""
 
 
 class Busy(InputError):
@@ -39,10 +43,13 @@ class RunFolder:
         """The rounds of whole checkpoints, and their slots, which must not be written over."""
         self._lock: TextIO | None = None
         self._files: dict[str, TextIO] = {}
+        self._metrics = digest_of(b"")
+        """Of what metrics.jsonl holds; a checkpoint remembers it."""
 
     @classmethod
-    def create(cls, path: Path, config: Record) -> "RunFolder":
-        """A new folder; an existing run is never overwritten."""
+    def create(cls, path: Path, config: Record, companions: Mapping[str, Record] | None = None) -> "RunFolder":
+        """A new folder; an existing run is never overwritten. Companions are JSON files that the run cannot do without:
+        they come before config.toml, which makes the folder a run."""
         if is_run(path):
             raise InputError(
                 f"{path} already holds a run; choose another folder, or go on with it: "
@@ -54,6 +61,8 @@ class RunFolder:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             folder = cls(path)
             folder._take()
+            for name, record in (companions or {}).items():
+                folder.write_json(name, record)
             folder.write_config(config)
         except OSError as error:
             raise InputError(f"Cannot write the run to {path}: {error.strerror}; choose a writable place.") from error
@@ -79,28 +88,32 @@ class RunFolder:
             beside.write_text(toml.dump(config))
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files = {}
-        self.store.close()
-        if self._lock:
-            self._lock.close()
-            self._lock = None
+        """Also where a line cannot be written any more: another may then take the folder."""
+        with contextlib.ExitStack() as stack:
+            for file in filter(None, (self._lock, *self._files.values())):
+                stack.callback(file.close)
+            stack.callback(self.store.close)
+            self._lock, self._files = None, {}
 
     def append(self, name: str, record: Record) -> None:
         """Add a line to metrics.jsonl, timings.jsonl or recordings.jsonl."""
         if name not in self._files:
             self._files[name] = (self.path / name).open("a")
-        self._files[name].write(json_line(record))
+        line = json_line(record)
+        self._files[name].write(line)
+        if name == "metrics.jsonl":
+            self._metrics.update(line.encode())
         self._files[name].flush()
 
-    def complete(self, name: str, records: Sequence[Record]) -> None:
-        """Append those of the records that the file lacks at its end."""
-        if name in self._files:
-            self._files[name].flush()
-        path = self.path / name
-        for record in records[path.read_bytes().count(b"\n") if path.exists() else 0 :]:
-            self.append(name, record)
+    def complete(self, records: Sequence[Record]) -> None:
+        """Append those of the records that metrics.jsonl lacks at its end."""
+        if "metrics.jsonl" in self._files:
+            self._files["metrics.jsonl"].flush()
+        path = self.path / "metrics.jsonl"
+        content = path.read_bytes() if path.exists() else b""
+        self._metrics = digest_of(content)  # an interrupt may have come between a line and its digest
+        for record in records[content.count(b"\n") :]:
+            self.append("metrics.jsonl", record)
 
     def save(self, state: Checkpoint, memory: Memory) -> None:
         """Make a checkpoint durable, its metrics and rows before it; then drop the ones no longer needed."""
@@ -109,7 +122,8 @@ class RunFolder:
             os.fsync(file.fileno())
         slots, round = memory.save(), state.notes["round"]
         index = self.store.describe(slots)
-        whole = Checkpoint(state.bundles | index.bundles, state.notes | index.notes)
+        notes = state.notes | index.notes | {"metrics": self._metrics.hexdigest()}
+        whole = Checkpoint(state.bundles | index.bundles, notes)
         checkpoint.write(checkpoint.path_of(self.checkpoints, round), whole)
         kept = dict(sorted((self._kept | {round: slots}).items())[-checkpoint.KEEP :])
         checkpoint.prune(self.checkpoints, kept)
@@ -121,21 +135,45 @@ class RunFolder:
         checkpoint.write(checkpoint.path_of(self.path / "states", state.notes["round"]), state)
 
     def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint whose metrics are all there; what was written after it is cut off."""
+        """The newest whole checkpoint whose metrics are as they were; what was written after it is cut off."""
+        bereft = 0
         for round in checkpoint.rounds_in(self.checkpoints):
             try:
-                found = checkpoint.read(checkpoint.path_of(self.checkpoints, round))
+                found = self._read(round)
                 self.store.check(found)
-                self._cut("metrics.jsonl", round, strict=True)
-                self._cut("timings.jsonl", round, strict=False)
-                self._forget("recordings.jsonl", round)
+                bereft = round
+                self._check_metrics(found)
+                self._cut_to(round)
                 return found
             except Damaged as damage:
                 log.warning("%s; using the checkpoint before it.", damage)
-        self._cut("metrics.jsonl", 0, strict=False)
-        self._cut("timings.jsonl", 0, strict=False)
-        self._forget("recordings.jsonl", 0)
+        if bereft:  # to begin again would throw away what somebody can still put right
+            raise InputError(
+                f"{self.path / 'metrics.jsonl'} is not as it was written, not even up to round {bereft}; put its lines "
+                f"back, or begin again by removing the files in {self.checkpoints}."
+            )
+        self._cut_to(0)
         return None
+
+    def _check_metrics(self, found: Checkpoint) -> None:
+        """Raises Damaged unless every line up to the checkpoint is as it was written."""
+        path, round = self.path / "metrics.jsonl", found.notes["round"]
+        lines = whole_lines(path)[:round]
+        if len(lines) < round:
+            raise Damaged(f"{path} lacks lines that belong to the checkpoint of round {round}")
+        digest = digest_of(b"".join(lines)).hexdigest()
+        if found.notes.get("metrics", digest) != digest:  # checkpoints made before there was a digest have none
+            raise Damaged(f"{path} is damaged before its line {round + 1}")
+
+    def _cut_to(self, round: int) -> None:
+        """Drop what belongs to later rounds, and what a process left that was killed while it wrote."""
+        for folder in (self.path, self.checkpoints, self.path / "states"):
+            for leftover in folder.glob(".*.new"):
+                leftover.unlink()
+        self._cut("metrics.jsonl", round)
+        self._cut("timings.jsonl", round)
+        self._forget("recordings.jsonl", round)
+        self._metrics = digest_of(b"".join(whole_lines(self.path / "metrics.jsonl")))
 
     def recall(self, found: Checkpoint, memory: Memory) -> Memory:
         """A checkpoint's rows; those of the checkpoints before it stay where they are, should they be needed."""
@@ -147,20 +185,25 @@ class RunFolder:
 
     def _whole(self, round: int) -> Checkpoint | None:
         try:
-            return checkpoint.read(checkpoint.path_of(self.checkpoints, round))
+            found = self._read(round)
+            return found if all(self.store.reaches(number) for _, number, _ in index_of(found)) else None
         except Damaged:
             return None
 
-    def _cut(self, name: str, rounds: int, *, strict: bool) -> None:
-        """Keep the first `rounds` lines; `strict` demands that they are there."""
+    def _read(self, round: int) -> Checkpoint:
+        path = checkpoint.path_of(self.checkpoints, round)
+        found = checkpoint.read(path)
+        if found.notes.get("round") != round:
+            raise Damaged(f"{path} is a checkpoint of round {found.notes.get('round')}")
+        return found
+
+    def _cut(self, name: str, rounds: int) -> None:
+        """Keep the first `rounds` lines."""
         path = self.path / name
-        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-        kept = lines[:rounds]
-        if strict and (len(kept) < rounds or (kept and not kept[-1].endswith(b"\n"))):
-            raise Damaged(f"{path} lacks lines that belong to the checkpoint of round {rounds}")
-        if kept != lines:
+        kept = b"".join(whole_lines(path)[:rounds])
+        if path.exists() and path.stat().st_size != len(kept):
             with checkpoint.replacing(path) as beside:
-                beside.write_bytes(b"".join(kept))
+                beside.write_bytes(kept)
 
     def _forget(self, name: str, round: int) -> None:
         """Drop the lines of later rounds from a file that does not have a line for every round."""
@@ -194,20 +237,35 @@ def existing(path: Path) -> Path:
 
 def read_lines(path: Path) -> list[Record]:
     """Whole lines of a .jsonl file; a last line cut short by a crash is left out."""
-    if not path.exists():
-        return []
     try:
-        return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    except (OSError, ValueError) as error:
+        records = [json.loads(line) for line in whole_lines(path)]
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}.") from error
+    for number, record in enumerate(records, start=1):
+        if not isinstance(record, dict):
+            raise InputError(f"{path} is damaged: line {number} is not a JSON object.")
+    return records
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """None if there is no such file."""
+    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    return [line + b"\n" for line in lines[:-1]]
 
 
 def read_json(path: Path) -> Record:
+    """An object, as all JSON files of a run are."""
     try:
-        record: Record = json.loads(path.read_text())
-        return record
-    except (OSError, ValueError) as error:
+        record = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(record, dict):
+        raise InputError(f"{path} does not hold a JSON object.")
+    return record
+
+
+def digest_of(content: bytes) -> "hashlib.blake2b":
+    return hashlib.blake2b(content, digest_size=DIGEST)
 
 
 def json_line(record: Record) -> str:

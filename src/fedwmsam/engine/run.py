@@ -109,7 +109,7 @@ class Run:
         finally:
             if self.folder and self.saved_round != self.state.round:
                 # An interrupt may have come between a round's end and its line.
-                self.folder.complete("metrics.jsonl", self.history[: self.state.round])
+                self.folder.complete(self.history[: self.state.round])
                 self.save()
         if self.folder:
             write_results(self, self.folder)

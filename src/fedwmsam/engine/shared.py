@@ -32,8 +32,7 @@ class Block:
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
-            memory = Path("/dev/shm")
-            with tempfile.TemporaryFile(dir=memory if memory.is_dir() else None) as file:
+            with tempfile.TemporaryFile(dir=place_of_blocks()) as file:
                 descriptor = os.dup(file.fileno())
         self.descriptor = descriptor
         self.map: mmap.mmap | None = None
@@ -46,7 +45,7 @@ class Block:
         """The block as bytes, at least so many."""
         if self.map is None or len(self.map) < size:
             if os.fstat(self.descriptor).st_size < size:
-                os.ftruncate(self.descriptor, size)
+                enlarge(self.descriptor, size)
             self.map = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size)
         return self.map
 
@@ -73,6 +72,22 @@ class Block:
         needed = place.offset + count * torch.empty(0, dtype=place.dtype).element_size()
         memory = self.reach(max(size, needed))
         return torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.offset).view(place.shape)
+
+
+def enlarge(descriptor: int, size: int) -> None:
+    """With room that is really there: where memory is full this is an error, not a signal at the first write."""
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, size)
+        else:
+            os.ftruncate(descriptor, size)
+    except OSError as error:
+        error.filename = place_of_blocks()
+        raise
+
+
+def place_of_blocks() -> str:
+    return "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
 
 
 def aligned(size: int) -> int:

@@ -58,7 +58,17 @@ class Layout:
 
     @classmethod
     def noted(cls, notes: dict[str, Any]) -> "Layout":
-        return cls({name: (getattr(torch, dtype), tuple(shape)) for name, (dtype, shape) in notes.items()})
+        """Raises Damaged where the notes describe no row."""
+        try:
+            parts = {name: (getattr(torch, dtype), tuple(shape)) for name, (dtype, shape) in notes.items()}
+            whole = all(
+                isinstance(dtype, torch.dtype) and min(shape, default=0) >= 0 for dtype, shape in parts.values()
+            )
+        except (AttributeError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise Damaged("A checkpoint describes no rows that could be")
+        return cls(parts)
 
 
 class Slot:
@@ -108,7 +118,13 @@ class Store:
                 write_whole(file, part)
         return slot
 
+    def reaches(self, number: int) -> bool:
+        """Whether the file is large enough to hold this slot."""
+        return 0 <= number * self.layout.stride <= os.fstat(self.opened().fileno()).st_size - self.layout.size
+
     def read(self, number: int) -> Vectors:
+        if not self.reaches(number):  # before memory is taken for a size that may be a mere claim
+            raise cut_short(self.path)
         row = self.layout.empty()
         with self.file() as file:
             file.seek(number * self.layout.stride)
@@ -194,15 +210,22 @@ def read_whole(file: FileIO, part: memoryview) -> None:
     while len(part):
         count = file.readinto(part)
         if not count:
-            raise OSError(errno.EIO, "The file is cut short")
+            raise cut_short()
         part = part[count:]
 
 
+def cut_short(path: Path | None = None) -> OSError:
+    return OSError(errno.EIO, "The file is cut short", str(path) if path else None)
+
+
 def index_of(found: Checkpoint) -> list[tuple[int, int, bytes]]:
-    """Client, slot and digest of each row that a checkpoint names."""
-    index = found.bundles["memory"]
-    digests = index["digests"].numpy().view(f"V{DIGEST}").tolist()
-    return list(zip(index["clients"].tolist(), index["slots"].tolist(), digests, strict=True))
+    """Client, slot and digest of each row that a checkpoint names; raises Damaged if it does not."""
+    try:
+        index = found.bundles["memory"]
+        digests = index["digests"].numpy().view(f"V{DIGEST}").tolist()
+        return list(zip(index["clients"].tolist(), index["slots"].tolist(), digests, strict=True))
+    except (KeyError, TypeError, ValueError) as error:
+        raise Damaged("A checkpoint does not say where its clients' rows lie") from error
 
 
 def as_bytes(value: torch.Tensor) -> memoryview:

@@ -153,8 +153,10 @@ class Terms:
     def read(cls, note: ConfigRecord) -> "Terms":
         try:
             options = json.loads(entry(note, "options", str))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise WireError(f"its options are not JSON: {error}.") from error
+        if not isinstance(options, dict):
+            raise WireError(f"its options are {options!r}, not names with values.")
         clip = entry(note, "clip_norm", float) if "clip_norm" in note else None
         return cls(
             make_method(entry(note, "method", str), **options),

@@ -55,7 +55,7 @@ def method_class(name: str) -> type[Method]:
     return METHODS[name]
 
 
-def make_method(name: str, **options: object) -> Method:
+def make_method(name: str, /, **options: object) -> Method:
     """The method called `name` with its options; an unknown option is an error that names the nearest."""
     cls = method_class(name)
     known = [f.name for f in fields(cls)]

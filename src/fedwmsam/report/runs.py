@@ -143,7 +143,7 @@ def read_config(run: Run) -> Run:
         if not isinstance(config.get(key), kind):
             raise InputError(f"{run.path / 'config.toml'} lacks {key}")
     described = run.path / "data.json"
-    return replace(run, config=config, data=read_object(described) if described.exists() else {})
+    return replace(run, config=config, data=read_json(described) if described.exists() else {})
 
 
 def complete(config: Record) -> Record:
@@ -159,9 +159,8 @@ def read_history(run: Run) -> Run:
     path = run.path / "metrics.jsonl"
     rows, timings = read_lines(path), read_lines(run.path / "timings.jsonl")
     for place, row in enumerate(rows, start=1):
-        if not isinstance(row, dict) or row.get("round") != place:
+        if row.get("round") != place:
             raise InputError(f"line {place} of {path} is not that of round {place}")
-    timings = [timing for timing in timings if isinstance(timing, dict)]
     state = State.UNFINISHED if rows else State.EMPTY
     return replace(run, rows=rows, timings=timings, state=state)
 
@@ -171,7 +170,7 @@ def read_outcome(run: Run) -> Run:
     path = run.path / "summary.json"
     if not path.exists():
         return run
-    summary = read_object(path)
+    summary = read_json(path)
     status, best = str(summary.get("status")), summary.get("best_round")
     if summary.get("rounds") != len(run.rows):
         raise InputError(f"{path} speaks of {summary.get('rounds')} rounds, metrics.jsonl has {len(run.rows)}")
@@ -189,7 +188,7 @@ def read_clients(run: Run) -> Run:
     path = run.path / "clients.json"
     if not run.counts or not path.exists():
         return run
-    record = read_object(path)
+    record = read_json(path)
     if record.get("round") != len(run.rows):
         raise InputError(f"{path} is of round {record.get('round')}, metrics.jsonl ends with {len(run.rows)}")
     accuracies = record.get("accuracy")
@@ -197,10 +196,3 @@ def read_clients(run: Run) -> Run:
     if not any(map(math.isfinite, clients)):
         raise InputError(f"{path} holds no accuracies")
     return replace(run, clients=clients)
-
-
-def read_object(path: Path) -> Record:
-    record = read_json(path)
-    if not isinstance(record, dict):
-        raise InputError(f"{path} does not hold a JSON object")
-    return record

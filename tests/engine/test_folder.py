@@ -1,0 +1,268 @@
+"""A run's folder after faults: what was written is usable, what was altered is noticed, what is foreign is refused."""
+
+import contextlib
+import hashlib
+import json
+
+import pytest
+import safetensors.torch
+import torch
+from fuzzing import damaged, little_memory
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import largest_file
+
+from fedwmsam import InputError
+from fedwmsam.config import resolve
+from fedwmsam.engine import checkpoint
+from fedwmsam.engine.checkpoint import Checkpoint, Damaged
+from fedwmsam.engine.folder import RunFolder, is_run, read_json, read_lines
+from fedwmsam.engine.memory import Memory
+from fedwmsam.engine.store import Store
+from fedwmsam.experiment import prepare
+
+
+def saved(path, rounds, every=2):
+    """A folder after so many rounds with a line each, saved every so often."""
+    folder = RunFolder.create(path, {"rounds": rounds})
+    memory = Memory(folder.store)
+    for round in range(1, rounds + 1):
+        folder.append("metrics.jsonl", {"round": round, "loss": 1 / round})
+        folder.append("timings.jsonl", {"round": round})
+        if round % every == 0:
+            folder.save(Checkpoint({"server": {"w": torch.arange(3.0) * round}}, {"round": round}), memory)
+    folder.close()
+    return path
+
+
+@pytest.fixture
+def reopened():
+    opened = []
+
+    def reopen(path):
+        opened.append(RunFolder.open(path))
+        return opened[-1]
+
+    yield reopen
+    for folder in opened:
+        folder.close()
+
+
+def newest(reopen, path):
+    found = reopen(path).newest()
+    return found and found.notes["round"]
+
+
+def contents(path):
+    return {str(file): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_a_folder_is_a_run_only_once_all_it_needs_is_there(tmp_path, monkeypatch):
+    experiment = prepare(resolve({"rounds": 1, "local_epochs": 1, "model": "linear"}))
+
+    def killed(self, name, record):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(RunFolder, "write_json", killed)
+        experiment.create(tmp_path / "run")
+    assert not is_run(tmp_path / "run")
+    experiment.create(tmp_path / "run").close()
+    experiment.reopen(tmp_path / "run").close()
+
+
+def test_what_a_killed_process_left_half_written_is_removed(tmp_path, reopened):
+    path = saved(tmp_path / "run", 4)
+    (path / "states").mkdir()
+    for leftover in (".model.safetensors.new", "checkpoints/.round-0000003.checkpoint.new", "states/.round-0.new"):
+        (path / leftover).write_bytes(b"half")
+    reopened(path).newest()
+    assert not list(path.rglob("*.new"))
+
+
+def test_a_line_cut_short_is_not_continued(tmp_path, reopened):
+    """A full disk may leave half a line of timings beside a whole checkpoint."""
+    path = saved(tmp_path / "run", 4)
+    lines = (path / "timings.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "timings.jsonl").write_bytes(b"".join(lines[:3]) + lines[3][:5])
+    folder = reopened(path)
+    folder.newest()
+    folder.append("timings.jsonl", {"round": 5})
+    assert [line["round"] for line in read_lines(path / "timings.jsonl")] == [1, 2, 3, 5]
+
+
+def test_a_folder_is_given_back_even_if_its_last_line_cannot_be_written(tmp_path, reopened):
+    path = saved(tmp_path / "run", 2)
+    folder = RunFolder.open(path)
+    (path / "recordings.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as first:
+        folder.append("recordings.jsonl", {"round": 3})
+    with pytest.raises(OSError, match="No space left") as second:
+        folder.close()
+    assert first.value.errno == second.value.errno
+    (path / "recordings.jsonl").unlink()
+    reopened(path)
+
+
+def flipped(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_altered_metrics_make_an_older_checkpoint_the_right_one(tmp_path, reopened, caplog):
+    path = saved(tmp_path / "run", 4)
+    flipped(path / "metrics.jsonl", -3)  # a digit of the last loss
+    assert newest(reopened, path) == 2
+    assert "damaged before its line 5" in caplog.text
+    assert len(read_lines(path / "metrics.jsonl")) == 2
+
+
+@pytest.mark.parametrize("harm", ["altered", "emptied", "removed"])
+def test_metrics_that_no_checkpoint_speaks_for_are_refused_and_nothing_is_thrown_away(tmp_path, reopened, harm):
+    path = saved(tmp_path / "run", 4)
+    metrics = path / "metrics.jsonl"
+    good = metrics.read_bytes()
+    if harm == "altered":
+        flipped(metrics, 20)
+    elif harm == "emptied":
+        metrics.write_bytes(b"")
+    else:
+        metrics.unlink()
+    before = contents(path)
+    folder = RunFolder.open(path)
+    with pytest.raises(InputError, match=r"metrics\.jsonl is not as it was written, not even up to round 2"):
+        folder.newest()
+    folder.close()
+    assert contents(path) == before
+    metrics.write_bytes(good)
+    assert newest(reopened, path) == 4
+
+
+def test_the_digest_of_metrics_goes_on_over_resumes_and_interrupts(tmp_path, reopened):
+    path = saved(tmp_path / "run", 4)
+    folder = RunFolder.open(path)
+    folder.newest()
+    records = [{"round": round, "loss": 1 / round} for round in range(1, 7)]
+    folder._files["metrics.jsonl"] = (path / "metrics.jsonl").open("a")
+    folder._files["metrics.jsonl"].write(json.dumps(records[4]) + "\n")  # interrupted before it was noted
+    folder.complete(records)
+    folder.save(Checkpoint({}, {"round": 6}), Memory(folder.store))
+    folder.close()
+    assert newest(reopened, path) == 6 and read_lines(path / "metrics.jsonl") == records
+
+
+def test_a_checkpoint_under_another_rounds_name_is_not_used(tmp_path, reopened):
+    path = saved(tmp_path / "run", 5)
+    newer = checkpoint.path_of(path / "checkpoints", 5)
+    checkpoint.path_of(path / "checkpoints", 4).rename(newer)
+    assert newest(reopened, path) == 2
+
+
+def test_a_full_disk_under_the_model_is_an_error_of_the_system(tmp_path):
+    """The command line turns it into a sentence; safetensors' own writer would hide it."""
+    with largest_file(1000), pytest.raises(OSError, match="File too large"):
+        checkpoint.write_tensors(tmp_path / "model.safetensors", {"w": torch.ones(1000)})
+    assert not list(tmp_path.iterdir())
+
+
+# Any bytes
+
+GOOD = {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor(3)}
+fuzz = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+def checkpoint_bytes(folder):
+    path = folder / "round-0000001.checkpoint"
+    checkpoint.write(path, Checkpoint({"server": GOOD}, {"round": 1}))
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return checkpoint_bytes(tmp_path_factory.mktemp("whole"))
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+@fuzz
+@given(data=st.data())
+def test_an_edited_checkpoint_is_refused_or_the_same(tmp_path, whole, data):
+    content = data.draw(damaged(whole))
+    (tmp_path / "a").write_bytes(content)
+    try:
+        with little_memory():
+            found = checkpoint.read(tmp_path / "a")
+    except Damaged:
+        assert content != whole
+    else:
+        assert content == whole and same(found.bundles["server"], GOOD) and found.notes == {"round": 1}
+
+
+def sealed(payload):
+    return checkpoint.MAGIC + hashlib.blake2b(payload, digest_size=checkpoint.DIGEST).digest() + payload
+
+
+@fuzz
+@given(data=st.data())
+def test_a_forged_checkpoint_is_refused_or_holds_tensors(tmp_path, whole, data):
+    """Whoever forges one can also make its digest right."""
+    payload = whole[len(checkpoint.MAGIC) + checkpoint.DIGEST :]
+    (tmp_path / "a").write_bytes(sealed(data.draw(damaged(payload))))
+    try:
+        with little_memory():
+            found = checkpoint.read(tmp_path / "a")
+    except Damaged:
+        return
+    assert all(isinstance(value, torch.Tensor) for bundle in found.bundles.values() for value in bundle.values())
+
+
+NOTES = [
+    {"c": ["load", [3]]}, {"c": ["float32", [10**15]]}, {"c": ["float32", [-1]]}, {"c": ["float32", "ab"]}, {"c": []},
+    {"c": [3, 4]}, {"c": ["float32", [2**62, 2**62]]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("notes", NOTES)
+def test_rows_that_a_checkpoint_merely_claims_take_no_memory(tmp_path, notes):
+    index = {
+        "clients": torch.tensor([1]), "slots": torch.tensor([0]), "digests": torch.zeros(16, dtype=torch.uint8),
+    }  # fmt: skip
+    (tmp_path / "rows").write_bytes(bytes(100))
+    store = Store(tmp_path / "rows")
+    with little_memory(), pytest.raises(Damaged):
+        store.check(Checkpoint({"memory": index}, {"memory": notes}))
+    store.close()
+
+
+@pytest.mark.parametrize("part", ["clients", "slots", "digests"])
+def test_an_index_that_lacks_a_part_is_damage(tmp_path, part):
+    index = {name: torch.zeros(1, dtype=torch.uint8) for name in ("clients", "slots", "digests") if name != part}
+    with pytest.raises(Damaged):
+        Store(tmp_path / "rows").check(Checkpoint({"memory": index}, {"memory": {"c": ["float32", [3]]}}))
+
+
+@fuzz
+@given(data=st.data())
+def test_an_edited_model_is_refused_or_holds_tensors(tmp_path, data):
+    content = data.draw(damaged(safetensors.torch.save(GOOD)))
+    (tmp_path / "model.safetensors").write_bytes(content)
+    try:
+        with little_memory():
+            found = checkpoint.read_tensors(tmp_path / "model.safetensors")
+    except InputError as refusal:
+        assert "model.safetensors cannot be read" in str(refusal)
+    else:
+        assert all(isinstance(value, torch.Tensor) for value in found.values())
+
+
+@fuzz
+@given(data=st.data())
+def test_json_files_hold_objects_or_are_refused(tmp_path, data):
+    content = data.draw(damaged(b'{"round": 1, "loss": 0.25}\n{"round": 2, "loss": null}\n') | st.just(b"[" * 100_000))
+    (tmp_path / "a").write_bytes(content)
+    for read in (read_lines, lambda path: [read_json(path)]):
+        with contextlib.suppress(InputError):
+            assert all(isinstance(record, dict) for record in read(tmp_path / "a"))

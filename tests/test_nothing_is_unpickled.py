@@ -1,0 +1,291 @@
+"""Files from outside run nothing, wherever a pickle hides in them, and get no memory for sizes they merely claim.
+
+Readers are not listed by hand where a table of them exists: every data set, every file format and every file of a run's
+folder takes part, and a look at the source finds whoever begins to unpickle.
+"""
+
+import ast
+import gzip
+import hashlib
+import io
+import pickle
+import resource
+import shutil
+import struct
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from data_support import survives
+from flwr.app import Array, ArrayRecord
+
+import fedwmsam
+from fedwmsam import InputError, toml
+from fedwmsam.analysis import dynamics, estimates, run_embedding, run_flatness
+from fedwmsam.data import load_dataset
+from fedwmsam.data.cifar import RELEASES, _read_pickled
+from fedwmsam.data.datasets import DATASETS, FILES
+from fedwmsam.data.download import DownloadError, unpack
+from fedwmsam.data.hub import _picture
+from fedwmsam.data.idx import read_idx
+from fedwmsam.data.image_folder import COLLECTIONS
+from fedwmsam.data.mnist import FAMILIES
+from fedwmsam.data.mnist import FILES as IDX_FILES
+from fedwmsam.data.npy import map_npy
+from fedwmsam.data.text import SHAKESPEARE
+from fedwmsam.engine import checkpoint
+from fedwmsam.flower import wire
+from fedwmsam.verify import verify_file
+
+SOURCE = Path(fedwmsam.__file__).parent
+
+
+class Evil:
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return Path.touch, (self.marker,)
+
+
+def saved_by(save, *values) -> bytes:
+    stream = io.BytesIO()
+    save(stream, *values)
+    return stream.getvalue()
+
+
+FORMS = {
+    "pickle, protocol 0": lambda evil: pickle.dumps({"data": evil, "labels": evil}, 0),
+    "pickle, protocol 2": lambda evil: pickle.dumps({b"data": evil, b"labels": [evil]}, 2),
+    "pickle, protocol 5": lambda evil: pickle.dumps(evil, 5),
+    "numpy array of objects": lambda evil: saved_by(np.save, np.array([evil], dtype=object)),
+    "numpy archive of objects": lambda evil: saved_by(lambda s, e: np.savez(s, x=[e], y=[e], groups=[e]), evil),
+    "torch.save": lambda evil: saved_by(lambda s, e: torch.save({"w": e}, s), evil),
+    "packed pickle": lambda evil: gzip.compress(pickle.dumps(evil)),
+    "sealed as a checkpoint": lambda evil: checkpoint.MAGIC + sealed(pickle.dumps(evil)),
+}
+
+
+def sealed(payload: bytes) -> bytes:
+    return hashlib.blake2b(payload, digest_size=checkpoint.DIGEST).digest() + payload
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    return tmp_path / "executed"
+
+
+@pytest.fixture(params=FORMS)
+def evil(request, marker) -> bytes:
+    return FORMS[request.param](Evil(marker))
+
+
+@pytest.fixture(autouse=True)
+def secluded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("no network here")
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("FEDWMSAM_DATA", raising=False)
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+
+
+def test_the_pickle_would_do_its_work(marker: Path) -> None:
+    pickle.loads(FORMS["pickle, protocol 5"](Evil(marker)))
+    assert marker.exists()
+
+
+# Data
+
+
+def places(name: str) -> list[list[str]]:
+    """The files in which a data set is published, in each of its forms."""
+    if name in RELEASES:
+        layouts = RELEASES[name].binary, RELEASES[name].pickled
+        forms = [[f"{layout.folder}/{file}" for file in layout.train + layout.test] for layout in layouts]
+        return [*forms, [RELEASES[name].archive]]
+    if name in FAMILIES:
+        return [[f"{FAMILIES[name].folder}/{file}" for file in IDX_FILES]]
+    if name in COLLECTIONS:
+        folders, domains = COLLECTIONS[name]
+        return [[f"{folders[0]}/{domain}/class/a.{ending}" for domain in domains] for ending in ("png", "jpg")]
+    return {"digits": [], "shakespeare": [[f"shakespeare/{SHAKESPEARE}"]]}[name]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_data_sets_by_name(tmp_path: Path, name: str, evil: bytes, marker: Path) -> None:
+    for number, files in enumerate(places(name)):
+        for file in files:
+            path = tmp_path / str(number) / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(evil)
+        assert not survives(lambda folder=tmp_path / str(number): load_dataset(name, folder))
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("ending", FILES)
+def test_data_sets_by_path(tmp_path: Path, ending: str, evil: bytes, marker: Path) -> None:
+    (tmp_path / f"a{ending}").write_bytes(evil)
+    assert not survives(lambda: load_dataset(str(tmp_path / f"a{ending}")))
+    (tmp_path / "pictures" / "class").mkdir(parents=True)
+    (tmp_path / "pictures" / "class" / "a.png").write_bytes(evil)
+    assert not survives(lambda: load_dataset(str(tmp_path / "pictures")))
+    assert not marker.exists()
+
+
+def test_archives_and_hub_objects(tmp_path: Path, evil: bytes, marker: Path) -> None:
+    (tmp_path / "a.tar.gz").write_bytes(evil)
+    with pytest.raises(DownloadError):
+        unpack(tmp_path / "a.tar.gz", ["a"], tmp_path / "target", largest=100)
+    assert not survives(lambda: _picture({"bytes": evil, "path": None}, "row 1", 8))
+    assert not marker.exists()
+
+
+def test_the_cache(tmp_path: Path, evil: bytes, marker: Path) -> None:
+    """Every file of every entry; what is spoilt is decoded again."""
+    (tmp_path / "a.csv").write_text("a,label\n" + "".join(f"{n},{n % 2}\n" for n in range(20)))
+    good = load_dataset(str(tmp_path / "a.csv")).hash
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    for path in files:
+        path.write_bytes(evil)
+        assert load_dataset(str(tmp_path / "a.csv")).hash == good
+    assert not marker.exists()
+
+
+# Runs
+
+COMMANDS = (
+    ["resume", "RUN", "-q"], ["evaluate", "RUN"], ["report", "RUN", "--html", "PAGE"],
+    ["analyse", "dynamics", "RUN", "--states", "1", "--sample", "20", "-q"],
+)  # fmt: skip
+ANALYSES = [f"analysis/{module.FILE}" for module in (dynamics, estimates, run_embedding, run_flatness)]
+
+
+@pytest.fixture(scope="module")
+def finished(cli, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("finished")
+    settings = ["--model", "linear", "--clients", "4", "--rounds", "2", "--local-epochs", "1", "--validation", "0.1"]
+    kept = ["--set", "keep_states=1", "--set", "memory_budget=0", "--record", "echo,drift", "--record-every", "1"]
+    done = cli("run", *settings, *kept, "--checkpoint-every", "1", "--out", out, "--name", "run", "-q")
+    assert done.code == 0, done.err
+    return out / "run"
+
+
+def test_every_file_of_a_run(cli, finished: Path, tmp_path: Path, marker: Path) -> None:
+    """With commands that read them: each file's turn comes, whoever reads it, and every form's."""
+    names = [str(path.relative_to(finished)) for path in sorted(finished.rglob("*")) if path.is_file()]
+    assert len(names) >= 14 and "checkpoints/memory.rows" in names
+    for number, name in enumerate([*names, *ANALYSES]):
+        run = tmp_path / str(number)
+        shutil.copytree(finished, run)
+        (run / name).parent.mkdir(exist_ok=True)
+        form = list(FORMS)[number % len(FORMS)]
+        for command in COMMANDS:
+            (run / name).write_bytes(FORMS[form](Evil(marker)))
+            outcome = cli(*({"RUN": run, "PAGE": tmp_path / "page.html"}.get(word, word) for word in command))
+            assert outcome.code in (0, 2), (name, form, command, outcome.err)
+            assert outcome.code == 0 or outcome.err.count("Error: ") == 1, (name, form, command, outcome.err)
+    assert not marker.exists()
+
+
+def test_files_read_alone(tmp_path: Path, evil: bytes, marker: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(evil)
+    for read in (checkpoint.read_tensors, verify_file, toml.load):
+        assert not survives(lambda read=read: read(path))
+    with pytest.raises(checkpoint.Damaged):
+        checkpoint.read(path)
+    assert not marker.exists()
+
+
+def test_messages(evil: bytes, marker: Path) -> None:
+    """Flower's own arrays are numpy files, which may hold pickles: not read."""
+    for stype in ("numpy.ndarray", wire.RAW, wire.HALF, "pickle"):
+        with pytest.raises(wire.WireError):
+            wire.unpack(ArrayRecord({"w": Array("object", (1,), stype, evil)}))
+    assert not marker.exists()
+
+
+# Claims
+
+CLAIM = 10**15
+
+
+def npy(shape: str) -> bytes:
+    text = f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({shape}), }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + bytes(64)
+
+
+def safetensors_of(size: int) -> bytes:
+    header = f'{{"w":{{"dtype":"F32","shape":[{size}],"data_offsets":[0,{4 * size}]}}}}'.encode()
+    return struct.pack("<Q", len(header)) + header + bytes(64)
+
+
+ABSURD = {
+    "a.npy": npy(f"{CLAIM},"),
+    "b.npy": npy(f"{10**8}, {10**8}"),
+    "train-images-idx3-ubyte": struct.pack(">2xBB3I", 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1) + bytes(64),
+    "long-pickle": b"\x80\x04\x8e" + struct.pack("<Q", CLAIM) + bytes(64) + b".",
+    "model.safetensors": safetensors_of(CLAIM),
+    "header.safetensors": struct.pack("<Q", CLAIM) + bytes(64),
+    "round-0000001.checkpoint": checkpoint.MAGIC + sealed(safetensors_of(CLAIM)),
+}
+
+
+def read_by_name(path: Path) -> object:
+    readers = {".npy": map_npy, ".safetensors": checkpoint.read_tensors, ".checkpoint": checkpoint.read}
+    if path.suffix in readers:
+        return readers[path.suffix](path)
+    return read_idx(path) if "idx" in path.name else _read_pickled(path, RELEASES["cifar-10"])
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_a_claimed_size_takes_no_memory(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(ABSURD[name])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises((InputError, checkpoint.Damaged)):
+        read_by_name(tmp_path / name)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kilobytes
+
+
+# The source
+
+UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "pandas", "yaml"}
+DANGEROUS_CALLS = {"torch.load", "np.load", "numpy.load", "eval", "exec", "builtins.eval"}
+ALLOWED = {
+    ("engine/workers.py", "pickle"),  # between a process and the workers it has started, through a private socket
+    ("engine/workers.py", "multiprocessing.connection"),
+}
+
+
+def uses(path: Path) -> set[str]:
+    """What a module imports or calls of all that could run what a file says."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+            found |= {name for name in named if name.split(".")[0] in UNPICKLERS or name.startswith("multiprocessing")}
+        elif isinstance(node, ast.Call):
+            found |= {ast.unparse(node.func)} & DANGEROUS_CALLS
+            found |= {"allow_pickle" for key in node.keywords if key.arg == "allow_pickle" and not is_false(key.value)}
+    return found
+
+
+def is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def test_nobody_else_unpickles_or_evaluates() -> None:
+    found = {(str(path.relative_to(SOURCE)), use) for path in SOURCE.rglob("*.py") for use in uses(path)}
+    assert found == ALLOWED
+
+
+@pytest.mark.parametrize("line", [
+    "import pickle", "from joblib import load", "import torch\ntorch.load('a')", "np.load('a', allow_pickle=True)",
+    "eval('1')", "import pandas as pd",
+])  # fmt: skip
+def test_the_look_at_the_source_sees(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.py").write_text(line)
+    assert uses(tmp_path / "a.py")
