@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import pytest
 import torch
 from torch import nn
 
@@ -86,6 +87,28 @@ def test_a_direction_that_was_sent_down_is_not_overwritten():
 
 def test_a_position_returned_as_direction_is_not_overwritten():
     assert torch.allclose(trained(ReturnsThePosition()), START * (1 - LR) ** STEPS, atol=1e-6)
+
+
+def test_the_loss_told_is_the_mean_of_what_each_step_began_with():
+    """In the model's own precision, and once a step however often the method looks."""
+    x, y = SAMPLES.inputs.double(), SAMPLES.targets.double()
+    losses = []
+
+    @dataclass(frozen=True)
+    class LooksTwice(FedAvg):
+        def direction(self, w, grad, down, scratch):
+            losses.append(float(((x @ w[:, None] - y) ** 2).mean()))
+            v = grad(w)
+            grad(w + v)
+            return v, scratch
+
+    task = Task(lambda: nn.Linear(3, 1, bias=False).double(), OBJECTIVES["regression"])
+    steps = [Step(torch.arange(8), seed=0)] * STEPS
+    info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout)
+    down, rules = {"w": START.double()}, LocalRules(0.0, "objective", None)
+    result = train(task, LooksTwice(), down, {}, TensorSamples(x, y), steps, info, rules, epoch=1)
+    assert result.loss == pytest.approx(sum(losses) / STEPS, rel=1e-13) and losses[0] > 2 * losses[-1]
+    assert result.backprops == 2 * STEPS
 
 
 def test_clip_decides_exactly_near_its_limit():
