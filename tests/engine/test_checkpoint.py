@@ -4,6 +4,7 @@ import hashlib
 import os
 
 import pytest
+import safetensors.torch
 import torch
 
 from fedwmsam.engine import checkpoint
@@ -78,3 +79,12 @@ def test_pruning_keeps_what_is_named_and_what_is_no_checkpoint(tmp_path):
     checkpoint.prune(tmp_path, Kept())
     assert checkpoint.rounds_in(tmp_path) == [12]
     assert (tmp_path / "memory.rows").exists()
+
+
+def test_a_models_tensors_are_a_file_that_others_read(tmp_path):
+    grid = torch.arange(6.0).reshape(2, 3)
+    path = tmp_path / "model.safetensors"
+    checkpoint.write_tensors(path, {"rows": grid, "columns": grid.T.clone().T})
+    found = safetensors.torch.load_file(path)
+    assert found.keys() == {"rows", "columns"} and all(torch.equal(value, grid) for value in found.values())
+    assert list(tmp_path.iterdir()) == [path]

@@ -24,6 +24,7 @@ from fedwmsam.engine.rounds import (
     scalars,
     train_cohort,
 )  # fmt: skip
+from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM, MimeLite
 from fedwmsam.training.task import Task
 
@@ -119,7 +120,31 @@ def test_a_line_tells_means_and_spreads_of_what_counted_and_the_cost_of_all():
     assert record["bytes_down"] == 5 * 8 * (2 * size + 1) and record["bytes_up"] == 5 * 8 * size
     assert record["backprops"] == sum(STEPS.values())
     assert record["round"] == 4 and record["lr"] == federation.schedule.lr(3)
-    assert "missing" not in record and "dropped" not in record
+    assert not {"missing", "dropped", "late"} & record.keys()
+
+
+def test_whoever_comes_after_one_that_dropped_out_is_asked_all_the_same():
+    federation = replace(make(FedAvg(), per_round=5), faults=Faults(seed=2, clients=5, dropout=0.4))
+    _, records = run(federation, 6)
+    for round, record in enumerate(records):
+        cohort, dropped = federation.schedule.cohort(round), record.get("dropped", [])
+        assert record["cohort"] + len(dropped) == 5 and dropped == [k for k in cohort if k in dropped]
+        assert record["bytes_down"] == 5 * 8 * federation.task.size
+    assert any("dropped" in record for record in records)
+
+
+def test_the_schedule_is_asked_about_this_round_and_this_client():
+    asked = []
+
+    class Noting(KeyedSchedule):
+        def count(self, round, client, samples):
+            asked.append((round, client, samples))
+            return super().count(round, client, samples)
+
+    federation = make(FedAvg())
+    federation = replace(federation, schedule=Noting(**vars(federation.schedule)))
+    run(federation, 2)
+    assert asked == [(r, k, SIZES[k]) for r in range(2) for k in federation.schedule.cohort(r)]
 
 
 def test_columns_come_in_one_order():

@@ -111,6 +111,40 @@ def test_the_loss_told_is_the_mean_of_what_each_step_began_with():
     assert result.backprops == 2 * STEPS
 
 
+class Augmented(TensorSamples):
+    """Samples that come with other noise at every draw."""
+
+    def batch(self, index, seed):
+        inputs, targets = super().batch(index, seed)
+        return inputs + torch.randn(inputs.shape, generator=torch.Generator().manual_seed(seed)), targets
+
+
+def test_the_whole_gradient_is_that_of_the_steps_and_draws_what_they_draw():
+    """Batches of unlike sizes, noise and dropout; nobody moves, so that all steps look from the same place."""
+    seen = []
+
+    @dataclass(frozen=True)
+    class Compares(FedAvg):
+        def begin(self, down, full_gradient, info):
+            return {"whole": full_gradient(down["w"])}
+
+        def direction(self, w, grad, down, scratch):
+            seen.append(grad(w))
+            return seen[-1].clone(), scratch
+
+        def uplink(self, delta, down, scratch, info):
+            return {"delta": delta, "from": down["w"], **scratch}
+
+    task = Task(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1, bias=False)), OBJECTIVES["regression"])
+    steps = [Step(torch.arange(5), seed=3), Step(torch.arange(5, 8), seed=4), Step(torch.arange(5), seed=5)]
+    info = Info(round=0, lr=0.0, clients=1, cohort=1, share=1.0, steps=3, samples=8, layout=task.layout)
+    samples, rules = Augmented(SAMPLES.inputs, SAMPLES.targets), LocalRules(0.1, "objective", None)
+    result = train(task, Compares(), {"w": START}, {}, samples, steps, info, rules, epoch=2)
+    assert torch.allclose(result.up["whole"], (5 * seen[0] + 3 * seen[1]) / 8, atol=1e-6)
+    assert not torch.allclose(seen[0], seen[2]) and torch.equal(result.up["from"], START)
+    assert result.backprops == 2 + 3
+
+
 def test_clip_decides_exactly_near_its_limit():
     for length in (9.98, 9.9899, 9.99, 9.9999985, 10.0, 10.1, 1e30, float("inf")):
         v = torch.tensor([length, 0.0])
