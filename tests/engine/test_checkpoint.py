@@ -14,7 +14,7 @@ from fedwmsam.engine.checkpoint import Checkpoint, Damaged
 def test_bundles_come_back_as_they_were(tmp_path):
     zero, grid = torch.zeros(3), torch.arange(6.0).reshape(2, 3)
     bundles = {
-        "server": {"w": zero, "Delta": zero, "alpha": torch.tensor(0.25, dtype=torch.float64)},
+        "server": {"w": zero, "Delta": zero, "c": zero, "alpha": torch.tensor(0.25, dtype=torch.float64)},
         "buffers": {"block|1.mean": grid.T, "n|a|b": torch.tensor(7)},
         "nothing": {},
     }

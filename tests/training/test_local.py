@@ -145,6 +145,23 @@ def test_the_whole_gradient_is_that_of_the_steps_and_draws_what_they_draw():
     assert result.backprops == 2 + 3
 
 
+def test_a_look_at_the_whole_gradient_moves_no_statistics():
+    @dataclass(frozen=True)
+    class Surveys(FedAvg):
+        def begin(self, down, full_gradient, info):
+            return {"whole": full_gradient(down["w"])}
+
+    found = []
+    for method in (Surveys(), FedAvg()):
+        task = Task(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)), OBJECTIVES["regression"])
+        info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=1, samples=8, layout=task.layout)
+        down, steps = {"w": task.initial_weights}, [Step(torch.arange(8), seed=0)]
+        rules = LocalRules(0.0, "objective", None)
+        found.append(train(task, method, down, task.initial_buffers, SAMPLES, steps, info, rules, epoch=1).buffers)
+    assert found[0]["0.running_mean"].any() and int(found[0]["0.num_batches_tracked"]) == 1
+    assert found[0].keys() == found[1].keys() and all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
 def test_clip_decides_exactly_near_its_limit():
     for length in (9.98, 9.9899, 9.99, 9.9999985, 10.0, 10.1, 1e30, float("inf")):
         v = torch.tensor([length, 0.0])
