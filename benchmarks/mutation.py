@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 METHODS, FIT = "tests/methods", "tests/test_fit.py"
+UNUSED = ("cacheprovider", "unraisableexception", "threadexception")
+"""Parts of pytest that do not matter here; the second collects garbage five times, which takes longer than a test."""
 LOOPS = ("fedavg", "feddyn", "fedwmsam-trajectory-personalized")
 
 
@@ -120,7 +122,7 @@ def prepare(name: str) -> Path:
         "pytest_add_cli_args_test_selection": group.tests,
         "process_isolation": "forkserver",  # PyTorch's threads and a fork do not go together
         "use_git_change_detection": False,
-        "pytest_add_cli_args": ["--tb=no", "-p", "no:cacheprovider"],
+        "pytest_add_cli_args": ["--tb=no", *(f"-pno:{plugin}" for plugin in UNUSED)],
     }
     text = section("tool.pytest.ini_options", settings) + section("tool.mutmut", mutmut)
     (folder / "pyproject.toml").write_text(text)

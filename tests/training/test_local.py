@@ -18,6 +18,7 @@ from fedwmsam.training.vectors import clip
 LR, STEPS = 0.1, 4
 SAMPLES = TensorSamples(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.ones(8, 1))
 START = torch.tensor([0.5, -1.0, 2.0])
+PLAIN = LocalRules(0.0, "objective", None)
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,13 @@ class ReturnsThePosition(FedAvg):
         return w, scratch
 
 
-def trained(method, **more):
+def trained(method, rules=PLAIN, **more):
     task = Task(lambda: nn.Linear(3, 1, bias=False), OBJECTIVES["regression"])
     steps = [Step(torch.arange(8), seed=0)] * STEPS
     info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout)
     down = {"w": START.clone(), **more}
     sent = {name: value.clone() for name, value in down.items()}
-    result = train(task, method, down, {}, SAMPLES, steps, info, LocalRules(0.0, "objective", None), epoch=1)
+    result = train(task, method, down, {}, SAMPLES, steps, info, rules, epoch=1)
     assert all(torch.equal(down[name], value) for name, value in sent.items())
     return START + result.up["delta"]
 
@@ -89,6 +90,16 @@ def test_a_position_returned_as_direction_is_not_overwritten():
     assert torch.allclose(trained(ReturnsThePosition()), START * (1 - LR) ** STEPS, atol=1e-6)
 
 
+def test_a_position_returned_as_direction_is_whole_when_a_force_and_decay_are_added_to_it():
+    @dataclass(frozen=True)
+    class Pulled(ReturnsThePosition):
+        def pull(self, w, down):
+            return 0.5 * w
+
+    found = trained(Pulled(), rules=LocalRules(0.25, "sgd", None))
+    assert torch.allclose(found, START * (1 - LR * (1 + 0.5 + 0.25)) ** STEPS, atol=1e-6)
+
+
 def test_the_loss_told_is_the_mean_of_what_each_step_began_with():
     """In the model's own precision, and once a step however often the method looks."""
     x, y = SAMPLES.inputs.double(), SAMPLES.targets.double()
@@ -105,7 +116,7 @@ def test_the_loss_told_is_the_mean_of_what_each_step_began_with():
     task = Task(lambda: nn.Linear(3, 1, bias=False).double(), OBJECTIVES["regression"])
     steps = [Step(torch.arange(8), seed=0)] * STEPS
     info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout)
-    down, rules = {"w": START.double()}, LocalRules(0.0, "objective", None)
+    down, rules = {"w": START.double()}, PLAIN
     result = train(task, LooksTwice(), down, {}, TensorSamples(x, y), steps, info, rules, epoch=1)
     assert result.loss == pytest.approx(sum(losses) / STEPS, rel=1e-13) and losses[0] > 2 * losses[-1]
     assert result.backprops == 2 * STEPS
@@ -156,7 +167,7 @@ def test_a_look_at_the_whole_gradient_moves_no_statistics():
         task = Task(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)), OBJECTIVES["regression"])
         info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=1, samples=8, layout=task.layout)
         down, steps = {"w": task.initial_weights}, [Step(torch.arange(8), seed=0)]
-        rules = LocalRules(0.0, "objective", None)
+        rules = PLAIN
         found.append(train(task, method, down, task.initial_buffers, SAMPLES, steps, info, rules, epoch=1).buffers)
     assert found[0]["0.running_mean"].any() and int(found[0]["0.num_batches_tracked"]) == 1
     assert found[0].keys() == found[1].keys() and all(torch.equal(found[0][name], found[1][name]) for name in found[0])
