@@ -116,8 +116,8 @@ def test_the_loss_told_is_the_mean_of_what_each_step_began_with():
     task = Task(lambda: nn.Linear(3, 1, bias=False).double(), OBJECTIVES["regression"])
     steps = [Step(torch.arange(8), seed=0)] * STEPS
     info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout)
-    down, rules = {"w": START.double()}, PLAIN
-    result = train(task, LooksTwice(), down, {}, TensorSamples(x, y), steps, info, rules, epoch=1)
+    down = {"w": START.double()}
+    result = train(task, LooksTwice(), down, {}, TensorSamples(x, y), steps, info, PLAIN, epoch=1)
     assert result.loss == pytest.approx(sum(losses) / STEPS, rel=1e-13) and losses[0] > 2 * losses[-1]
     assert result.backprops == 2 * STEPS
 
@@ -167,8 +167,7 @@ def test_a_look_at_the_whole_gradient_moves_no_statistics():
         task = Task(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)), OBJECTIVES["regression"])
         info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=1, samples=8, layout=task.layout)
         down, steps = {"w": task.initial_weights}, [Step(torch.arange(8), seed=0)]
-        rules = PLAIN
-        found.append(train(task, method, down, task.initial_buffers, SAMPLES, steps, info, rules, epoch=1).buffers)
+        found.append(train(task, method, down, task.initial_buffers, SAMPLES, steps, info, PLAIN, epoch=1).buffers)
     assert found[0]["0.running_mean"].any() and int(found[0]["0.num_batches_tracked"]) == 1
     assert found[0].keys() == found[1].keys() and all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
