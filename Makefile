@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TRACKERS := .venv-trackers
+MUTATION := .venv-mutation
 SIMULATION := $(VENV)/simulation
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-slow faults endurance check docs notebooks release-check bench results clean
+.PHONY: demo test test-slow faults endurance coverage mutation check docs notebooks release-check bench results clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
@@ -25,6 +26,14 @@ faults: $(VENV)/installed
 
 endurance: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m campaign.endurance
+
+# Which lines the tests run, those of other processes included.
+coverage: $(MUTATION)/installed
+	$(MUTATION)/bin/python -m pytest --numprocesses 2 --cov --cov-report=term:skip-covered
+
+# Hours: `make mutation MUTATE=checkpoint` takes one group of files; a run that was stopped goes on.
+mutation: $(MUTATION)/installed
+	$(MUTATION)/bin/python benchmarks/mutation.py $(MUTATE)
 
 check: $(VENV)/installed docs
 	$(BIN)/ruff format --check .
@@ -60,11 +69,21 @@ $(VENV)/installed: pyproject.toml constraints.txt
 # TensorBoard and Weights & Biases in an environment of their own, which borrows everything else from $(VENV). Where they
 # cannot be had, their tests are skipped.
 $(TRACKERS)/installed: $(VENV)/installed
-	$(BIN)/python -m venv --clear $(TRACKERS)
-	echo "import site; site.addsitedir('$(call packages,$(VENV))')" >$(call packages,$(TRACKERS))/borrowed.pth
+	$(call borrow,$(TRACKERS))
 	$(TRACKERS)/bin/pip install --quiet --constraint constraints.txt --editable '.[tensorboard,wandb]'
 	touch $@
 
+# mutmut and coverage.py likewise; mutmut 3.8 reads what pytest 9 no longer has.
+$(MUTATION)/installed: $(VENV)/installed
+	$(call borrow,$(MUTATION))
+	$(MUTATION)/bin/pip install --quiet 'mutmut>=3.8,<3.9' 'pytest-cov>=7'
+	$(MUTATION)/bin/pip install --quiet --ignore-installed --no-deps 'pytest<9'
+	touch $@
+
+define borrow
+	$(BIN)/python -m venv --clear $(1)
+	echo "import site; site.addsitedir('$(call packages,$(VENV))')" >$(call packages,$(1))/borrowed.pth
+endef
 packages = $$($(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 # Flower's simulation needs Ray, which pins what others need otherwise: an environment of its own, for its test alone.
@@ -74,5 +93,5 @@ $(SIMULATION)/installed: $(VENV)/installed
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(TRACKERS) benchmarks/.environments build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(TRACKERS) $(MUTATION) benchmarks/.environments build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

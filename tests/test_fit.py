@@ -1248,7 +1248,8 @@ def test_a_mistake_is_explained(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
-        ("fedwmsam", {"rhoo": 0.1}, ["rhoo", "'rho'"]),
+        ("fedwmsan", {}, ["Unknown method 'fedwmsan'", "Did you mean 'fedwmsam'?"]),
+        ("fedwmsam", {"rhoo": 0.1}, ["Unknown option of fedwmsam 'rhoo'", "Did you mean 'rho'?"]),
         ("fedwmsam", {"alpha": 1.0}, ["alpha", "1.0"]),
         ("fedwmsam", {"alpha": 0.0}, ["alpha", "0.0"]),
         ("fedcm", {"alpha": -0.1}, ["alpha", "-0.1"]),
@@ -1257,7 +1258,7 @@ def test_a_mistake_is_explained(name: str) -> None:
         ("fedwmsam", {"adapt_rate": 2}, ["adapt_rate", "2"]),
         ("fedwmsam", {"similarity": "cosine"}, ["similarity", "personalized"]),
         ("fedwmsam", {"alpha_min": 0.8, "alpha_max": 0.2}, ["alpha_min", "alpha_max"]),
-        ("fedavg", {"global_lr": -1}, ["global_lr", "-1"]),
+        ("fedavg", {"global_lr": -1}, ["fedavg: global_lr", "-1"]),
         ("fedavg", {"rho": 0.1}, ["rho", "fedavg"]),
     ],
 )

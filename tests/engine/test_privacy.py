@@ -131,6 +131,12 @@ def test_a_round_of_nobody_adds_noise_all_the_same():
     assert set(after.server) == set(state.server) and after.round == empty + 1
 
 
+def test_a_private_line_tells_nothing_of_what_clients_computed():
+    open_, closed = (make(FedAvg(), FULL, sizes=SIZES, per_round=5), private(FedAvg(), noise=1.0, clip=0.5))
+    lines = [run_round(federation, first_state(federation))[1].keys() for federation in (open_, closed)]
+    assert lines[0] - lines[1] == {"train_loss", "update_norm", "update_norm_spread"} and not lines[1] - lines[0]
+
+
 def test_an_answer_that_is_not_finite_counts_as_none():
     federation = private(FedAvg(), clip=1.0)
     uploads = {k: {"delta": torch.full((federation.task.size,), math.nan, dtype=torch.float64)} for k in range(5)}

@@ -10,7 +10,18 @@ from torch import nn
 
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.rounds import Federation, first_state, run_round
-from fedwmsam.methods import SCAFFOLDM, FedACG, FedAvgM, FedDyn, FedGloSS, FedLESAM, FedProx, FedSpeed, MimeLite
+from fedwmsam.methods import (
+    SCAFFOLDM,
+    FedACG,
+    FedAvgM,
+    FedDyn,
+    FedGloSS,
+    FedLESAM,
+    FedProx,
+    FedSpeed,
+    FedWMSAM,
+    MimeLite,
+)  # fmt: skip
 from fedwmsam.training.local import LocalRules, Step
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
@@ -152,6 +163,54 @@ def test_fedgloss(rho_local):
         models.append(w)
     np.testing.assert_allclose(sigma, sigma_k.mean(axis=0), atol=1e-13)
     agree(FedGloSS(rho=rho, rho_local=rho_local, beta=beta, warmup=warmup, global_lr=0.9), models)
+
+
+def cosine(a, b):
+    return a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) if a.any() and b.any() else 0.0
+
+
+@pytest.mark.parametrize("correction", ["scaffold", "none"])
+def test_fedwmsam_perturbed_along_the_momentum(correction):
+    alpha, rate, w, Delta, c_k, models = 0.3, 0.2, START, np.zeros(3), np.zeros((N, 3)), []
+    for r, cohort in enumerate(COHORTS):
+        eps = 0.05 * Delta / np.linalg.norm(Delta) if Delta.any() else 0.0
+        share, c, ends, d, similarity = alpha / (1 - alpha), c_k.mean(axis=0), [], {}, []
+        for k in cohort:
+            m = Delta + share * (c - c_k[k]) if correction == "scaffold" else Delta
+
+            def direction(x, b, k=k, m=m, eps=eps, alpha=alpha):
+                return alpha * gradient(x + eps, k, b) + (1 - alpha) * m
+
+            ends.append(descend(w, k, r, direction))
+            d[k] = (w - ends[-1]) / (LR * DECAY**r * len(batches(k)))
+            similarity.append(cosine(Delta, m))
+        for k in cohort:
+            c_k[k] += d[k] - c
+        alpha = (1 - rate) * alpha + rate * np.clip(np.mean(similarity), 0.2, 0.7)
+        w, Delta = w + 0.9 * (np.mean(ends, axis=0) - w), np.mean(list(d.values()), axis=0)
+        models.append(w)
+    method = FedWMSAM(
+        rho=0.05, alpha=0.3, alpha_min=0.2, alpha_max=0.7, adapt_rate=rate, perturbation="momentum",
+        correction=correction, global_lr=0.9,
+    )  # fmt: skip
+    agree(method, models)
+
+
+def test_a_stack_of_clients_has_a_similarity_each():
+    Delta, m, d = (torch.tensor(DATA.normal(size=(3, 5))) for _ in range(3))
+    Delta[1] = 0.0
+    rules = {
+        "personalized": lambda k: cosine(Delta[k].numpy(), m[k].numpy()),
+        "update": lambda k: cosine(Delta[k].numpy(), d[k].numpy()),
+        "disagreement": lambda k: 1 - cosine(Delta[k].numpy(), d[k].numpy()) if k != 1 else 0.0,
+    }
+    for similarity, expected in rules.items():
+        found = FedWMSAM(similarity=similarity).agreement(Delta, m, d)
+        np.testing.assert_allclose(found.numpy(), [expected(k) for k in range(3)], atol=1e-14)
+
+
+def test_the_bounds_of_alpha_may_meet():
+    assert FedWMSAM(alpha_min=0.5, alpha_max=0.5).alpha_min == 0.5
 
 
 def test_fedavgm():

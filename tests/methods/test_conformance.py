@@ -226,6 +226,16 @@ def test_unequal_clients_and_partial_batches(method):
         assert records[0]["backprops"] == method.cost.backprops * steps + method.cost.full_gradients * (1 + 3 + 7)
 
 
+def test_a_method_that_lacks_its_main_functions_says_which():
+    class Lacking(Method):
+        name = "lacking"
+
+    with pytest.raises(AssertionError, match=r"^Lacking defines no direction$"):
+        Lacking().direction(torch.ones(1), lambda w: w, {}, {})
+    with pytest.raises(AssertionError, match=r"^Lacking defines no aggregate$"):
+        Lacking().aggregate({}, {}, rounds.Info(round=0, lr=0.1, clients=1, cohort=1, share=1.0))
+
+
 def test_options_out_of_range_are_refused(method):
     from dataclasses import fields
 

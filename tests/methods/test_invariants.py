@@ -191,8 +191,9 @@ def test_alpha_stays_in_its_range_and_moves_slowly(similarity, rate):
 
 
 def test_a_fixed_alpha_does_not_move():
-    states, _ = run(make(FedWMSAM(similarity="fixed", alpha=0.37)), 4)
+    states, records = run(make(FedWMSAM(similarity="fixed", alpha=0.37)), 4)
     assert all(float(s.server["alpha"]) == 0.37 for s in states)
+    assert records == run(make(FedWMSAM(adapt_rate=0.0, alpha=0.37)), 4)[1]  # the similarity is told all the same
 
 
 def test_mean_gradient_is_the_mean_of_the_local_gradients():

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import pytest
 import torch
 from torch import nn
 
@@ -17,6 +18,7 @@ from fedwmsam.training.vectors import clip
 LR, STEPS = 0.1, 4
 SAMPLES = TensorSamples(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.ones(8, 1))
 START = torch.tensor([0.5, -1.0, 2.0])
+PLAIN = LocalRules(0.0, "objective", None)
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,13 @@ class ReturnsThePosition(FedAvg):
         return w, scratch
 
 
-def trained(method, **more):
+def trained(method, rules=PLAIN, **more):
     task = Task(lambda: nn.Linear(3, 1, bias=False), OBJECTIVES["regression"])
     steps = [Step(torch.arange(8), seed=0)] * STEPS
     info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout)
     down = {"w": START.clone(), **more}
     sent = {name: value.clone() for name, value in down.items()}
-    result = train(task, method, down, {}, SAMPLES, steps, info, LocalRules(0.0, "objective", None), epoch=1)
+    result = train(task, method, down, {}, SAMPLES, steps, info, rules, epoch=1)
     assert all(torch.equal(down[name], value) for name, value in sent.items())
     return START + result.up["delta"]
 
@@ -86,6 +88,88 @@ def test_a_direction_that_was_sent_down_is_not_overwritten():
 
 def test_a_position_returned_as_direction_is_not_overwritten():
     assert torch.allclose(trained(ReturnsThePosition()), START * (1 - LR) ** STEPS, atol=1e-6)
+
+
+def test_a_position_returned_as_direction_is_whole_when_a_force_and_decay_are_added_to_it():
+    @dataclass(frozen=True)
+    class Pulled(ReturnsThePosition):
+        def pull(self, w, down):
+            return 0.5 * w
+
+    found = trained(Pulled(), rules=LocalRules(0.25, "sgd", None))
+    assert torch.allclose(found, START * (1 - LR * (1 + 0.5 + 0.25)) ** STEPS, atol=1e-6)
+
+
+def test_the_loss_told_is_the_mean_of_what_each_step_began_with():
+    """In the model's own precision, and once a step however often the method looks."""
+    x, y = SAMPLES.inputs.double(), SAMPLES.targets.double()
+    losses = []
+
+    @dataclass(frozen=True)
+    class LooksTwice(FedAvg):
+        def direction(self, w, grad, down, scratch):
+            losses.append(float(((x @ w[:, None] - y) ** 2).mean()))
+            v = grad(w)
+            grad(w + v)
+            return v, scratch
+
+    task = Task(lambda: nn.Linear(3, 1, bias=False).double(), OBJECTIVES["regression"])
+    steps = [Step(torch.arange(8), seed=0)] * STEPS
+    info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout)
+    down = {"w": START.double()}
+    result = train(task, LooksTwice(), down, {}, TensorSamples(x, y), steps, info, PLAIN, epoch=1)
+    assert result.loss == pytest.approx(sum(losses) / STEPS, rel=1e-13) and losses[0] > 2 * losses[-1]
+    assert result.backprops == 2 * STEPS
+
+
+class Augmented(TensorSamples):
+    """Samples that come with other noise at every draw."""
+
+    def batch(self, index, seed):
+        inputs, targets = super().batch(index, seed)
+        return inputs + torch.randn(inputs.shape, generator=torch.Generator().manual_seed(seed)), targets
+
+
+def test_the_whole_gradient_is_that_of_the_steps_and_draws_what_they_draw():
+    """Batches of unlike sizes, noise and dropout; nobody moves, so that all steps look from the same place."""
+    seen = []
+
+    @dataclass(frozen=True)
+    class Compares(FedAvg):
+        def begin(self, down, full_gradient, info):
+            return {"whole": full_gradient(down["w"])}
+
+        def direction(self, w, grad, down, scratch):
+            seen.append(grad(w))
+            return seen[-1].clone(), scratch
+
+        def uplink(self, delta, down, scratch, info):
+            return {"delta": delta, "from": down["w"], **scratch}
+
+    task = Task(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1, bias=False)), OBJECTIVES["regression"])
+    steps = [Step(torch.arange(5), seed=3), Step(torch.arange(5, 8), seed=4), Step(torch.arange(5), seed=5)]
+    info = Info(round=0, lr=0.0, clients=1, cohort=1, share=1.0, steps=3, samples=8, layout=task.layout)
+    samples, rules = Augmented(SAMPLES.inputs, SAMPLES.targets), LocalRules(0.1, "objective", None)
+    result = train(task, Compares(), {"w": START}, {}, samples, steps, info, rules, epoch=2)
+    assert torch.allclose(result.up["whole"], (5 * seen[0] + 3 * seen[1]) / 8, atol=1e-6)
+    assert not torch.allclose(seen[0], seen[2]) and torch.equal(result.up["from"], START)
+    assert result.backprops == 2 + 3
+
+
+def test_a_look_at_the_whole_gradient_moves_no_statistics():
+    @dataclass(frozen=True)
+    class Surveys(FedAvg):
+        def begin(self, down, full_gradient, info):
+            return {"whole": full_gradient(down["w"])}
+
+    found = []
+    for method in (Surveys(), FedAvg()):
+        task = Task(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)), OBJECTIVES["regression"])
+        info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=1, samples=8, layout=task.layout)
+        down, steps = {"w": task.initial_weights}, [Step(torch.arange(8), seed=0)]
+        found.append(train(task, method, down, task.initial_buffers, SAMPLES, steps, info, PLAIN, epoch=1).buffers)
+    assert found[0]["0.running_mean"].any() and int(found[0]["0.num_batches_tracked"]) == 1
+    assert found[0].keys() == found[1].keys() and all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
 def test_clip_decides_exactly_near_its_limit():

@@ -70,7 +70,7 @@ class Watched(Method):
         self.see(Sight(self.client, step, w, perturbation, v, carried))
         return v, scratch
 
-    def pull(self, w: Tensor, down: Vectors) -> Tensor | float:
+    def pull(self, w: Tensor, down: Vectors) -> Tensor | None:
         return self.inner.pull(w, down)
 
     def uplink(self, delta: Tensor, down: Vectors, scratch: Vectors, info: Info) -> Vectors:

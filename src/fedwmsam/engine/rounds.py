@@ -159,12 +159,12 @@ def reached(faults: Faults, asked: Iterable[Job], ledger: "Ledger") -> Iterator[
         steps = faults.steps(job.client, job.info.steps)
         if faults.drops(job.info.round, job.client):
             ledger.note("dropped", job)
-            ledger.miss(job)
+            ledger.send(job)
             continue
         if steps < job.info.steps:
             ledger.note("late", job)
             if not steps or not faults.stragglers.partial:
-                ledger.miss(job)
+                ledger.send(job)
                 continue
         if job.client in faults.hostile:
             ledger.note("hostile", job)
@@ -235,7 +235,7 @@ class WeightedMean:
 class Ledger:
     """What a round did and cost, for its line in the metrics; nothing of what clients computed if that is private."""
 
-    def __init__(self, private: bool = False) -> None:
+    def __init__(self, private: bool) -> None:
         self.private = private
         self.accepted = self.samples = self.steps = self.backprops = self.bytes_down = self.bytes_up = 0
         self.rejected: list[int] = []
@@ -258,15 +258,15 @@ class Ledger:
         self.values.setdefault("update_norm", []).append(float(torch.linalg.vector_norm(result.up["delta"])))
 
     def count(self, job: Job, result: LocalResult) -> None:
+        self.send(job)
         self.backprops += result.backprops
-        self.bytes_down += size_in_bytes(job.down) + size_in_bytes(job.buffers)
         self.bytes_up += size_in_bytes(result.up) + size_in_bytes(result.buffers)
 
     def note(self, what: str, job: Job) -> None:
         self.noted.setdefault(what, []).append(job.client)
 
-    def miss(self, job: Job) -> None:
-        """No answer will come: only what was sent down is counted."""
+    def send(self, job: Job) -> None:
+        """Counted whether or not an answer comes."""
         self.bytes_down += size_in_bytes(job.down) + size_in_bytes(job.buffers)
 
     def reject(self, job: Job, result: LocalResult) -> None:

@@ -96,9 +96,9 @@ class Method:
         """One local step's direction (gradient units; the loop clips it) and the scratch for the next step."""
         raise AssertionError(f"{type(self).__name__} defines no direction")
 
-    def pull(self, w: Tensor, down: Vectors) -> Tensor | float:
-        """A proximal force, added after the clip."""
-        return 0.0
+    def pull(self, w: Tensor, down: Vectors) -> Tensor | None:
+        """A proximal force, added after the clip, if there is one."""
+        return None
 
     def uplink(self, delta: Tensor, down: Vectors, scratch: Vectors, info: Info) -> Vectors:
         """Exactly what travels back; delta = w_B − down["w"], always under that name."""

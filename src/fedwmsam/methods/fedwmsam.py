@@ -72,8 +72,6 @@ class FedWMSAM(Averaging):
         return down | {"Delta": server["Delta"]} if self.perturbation == "momentum" else down
 
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
-        if self.perturbation in ("momentum", "none"):
-            return {}
         pace = 1.0 if self.perturbation == "literal" else -info.lr
         return {"b": torch.tensor(0.0), "pace": torch.tensor(pace, dtype=torch.float64)}
 

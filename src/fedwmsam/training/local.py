@@ -91,7 +91,7 @@ def train(
         # Sums take the direction's memory, and so does the next point: fresh vectors push others out of the cache.
         room = None if is_held(v, {"w": w}, down, scratch) else v
         force = method.pull(w, down)
-        if isinstance(force, Tensor):
+        if force is not None:
             v = room = torch.add(v, force, out=room)
         if decay:
             v = room = torch.add(v, w, alpha=decay, out=room)
