@@ -228,10 +228,11 @@ def test_late_clients_are_listed_and_paid_for():
     cohort = federation.schedule.cohort(0)
     assert record["late"] == cohort and record["cohort"] == 5
     assert record["backprops"] == sum(steps // 3 for steps in STEPS.values())
-    lost = replace(federation, faults=replace(federation.faults, stragglers=Stragglers(1.0, 30.0, partial=True)))
-    _, record = run_round(lost, first_state(federation))
-    assert record["late"] == cohort and record["cohort"] == record["bytes_up"] == 0
-    assert record["bytes_down"] == 5 * 8 * 2 * federation.task.size
+    for lost in (Stragglers(1.0, 30.0, partial=True), Stragglers(1.0, 3.0, partial=False)):
+        faults = replace(federation.faults, stragglers=lost)
+        _, record = run_round(replace(federation, faults=faults), first_state(federation))
+        assert record["late"] == cohort and record["cohort"] == record["bytes_up"] == 0
+        assert record["bytes_down"] == 5 * 8 * 2 * federation.task.size
 
 
 def normed(federation):
@@ -239,19 +240,21 @@ def normed(federation):
     return replace(federation, task=task)
 
 
-def test_a_robust_rule_gets_the_buffers_too():
-    federation = normed(make(FedAvg(), per_round=5, sizes=(7, 14, 7, 14, 21), batch_size=7))
+@pytest.mark.parametrize("rule", [Rule(), Rule("median")], ids=lambda rule: rule.kind)
+def test_buffers_travel_and_are_combined_by_the_rule(rule):
+    federation = normed(make(FedAvg(), per_round=5, sizes=(7, 14, 7, 21, 14), batch_size=7))
     found = []
-    after, _ = run_round(
-        replace(federation, rule=Rule("median")),
-        first_state(federation),
-        lambda _, result: found.append(result.buffers),
+    after, record = run_round(
+        replace(federation, rule=rule), first_state(federation), lambda _, result: found.append(result.buffers)
     )
     assert found[0].keys() == after.buffers.keys() and len(found) == 5
     for name, value in after.buffers.items():
         values = torch.stack([buffers[name] for buffers in found])
-        expected = values.median(dim=0).values if value.is_floating_point() else values.amax(dim=0)
-        assert value.dtype == expected.dtype and torch.allclose(value, expected)
+        middle = values.median(dim=0).values if rule.holds else values.double().mean(dim=0)
+        expected = middle if value.is_floating_point() else values.amax(dim=0)
+        assert value.dtype == values.dtype and torch.allclose(value, expected)
+    statistics = 8 * (4 + 4 + 1)  # mean, variance, count
+    assert record["bytes_up"] == record["bytes_down"] == 5 * (8 * federation.task.size + statistics)
 
 
 def test_a_batch_of_one_is_explained_where_batchnorm_meets_it_and_other_errors_are_left_as_they_are():
