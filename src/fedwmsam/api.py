@@ -79,7 +79,8 @@ def fit(
     test, validation: data like a client's. `validation` may be a share (0.1) to cut from each client; the best model
         is chosen on it, never on `test`.
     loss: "classification", "regression", "multilabel", or a function of (outputs, targets); `metrics` maps names to
-        such functions, called once on all outputs; `monitor` names the one that defines "best" ("-mae": lower wins).
+        such functions, called once on all outputs, and replaces the loss's own (accuracy, mae …); `monitor` names the
+        one that defines "best" ("-mae": lower wins).
     aggregation: "median", "trimmed:0.1" or "norm_bound:TAU" instead of the mean, against hostile clients.
     dropout, stragglers, deadline, corrupt: simulated faults; docs/faults.md.
     dp_noise, dp_epsilon, dp_clip, dp_delta: client-level differential privacy, by noise or by a target ε;
