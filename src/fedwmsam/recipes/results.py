@@ -77,7 +77,8 @@ class Comparison:
             header[3:3] = ["paper"]
             header[-1:] = ["ours − paper", f"paper vs {recipe.reference}", f"ours vs {recipe.reference}"]
         rows = tuple(self.line(name, column) for column in self.columns for name in self.view)
-        title = f"{recipe.name} at scale {plan.scale}, {recipe.title}: {quantity.title}"
+        which = f" ({len(self.view)} rows)" if recipe.views else ""  # several sheets of the same quantity
+        title = f"{recipe.name} at scale {plan.scale}, {recipe.title}: {quantity.title}{which}"
         return Sheet(title, tuple(header), rows, tuple(self.notes(quantity)))
 
     @cached_property
