@@ -89,14 +89,17 @@ GROUPS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="*", choices=[*GROUPS, []], help="by default all")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; by default all")
     parser.add_argument("--children", type=int, default=1, help="processes at a time")
     arguments = parser.parse_args()
-    for name in arguments.groups or GROUPS:
+    groups = arguments.groups or list(GROUPS)
+    if wrong := set(groups) - GROUPS.keys():
+        parser.error(f"there is no group {', '.join(wrong)}")
+    for name in groups:
         folder = prepare(name)
         command = [Path(sys.executable).with_name("mutmut"), "run", "--max-children", str(arguments.children)]
         subprocess.run(command, cwd=folder, check=True, env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
-    for line in table(arguments.groups or list(GROUPS)):
+    for line in table(groups):
         print(line)
 
 
@@ -130,7 +133,10 @@ def section(name: str, values: dict[str, object]) -> str:
     return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 
 
-OUTCOMES = {0: "survived", 1: "killed", 3: "killed", 5: "no test", 33: "no test", 24: "timeout", 36: "timeout"}
+OUTCOMES = {0: "survived", 1: "killed", 3: "killed", 5: "no test", 33: "no test"} | dict.fromkeys(
+    (-24, 24, 36, 152, 255), "timeout"
+)
+"""What mutmut keeps: pytest's exit codes, its own, and those of SIGXCPU, which ends what takes too long."""
 
 
 def table(groups: list[str]) -> list[str]:

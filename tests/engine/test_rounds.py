@@ -13,6 +13,7 @@ from torch import nn
 
 from fedwmsam import InputError
 from fedwmsam.engine.faults import Corruption, Faults, Stragglers
+from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.robust import Rule
 from fedwmsam.engine.rounds import (
     Diverged,
@@ -25,6 +26,7 @@ from fedwmsam.engine.rounds import (
     train_cohort,
 )  # fmt: skip
 from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.store import Store
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM, MimeLite
 from fedwmsam.training.task import Task
 
@@ -233,6 +235,21 @@ def test_late_clients_are_listed_and_paid_for():
         _, record = run_round(replace(federation, faults=faults), first_state(federation))
         assert record["late"] == cohort and record["cohort"] == record["bytes_up"] == 0
         assert record["bytes_down"] == 5 * 8 * 2 * federation.task.size
+
+
+def test_a_norm_bound_without_a_number_is_the_median_of_the_round():
+    federation, norms = make(FedAvg(), per_round=5), []
+    run_round(federation, first_state(federation), lambda _, result: norms.append(float(result.up["delta"].norm())))
+    _, record = run_round(replace(federation, rule=Rule("norm_bound")), first_state(federation))
+    assert record["update_norm"] == pytest.approx(np.mean(np.minimum(norms, np.median(norms))), rel=1e-12)
+
+
+def test_rows_go_where_the_first_memory_says(tmp_path):
+    federation, store = make(SCAFFOLD(), per_round=5), Store(tmp_path / "rows")
+    state, _ = run_round(federation, first_state(federation, Memory(store, budget=0)))
+    plain, _ = run_round(federation, first_state(federation))
+    assert (tmp_path / "rows").stat().st_size >= 5 * 8 * federation.task.size
+    assert all(torch.equal(state.memory[client]["c_k"], plain.memory[client]["c_k"]) for client in range(5))
 
 
 def normed(federation):

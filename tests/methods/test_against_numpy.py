@@ -170,10 +170,11 @@ def cosine(a, b):
 
 
 @pytest.mark.parametrize("correction", ["scaffold", "none"])
-def test_fedwmsam_perturbed_along_the_momentum(correction):
+@pytest.mark.parametrize("perturbation", ["momentum", "none"])
+def test_fedwmsam_perturbed_along_the_momentum_or_not_at_all(perturbation, correction):
     alpha, rate, w, Delta, c_k, models = 0.3, 0.2, START, np.zeros(3), np.zeros((N, 3)), []
     for r, cohort in enumerate(COHORTS):
-        eps = 0.05 * Delta / np.linalg.norm(Delta) if Delta.any() else 0.0
+        eps = 0.05 * Delta / np.linalg.norm(Delta) if Delta.any() and perturbation == "momentum" else 0.0
         share, c, ends, d, similarity = alpha / (1 - alpha), c_k.mean(axis=0), [], {}, []
         for k in cohort:
             m = Delta + share * (c - c_k[k]) if correction == "scaffold" else Delta
@@ -190,7 +191,7 @@ def test_fedwmsam_perturbed_along_the_momentum(correction):
         w, Delta = w + 0.9 * (np.mean(ends, axis=0) - w), np.mean(list(d.values()), axis=0)
         models.append(w)
     method = FedWMSAM(
-        rho=0.05, alpha=0.3, alpha_min=0.2, alpha_max=0.7, adapt_rate=rate, perturbation="momentum",
+        rho=0.05, alpha=0.3, alpha_min=0.2, alpha_max=0.7, adapt_rate=rate, perturbation=perturbation,
         correction=correction, global_lr=0.9,
     )  # fmt: skip
     agree(method, models)
@@ -235,7 +236,9 @@ def test_fedlesam_under_partial_participation(reference):
             z[k] = w
         previous, w = w, np.mean(ends, axis=0)
         models.append(w)
-    agree(FedLESAM(rho=0.2, reference=reference), models)
+    method = FedLESAM(rho=0.2, reference=reference)
+    agree(method, models)
+    assert method.memory_init(torch.tensor(w)).keys() == ({"z_k"} if reference == "last_active" else set())
 
 
 def test_the_two_references_differ():
