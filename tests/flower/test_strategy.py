@@ -195,7 +195,7 @@ def test_with_a_grace_the_quorum_does_not_wait_for_the_deadline():
 
 def test_an_order_that_a_restarted_node_has_lost_is_not_waited_for(told, monkeypatch):
     monkeypatch.setattr(exchange, "SILENCE", 0.1)
-    grid, ours = FakeGrid(), strategy(timeout=1e6)
+    grid, ours = FakeGrid(), strategy(timeout=15)
     victim = ours.run.federation.schedule.cohort(1)[0]
 
     def dies_and_is_back(message, answer):
@@ -210,7 +210,7 @@ def test_an_order_that_a_restarted_node_has_lost_is_not_waited_for(told, monkeyp
 
 def test_a_node_that_is_only_slow_is_waited_for(monkeypatch):
     monkeypatch.setattr(exchange, "SILENCE", 0.05)
-    grid, ours = FakeGrid(), strategy(timeout=1e6)
+    grid, ours = FakeGrid(), strategy(timeout=15)
     victim = ours.run.federation.schedule.cohort(1)[0]
 
     def slow(message, answer):
