@@ -84,6 +84,14 @@ def test_an_unknown_baseline_is_refused_before_anything_runs(cli, tmp_path):
     assert answer.code == 2 and "fedavgg" in answer.err and not (tmp_path / "c").exists()
 
 
+def test_a_baseline_that_could_be_several_rows_is_refused_before_anything_runs(cli, tmp_path):
+    asked = ("--methods", "fedavg,fedsam", "--grid", "rho=0.01,0.1", "--rounds", "1", "--out", tmp_path / "c")
+    answer = cli("compare", *asked, "--baseline", "fedsam")
+    assert answer.code == 2 and "'fedsam rho=0.01', 'fedsam rho=0.1'" in answer.err and not (tmp_path / "c").exists()
+    answer = cli("compare", *asked, "--baseline", "fedsam rho=0.1")
+    assert answer.code == 0 and "difference to fedsam rho=0.1" in answer.out, answer.err
+
+
 @pytest.mark.slow
 def test_killed_ten_times_a_comparison_ends_as_if_it_never_was(tmp_path):
     subprocess.run(command(tmp_path / "whole", *ASKED), check=True, capture_output=True)

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,6 +30,11 @@ from fedwmsam.commands.options import (
     given_settings,
 )
 from fedwmsam.commands.output import say, say_written, show
+from fedwmsam.errors import InputError
+from fedwmsam.wording import unknown
+
+if TYPE_CHECKING:
+    from fedwmsam.comparison.grid import Grid
 
 
 def compare(
@@ -83,7 +88,7 @@ def compare(
         "config", "grid", "pilot", "pilot_rounds", "keep_states", "set_", "out", "jobs", "baseline", "html", "quiet",
     ))  # fmt: skip
     from fedwmsam.comparison.comparison import compare as carry_out
-    from fedwmsam.comparison.grid import check_axes, check_baseline, make_grid, read_axes, read_settings
+    from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
     from fedwmsam.config import parse_workers
     from fedwmsam.engine.folder import is_run
 
@@ -94,7 +99,7 @@ def compare(
     plan, trial = make_grid(file, given), read_axes(pilot or [], file | given)
     check_axes(plan, trial)
     if baseline is not None:
-        check_baseline(plan, baseline)
+        check_baseline(plan, baseline, piloted=bool(trial))
     with resumable("Stopped; the same command goes on from the last completed rounds."):
         folders = carry_out(plan, out, parse_workers(jobs), trial, pilot_rounds, output.console, quiet)
     if html is not None or not quiet:
@@ -103,6 +108,19 @@ def compare(
         say(f"Runs: {out}; more with: fedwmsam report {out} --help")
     if not all((folder / "summary.json").exists() for folder in folders):
         sys.exit(1)
+
+
+def check_baseline(plan: "Grid", baseline: str, piloted: bool) -> None:
+    """Refuse, before hours of runs, a baseline that will be none of the rows, or several; a pilot decides on names."""
+    from fedwmsam.report.runs import Run
+    from fedwmsam.report.tables import baseline_rows, summarise
+
+    members = plan.members()
+    methods = {member.config.method for member in members}
+    if not piloted:
+        baseline_rows(summarise([Run(Path(one.folder), config=one.config.flat()) for one in members]).tables, baseline)
+    elif baseline.split()[0] not in methods:
+        raise InputError(unknown("baseline", baseline, methods))
 
 
 def show_comparison(folders: list[Path], baseline: str | None, html: Path | None, quiet: bool) -> None:

@@ -130,13 +130,6 @@ def check_axes(grid: Grid, axes: Axes) -> None:
             raise InputError(f"{key} is varied and also given a value; leave one out.")
 
 
-def check_baseline(grid: Grid, baseline: str) -> None:
-    """Refuse a baseline that none of the methods can be, before hours of runs."""
-    methods = {member.config.method for member in grid.members()}
-    if baseline.split()[0] not in methods:
-        raise InputError(unknown("baseline", baseline, methods))
-
-
 def read_axes(texts: Sequence[str], values: Values) -> dict[str, list[Any]]:
     """`rho=0.01,0.05` as typed values."""
     axes = {}

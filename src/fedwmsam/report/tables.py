@@ -244,9 +244,7 @@ def reach(run: Run, by_round: dict[int, float], target: float, goal: Goal) -> Co
 
 def compare(tables: Sequence[Table], baseline: str, goal: Goal) -> tuple[Table, ...]:
     """Each table that has the baseline, with every other row's differences to it."""
-    found = [(table, baseline_row(table, baseline)) for table in tables]
-    if not any(row for _, row in found):
-        raise InputError(unknown("baseline", baseline, (row.label for table in tables for row in table.rows)))
+    found = baseline_rows(tables, baseline)
     compared = tuple(with_differences(table, row, goal) if row else table for table, row in found)
     differences = [difference for table in compared for difference in table.differences]
     if differences and not any(difference.seeds for difference in differences):
@@ -256,6 +254,14 @@ def compare(tables: Sequence[Table], baseline: str, goal: Goal) -> tuple[Table, 
             "no seed in common with any other row; run both with the same seeds."
         )
     return compared
+
+
+def baseline_rows(tables: Sequence[Table], baseline: str) -> list[tuple[Table, Row | None]]:
+    """Each table with its row of that name, if it has one; a name that no table knows is refused."""
+    found = [(table, baseline_row(table, baseline)) for table in tables]
+    if not any(row for _, row in found):
+        raise InputError(unknown("baseline", baseline, (row.label for table in tables for row in table.rows)))
+    return found
 
 
 def baseline_row(table: Table, name: str) -> Row | None:
