@@ -15,10 +15,13 @@ from pathlib import Path
 
 import store
 
+from fedwmsam.analysis import run_flatness
+from fedwmsam.analysis.dynamics import FILE
 from fedwmsam.comparison.grid import Member, make_grid
 from fedwmsam.recipes.catalogue import find_recipe
 from fedwmsam.recipes.recipe import Plan
 from fedwmsam.recipes.results import Results
+from fedwmsam.report import dynamics, flatness
 from fedwmsam.report.formats import markdown_sheet
 from fedwmsam.report.plots import Picture, draw_pictures, pictures
 from fedwmsam.report.runs import Run, is_run, read_run
@@ -30,7 +33,9 @@ PAGE, PLANS, PICTURES = ROOT / "RESULTS.md", ROOT / "results" / "plans", ROOT / 
 QUANTITIES = {"tail": "Mean of the last 10", "last": "Last", "best_on_test": "Best on test (selected on test)"}
 Place = tuple[tuple[str, ...], str]
 """A cell: its row's values, its column's."""
-DRAWN = ("accuracy-over-rounds", "alpha-over-rounds")
+DRAWN = ("accuracy-over-rounds", "alpha-over-rounds", "alignment-over-rounds", "echo-over-rounds")
+Sheets = Callable[[Sequence[Run]], Sequence[Sheet]]
+Draw = Callable[[Sequence[Run]], Sequence[Picture]]
 
 
 @dataclass(frozen=True)
@@ -40,11 +45,13 @@ class Part:
     command: str
     members: Sequence[Member]
     sheets: Callable[[Path], Sequence[Sheet]]
-    drawn: bool = False
+    draw: Draw = lambda _: ()
+    made: Callable[[Path], bool] = is_run
+    """Whether a run's folder has what the command makes."""
 
     def text(self, name: str, runs: Path) -> str:
         places = [member.place(runs) for member in self.members]
-        made = [place.name for place in places if is_run(place)]
+        made = [place.name for place in places if self.made(place)]
         if not made:
             return f"Not run: `{self.command}` ({len(places)} runs)\n"
         count = f"{len(places)} runs" if len(made) == len(places) else f"{len(made)} of {len(places)} runs so far"
@@ -55,8 +62,8 @@ class Part:
         return "\n".join(filter(None, [f"`{self.command}`: {count}\n", tables, shown, folded]))
 
     def pictures(self, name: str, runs: Path) -> list[Picture]:
-        found = found_runs(self.members, runs) if self.drawn else []
-        every = pictures(summarise(found)) if found else ()
+        found = found_runs(self.members, runs)
+        every = self.draw(found) if found else ()
         return [(f"{name}-{title}", height, drawing) for title, height, drawing in every if title in DRAWN]
 
 
@@ -80,7 +87,7 @@ def compared(plan: str, baselines: Sequence[str] = (), targets: Sequence[float] 
             tables.append(sheets(summarise(found, goal, baseline))[-1])
         return tables
 
-    return Part(f"fedwmsam compare results/plans/{plan}", members, tables_of, drawn=True)
+    return Part(f"fedwmsam compare results/plans/{plan}", members, tables_of, lambda found: pictures(summarise(found)))
 
 
 def crossed(plan: str, rows: Sequence[str], column: str) -> Part:
@@ -115,10 +122,35 @@ def reproduced(recipe: str, rounds: int, columns: Sequence[str] = ()) -> Part:
     return Part(command, plan.members(), lambda runs: Results(plan, runs).sheets())
 
 
+def analysed(command: str, plan: str, file: str, sheets_of: Sheets, draw: Draw = lambda _: ()) -> Part:
+    """What an analysis found beside the runs of a comparison that it was asked of: those of the paper's preset."""
+    members = [member for member in members_of(plan) if member.label == member.config.method]
+    return Part(
+        command, members, lambda runs: sheets_of(found_runs(members, runs)), draw,
+        lambda place: (place / "analysis" / file).exists(),
+    )  # fmt: skip
+
+
+def flatness_sheets(runs: Sequence[Run]) -> list[Sheet]:
+    return [sheet for table in summarise(runs).tables if (sheet := flatness.seeds_sheet(table))]
+
+
+def dynamics_sheets(runs: Sequence[Run]) -> list[Sheet]:
+    return dynamics.sheets(dynamics.groups_of(runs))
+
+
 PARTS = {
     "table-1": reproduced("table-1", 500, ["β = 0.1"]),
     "decay": compared("a.toml", targets=[0.8, 0.84]),
     "seeds": compared("b.toml", baselines=["fedavg", "scaffold"], targets=[0.8, 0.84]),
+    "flatness": analysed("fedwmsam analyse flatness RUNS --clients 5", "b.toml", run_flatness.FILE, flatness_sheets),
+    "dynamics": analysed(
+        "fedwmsam analyse dynamics RUNS",
+        "b.toml",
+        FILE,
+        dynamics_sheets,
+        lambda runs: dynamics.pictures(dynamics.groups_of(runs)),
+    ),
     "table-5": reproduced("table-5", 200),
     "readings": crossed("d.toml", ["perturbation", "similarity"], "rho"),
     "table-6": reproduced("table-6", 150),

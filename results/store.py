@@ -2,26 +2,30 @@
 
     python results/store.py RUNS [RUNS…]     # add the finished runs of these folders
 
-`unpacked()` makes run folders of them again, as far as a report reads them.
+What `fedwmsam analyse` found beside a kept run is kept, too: `analysis/NAME/`. `unpacked()` makes run folders of it all
+again, as far as a report reads them.
 """
 
 import csv
 import json
+import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fedwmsam import toml
+from fedwmsam.analysis import dynamics, run_flatness
 from fedwmsam.report.runs import Run, State, find_runs
 
 HERE = Path(__file__).resolve().parent
-INDEX, COLUMNS = HERE / "runs.jsonl", HERE / "runs"
+INDEX, COLUMNS, ANALYSES = HERE / "runs.jsonl", HERE / "runs", HERE / "analysis"
 KEPT = ("dataset", "data_hash", "partition_hash", "classes")
 """What is kept of a run's data."""
 SECONDS = "train_seconds"
 LEFT_OUT = ("lr", "evaluate_seconds", "cpu_seconds")
 """The first follows from the configuration, the others from the machine."""
+ANALYSED = (run_flatness.FILE, dynamics.FILE)
 DIGITS = {"accuracy": 12}
 """Enough that the tables come out the same; of all other columns five."""
 
@@ -47,6 +51,29 @@ def add(runs: Iterable[Run]) -> list[str]:
         added.append(name)
     INDEX.write_text("".join(f"{json.dumps(known[name])}\n" for name in sorted(known)))
     return added
+
+
+def add_analyses(runs: Iterable[Run]) -> list[str]:
+    """Of kept runs; one made since takes an older one's place."""
+    known, added = entries(), []
+    for run in runs:
+        made = [file for file in (run.path / "analysis" / name for name in ANALYSED) if file.exists()]
+        for file in made if run.path.name in known else []:
+            kept = ANALYSES / run.path.name / file.name
+            text = json.dumps(rounded(json.loads(file.read_text()))) + "\n"
+            if not kept.exists() or kept.read_text() != text:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(text)
+                added.append(f"{run.path.name}: {file.name}")
+    return added
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [rounded(entry) for entry in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
 def write_columns(path: Path, run: Run) -> dict[str, Any]:
@@ -78,6 +105,8 @@ def unpacked(place: Path) -> Path:
         (folder / "summary.json").write_text(json.dumps(summary))
         for file, records in (("metrics.jsonl", rows), ("timings.jsonl", timings)):
             (folder / file).write_text("".join(f"{json.dumps(record)}\n" for record in records))
+        if (ANALYSES / name).exists():
+            shutil.copytree(ANALYSES / name, folder / "analysis")
     return place
 
 
@@ -91,5 +120,5 @@ def number(text: str) -> float | int:
 
 
 if __name__ == "__main__":
-    for name in add(find_runs([Path(given) for given in sys.argv[1:]])[0]):
-        print(name)
+    given = find_runs([Path(place) for place in sys.argv[1:]])[0]
+    print(*add(given), *add_analyses(given), sep="\n")

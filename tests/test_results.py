@@ -3,15 +3,16 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import store
 
-from fedwmsam.report.runs import find_runs
-from fedwmsam.report.sheets import sheets
+from fedwmsam.report import dynamics, flatness
+from fedwmsam.report.runs import Run, find_runs
+from fedwmsam.report.sheets import Sheet, sheets
 from fedwmsam.report.tables import make_goal, summarise
 
 ROOT = Path(__file__).parents[1]
@@ -47,6 +48,29 @@ def test_kept_runs_give_the_tables_of_the_runs(runs: Path, tmp_path: Path, monke
     for run, same in zip(sorted(finished, key=lambda run: run.path.name), kept, strict=True):
         for column in ("loss", "train_loss", "alpha"):
             assert list(same.values(column).values()) == pytest.approx(list(run.values(column).values()), rel=1e-4)
+
+
+def test_analyses_are_kept_with_their_runs(
+    cli: Cli, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, place in (("INDEX", "runs.jsonl"), ("COLUMNS", "columns"), ("ANALYSES", "analysis")):
+        monkeypatch.setattr(store, name, tmp_path / place)
+    little = ("--eigenvalues", "1", "--probes", "1", "--samples", "50", "--clients", "1", "--rho", "0.05", "-q")
+    assert cli("analyse", "flatness", *runs.glob("fed*"), *little, "--adaptive-rho", "").code == 0
+    assert cli("analyse", "dynamics", *runs.glob("fed*"), "--sample", "100", "-q").code == 0
+    found, _ = find_runs([runs])
+    assert store.add_analyses(found) == [], "a run that is not kept has no place for them"
+    store.add(found)
+    assert len(store.add_analyses(found)) == 8 and store.add_analyses(found) == []
+    (again := tmp_path / "again").mkdir()
+    finished = [run for run in found if run.counts]
+    of_runs, kept = sheets_of(finished), sheets_of(find_runs([store.unpacked(again)])[0])
+    assert of_runs == kept and len(kept) == 4
+
+
+def sheets_of(runs: Sequence[Run]) -> list[Sheet | None]:
+    (table,) = summarise(runs).tables
+    return [flatness.seeds_sheet(table), *dynamics.sheets(dynamics.groups_of(runs))]
 
 
 def test_the_page_is_what_the_kept_runs_give() -> None:
