@@ -20,6 +20,7 @@ from fedwmsam.methods import (
     FedProx,
     FedSpeed,
     FedWMSAM,
+    FedWMSAMPlus,
     MimeLite,
 )  # fmt: skip
 from fedwmsam.training.local import LocalRules, Step
@@ -169,11 +170,11 @@ def cosine(a, b):
     return a @ b / (np.linalg.norm(a) * np.linalg.norm(b)) if a.any() and b.any() else 0.0
 
 
-@pytest.mark.parametrize("correction", ["scaffold", "none"])
-@pytest.mark.parametrize("perturbation", ["momentum", "none"])
-def test_fedwmsam_perturbed_along_the_momentum_or_not_at_all(perturbation, correction):
-    alpha, rate, w, Delta, c_k, models = 0.3, 0.2, START, np.zeros(3), np.zeros((N, 3)), []
+def fedwmsam(perturbation, correction, rate, weight=lambda alpha, r: alpha, bounds=(0.2, 0.7)):
+    """ρ = 0.05, α from 0.3, η_g = 0.9; `weight` is what a round uses of its α."""
+    slow, w, Delta, c_k, models = 0.3, START, np.zeros(3), np.zeros((N, 3)), []
     for r, cohort in enumerate(COHORTS):
+        alpha = weight(slow, r)
         eps = 0.05 * Delta / np.linalg.norm(Delta) if Delta.any() and perturbation == "momentum" else 0.0
         share, c, ends, d, similarity = alpha / (1 - alpha), c_k.mean(axis=0), [], {}, []
         for k in cohort:
@@ -187,14 +188,38 @@ def test_fedwmsam_perturbed_along_the_momentum_or_not_at_all(perturbation, corre
             similarity.append(cosine(Delta, m))
         for k in cohort:
             c_k[k] += d[k] - c
-        alpha = (1 - rate) * alpha + rate * np.clip(np.mean(similarity), 0.2, 0.7)
+        slow = (1 - rate) * slow + rate * np.clip(np.mean(similarity), *bounds)
         w, Delta = w + 0.9 * (np.mean(ends, axis=0) - w), np.mean(list(d.values()), axis=0)
         models.append(w)
-    method = FedWMSAM(
-        rho=0.05, alpha=0.3, alpha_min=0.2, alpha_max=0.7, adapt_rate=rate, perturbation=perturbation,
-        correction=correction, global_lr=0.9,
-    )  # fmt: skip
-    agree(method, models)
+    return models
+
+
+OPTIONS = {"rho": 0.05, "alpha": 0.3, "alpha_min": 0.2, "alpha_max": 0.7, "adapt_rate": 0.2, "global_lr": 0.9}
+
+
+@pytest.mark.parametrize("correction", ["scaffold", "none"])
+@pytest.mark.parametrize("perturbation", ["momentum", "none"])
+def test_fedwmsam_perturbed_along_the_momentum_or_not_at_all(perturbation, correction):
+    method = FedWMSAM(perturbation=perturbation, correction=correction, **OPTIONS)
+    agree(method, fedwmsam(perturbation, correction, rate=0.2))
+
+
+@pytest.mark.parametrize("power", [0.0, 2.5])
+@pytest.mark.parametrize("bounds", [(0.2, 0.7), (0.01, 0.99)])  # wide ones let every similarity count
+def test_fedwmsam_plus_is_the_weighted_mean_of_a_fedwmsam_that_starts_with_a_plain_mean(power, bounds):
+    trained = fedwmsam("momentum", "scaffold", 0.2, lambda alpha, r: max(alpha, min(bounds[1], 1 / (r + 1))), bounds)
+    models = [START]
+    for r, x in enumerate(trained):
+        share = (power + 1) / (r + power + 1)
+        models.append((1 - share) * models[-1] + share * x)
+    options = OPTIONS | {"alpha_min": bounds[0], "alpha_max": bounds[1]}
+    agree(FedWMSAMPlus(perturbation="momentum", average_power=power, **options), models[1:])
+
+
+def test_the_average_without_a_power_is_the_mean_of_all_models():
+    trained = fedwmsam("none", "scaffold", 0.2, lambda alpha, r: max(alpha, min(0.7, 1 / (r + 1))))
+    ended = ours(FedWMSAMPlus(perturbation="none", average_power=0.0, **OPTIONS))[-1]
+    np.testing.assert_allclose(ended, np.mean(trained, axis=0), atol=1e-12)
 
 
 def test_a_stack_of_clients_has_a_similarity_each():

@@ -19,6 +19,7 @@ from fedwmsam.methods.fedsam import FedSAM
 from fedwmsam.methods.fedsmoo import FedSMOO
 from fedwmsam.methods.fedspeed import FedSpeed
 from fedwmsam.methods.fedwmsam import FedWMSAM
+from fedwmsam.methods.fedwmsam_plus import FedWMSAMPlus
 from fedwmsam.methods.mimelite import MimeLite
 from fedwmsam.methods.mofedsam import MoFedSAM
 from fedwmsam.methods.scaffold import SCAFFOLD
@@ -27,6 +28,7 @@ from fedwmsam.wording import unknown
 
 METHODS: dict[str, type[Method]] = {
     "fedwmsam": FedWMSAM,
+    "fedwmsam-plus": FedWMSAMPlus,
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "fedavgm": FedAvgM,
@@ -67,6 +69,7 @@ def make_method(name: str, /, **options: object) -> Method:
 
 __all__ = [
     "METHODS", "SCAFFOLD", "SCAFFOLDM", "Averaging", "Cost", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedCM",
-    "FedDyn", "FedGAMMA", "FedGloSS", "FedLESAM", "FedLESAMD", "FedLESAMS", "FedProx", "FedSAM", "FedSMOO", "FedSpeed",
-    "FedWMSAM", "Gradient", "Info", "Method", "MimeLite", "MoFedSAM", "Slot", "make_method", "method_class",
+    "FedDyn", "FedGAMMA", "FedGloSS", "FedLESAM", "FedLESAMD", "FedLESAMS", "FedProx", "FedSAM", "FedSMOO",
+    "FedSpeed", "FedWMSAM", "FedWMSAMPlus", "Gradient", "Info", "Method", "MimeLite", "MoFedSAM", "Slot",
+    "make_method", "method_class",
 ]  # fmt: skip

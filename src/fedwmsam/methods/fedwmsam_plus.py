@@ -1,0 +1,55 @@
+"""FedWMSAM-plus: FedWMSAM with two changes at the server, for its slow start and its noisy end.
+
+    start     α'_r = max(α_r, min(α_max, 1/(r + 1)))         in the place of α_r in Eq. 1, 2 and 5
+    average   x_{r+1} = x_r + η_g mean_k u_k                 what the clients train, FedWMSAM's w
+              w_{r+1} = w_r + (γ + 1)/(r + γ + 1) · (x_{r+1} − w_r)      what is evaluated and handed over
+
+Δ_0 is zero, so with α_0 = 0.1 FedWMSAM's first rounds take a tenth of a step and need about 1/α rounds to fill the
+momentum. With 1/(r + 1) the momentum is the plain mean of what came so far, until that has as long a memory as α_r.
+A round sees few of the clients, so each x_r leans towards the last of them; w is the mean of all x with weights that
+grow like r^γ, that is of about the last r/(γ + 1) (Shamir and Zhang 2013). Neither costs traffic or backprops.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from fedwmsam.methods.base import Info
+from fedwmsam.methods.fedwmsam import FedWMSAM
+from fedwmsam.options import option
+from fedwmsam.training.vectors import Vectors
+
+
+@dataclass(frozen=True)
+class FedWMSAMPlus(FedWMSAM):
+    """FedWMSAM that starts with a plain mean as its momentum and hands over an average of its models."""
+
+    average_power: float = option(8.0, "γ: the r-th model counts like r^γ in the average", low=0.0, high=1e9)
+
+    name: ClassVar[str] = "fedwmsam-plus"
+    paper: ClassVar[str] = "this project"
+
+    def server_init(self, w: Tensor) -> Vectors:
+        return super().server_init(w) | {"x": w}
+
+    def in_training(self, server: Vectors, info: Info) -> Vectors:
+        """The state as FedWMSAM would have it: x is its model, α' its weight."""
+        start = min(self.alpha_max, 1 / (info.round + 1))
+        return server | {"w": server["x"], "alpha": torch.clamp(server["alpha"], min=start)}
+
+    def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
+        return super().downlink(self.in_training(server, info), memory, info)
+
+    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+        return super().settle(self.in_training(server, info), memory, up, info)
+
+    def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
+        after = super().aggregate(server | {"w": server["x"]}, mean, info)  # Eq. 4 goes on from α, not from α'
+        return after | {"x": after["w"], "w": averaged(server["w"], after["w"], self.average_power, info.round)}
+
+
+def averaged(w: Tensor, x: Tensor, power: float, round: int) -> Tensor:
+    """The average with this round's model in it."""
+    return torch.lerp(w, x, (power + 1) / (round + power + 1))
