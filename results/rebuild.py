@@ -1,17 +1,19 @@
 """Make every table and picture of RESULTS.md from the kept runs: `make results`.
 
-    python results/rebuild.py [--check]      # --check changes nothing and fails if RESULTS.md is not up to date
+    python results/rebuild.py [--check]      # --check changes nothing and fails if RESULTS.md or README.md is old
 
 RESULTS.md has a pair of comments around each table, `<!-- NAME -->` and `<!-- end of NAME -->`; what is between them is
-written here.
+written here. README.md has one such pair.
 """
 
+import csv
 import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 
 import controls  # noqa: F401 (makes its method known)
 import store
@@ -30,7 +32,10 @@ from fedwmsam.report.sheets import NOTHING, Sheet, number_cell, sheets
 from fedwmsam.report.tables import ACCURACY, make_goal, score, summarise
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE, PLANS, PICTURES = ROOT / "RESULTS.md", ROOT / "results" / "plans", ROOT / "docs" / "pictures" / "results"
+PAGE, README = ROOT / "RESULTS.md", ROOT / "README.md"
+PLANS, PICTURES = ROOT / "results" / "plans", ROOT / "docs" / "pictures" / "results"
+SCREENING, SCREENED = ROOT / "results" / "screening.csv", (20, 30, 50, 100, 150)
+IN_README = ("method", "seeds", "last", "mean of last 10", "MB down + up", "backprops")
 QUANTITIES = {"tail": "Mean of the last 10", "last": "Last", "best_on_test": "Best on test (selected on test)"}
 Place = tuple[tuple[str, ...], str]
 """A cell: its row's values, its column's."""
@@ -152,6 +157,18 @@ def dynamics_sheets(runs: Sequence[Run]) -> list[Sheet]:
     return dynamics.sheets(dynamics.groups_of(runs))
 
 
+def screening() -> str:
+    """What was tried of FedWMSAM-plus, on validation data: the means of ten evaluations up to a few rounds."""
+    with SCREENING.open(newline="") as file:
+        lines = [{name: float(text) for name, text in row.items()} for row in csv.DictReader(file)]
+    header = ("tried", *(f"rounds {last - 9} to {last}" for last in SCREENED))
+    rows = tuple(
+        (name, *(number_cell(mean(line[name] for line in lines[last - 10 : last])) for last in SCREENED))
+        for name in list(lines[0])[1:]
+    )
+    return markdown_sheet(Sheet("Validation accuracy, one seed", header, rows))
+
+
 PARTS = {
     "table-1": reproduced("table-1", 500, ["β = 0.1"]),
     "decay": compared("a.toml", targets=[0.8, 0.84]),
@@ -183,24 +200,36 @@ def rebuilt(page: str, texts: Mapping[str, str]) -> str:
         before, found, rest = page.partition(begin)
         _, closed, after = rest.partition(end)
         if not (found and closed):
-            sys.exit(f"{PAGE.name} lacks {begin.strip()} or {end}.")
+            sys.exit(f"A page lacks {begin.strip()} or {end}.")
         page = f"{before}{begin}\n{text}\n{end}{after}"
     return page
+
+
+def measured(runs: Path) -> str:
+    """README's table: accuracy and cost of every run of Table 1's first column, over the seeds there are."""
+    found = found_runs([one for plan in ("a.toml", "b.toml", "plus.toml") for one in members_of(plan)], runs)
+    table = sheets(summarise(list({run.path: run for run in found}.values())))[0]
+    kept = [table.header.index(name) for name in IN_README]
+    short = [tuple(line[column] for column in kept) for line in (table.header, *table.rows)]
+    return markdown_sheet(Sheet(table.title, short[0], tuple(short[1:])))
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = store.unpacked(Path(folder))
         texts = {name: part.text(name, runs).replace(f"{folder}/", "") for name, part in PARTS.items()}
-        page = PAGE.read_text()
+        texts["screening"] = screening()
+        pages = {page: page.read_text() for page in (PAGE, README)}
+        new = {page: rebuilt(pages[page], of) for page, of in ((PAGE, texts), (README, {"measured": measured(runs)}))}
         if "--check" in sys.argv:
-            sys.exit(
-                0 if rebuilt(page, texts) == page else f"{PAGE.name} is not what `make results` makes of the runs."
-            )
+            old = [page.name for page in pages if new[page] != pages[page]]
+            sys.exit(f"{', '.join(old)}: not what `make results` makes of the runs." if old else 0)
+        for name, text in texts.items():
+            print(f"## {name}\n\n{text}")
         for name, part in PARTS.items():
-            print(f"## {name}\n\n{texts[name]}")
             draw_pictures(part.pictures(name, runs), PICTURES)
-        PAGE.write_text(rebuilt(page, texts))
+        for page, text in new.items():
+            page.write_text(text)
 
 
 if __name__ == "__main__":
