@@ -11,7 +11,7 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -40,6 +40,8 @@ QUANTITIES = {"tail": "Mean of the last 10", "last": "Last", "best_on_test": "Be
 Place = tuple[tuple[str, ...], str]
 """A cell: its row's values, its column's."""
 DRAWN = ("accuracy-over-rounds", "alpha-over-rounds", "alignment-over-rounds", "echo-over-rounds")
+SECONDS = "training s"
+"""Left out: the runs were made over days on a machine that did other things, too."""
 Sheets = Callable[[Sequence[Run]], Sequence[Sheet]]
 Draw = Callable[[Sequence[Run]], Sequence[Picture]]
 
@@ -61,7 +63,7 @@ class Part:
         if not made:
             return f"Not run: `{self.command}` ({len(places)} runs)\n"
         count = f"{len(places)} runs" if len(made) == len(places) else f"{len(made)} of {len(places)} runs so far"
-        tables = "\n".join(map(markdown_sheet, self.sheets(runs)))
+        tables = "\n".join(markdown_sheet(without(sheet, SECONDS)) for sheet in self.sheets(runs))
         shown = "".join(f"![{title}](docs/pictures/results/{title}.png)\n" for title, *_ in self.pictures(name, runs))
         listed = ", ".join(f"[{run}](results/runs/{run}.csv)" for run in made)
         folded = f"<details><summary>Runs</summary>\n\n{listed}\n\n</details>\n"
@@ -71,6 +73,12 @@ class Part:
         found = found_runs(self.members, runs)
         every = self.draw(found) if found else ()
         return [(f"{name}-{title}", height, drawing) for title, height, drawing in every if title in DRAWN]
+
+
+def without(sheet: Sheet, column: str) -> Sheet:
+    kept = [number for number, name in enumerate(sheet.header) if name != column]
+    header, *rows = [tuple(line[number] for number in kept) for line in (sheet.header, *sheet.rows)]
+    return replace(sheet, header=header, rows=tuple(rows))
 
 
 def found_runs(members: Sequence[Member], runs: Path) -> list[Run]:
