@@ -149,8 +149,8 @@ def reproduced(recipe: str, rounds: int, columns: Sequence[str] = ()) -> Part:
 
 
 def analysed(command: str, plan: str, file: str, sheets_of: Sheets, draw: Draw = lambda _: ()) -> Part:
-    """What an analysis found beside the runs of a comparison that it was asked of: those of the paper's preset."""
-    members = [member for member in members_of(plan) if member.label == member.config.method]
+    """What an analysis found beside the runs of a comparison."""
+    members = members_of(plan)
     return Part(
         command, members, lambda runs: sheets_of(found_runs(members, runs)), draw,
         lambda place: (place / "analysis" / file).exists(),

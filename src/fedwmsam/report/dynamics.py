@@ -168,7 +168,7 @@ def pictures(groups: Sequence[Group]) -> list[Picture]:
     for name, columns in PICTURES.items():
         known = [column for column in columns if any(group.curve(column)[0] for group in groups)]
         if known:
-            height = 1.3 * len(known) + 0.3 + legend_height([group.label for group in groups])
+            height = 1.7 * len(known) + 0.3 + legend_height([group.label for group in groups])
             found.append((name, height, partial(draw_stack, groups, known)))
     return found
 

@@ -124,7 +124,9 @@ def number_cell(value: float) -> str:
 
 
 def precision(value: float) -> str:
-    return ".4f" if 0.001 <= abs(value) < 1000 or value == 0 else ".4g"
+    """Four decimals, as accuracies are printed; of larger numbers fewer, of very small and very large ones digits."""
+    size = abs(value)
+    return ".4f" if 0.001 <= size < 10 or size == 0 else ".2f" if 10 <= size < 1000 else ".4g"
 
 
 def amount(spread: Spread, unit: float) -> str:
