@@ -20,6 +20,7 @@ import store
 
 from fedwmsam.analysis import run_flatness
 from fedwmsam.analysis.dynamics import FILE
+from fedwmsam.analysis.statistics import mean_spread
 from fedwmsam.comparison.grid import Member, make_grid
 from fedwmsam.recipes.catalogue import find_recipe
 from fedwmsam.recipes.recipe import Plan
@@ -28,7 +29,7 @@ from fedwmsam.report import dynamics, flatness
 from fedwmsam.report.formats import markdown_sheet
 from fedwmsam.report.plots import Picture, draw_pictures, pictures
 from fedwmsam.report.runs import Run, is_run, read_run
-from fedwmsam.report.sheets import NOTHING, Sheet, number_cell, sheets
+from fedwmsam.report.sheets import NOTHING, Sheet, number_cell, sheets, spread_cell
 from fedwmsam.report.tables import ACCURACY, make_goal, score, summarise
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -165,6 +166,17 @@ def dynamics_sheets(runs: Sequence[Run]) -> list[Sheet]:
     return dynamics.sheets(dynamics.groups_of(runs))
 
 
+def lengths(runs: Path) -> str:
+    """How long the weights of the three seeds' models are."""
+    known = {name: entry["norm"] for name, entry in store.entries().items() if "norm" in entry}
+    (table,) = summarise(found_runs(members_of("b.toml"), runs)).tables
+    found = [
+        (row, [known[one.run.path.name] for one in row.scores if one.run.path.name in known]) for row in table.rows
+    ]
+    rows = tuple((row.label, str(len(norms)), spread_cell(mean_spread(norms))) for row, norms in found if norms)
+    return markdown_sheet(Sheet("Length of the weights after 500 rounds", ("method", "seeds", "‖w‖"), rows))
+
+
 def screening() -> str:
     """What was tried of FedWMSAM-plus, on validation data: the means of ten evaluations up to a few rounds."""
     with SCREENING.open(newline="") as file:
@@ -226,7 +238,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = store.unpacked(Path(folder))
         texts = {name: part.text(name, runs).replace(f"{folder}/", "") for name, part in PARTS.items()}
-        texts["screening"] = screening()
+        texts |= {"lengths": lengths(runs), "screening": screening()}
         pages = {page: page.read_text() for page in (PAGE, README)}
         new = {page: rebuilt(pages[page], of) for page, of in ((PAGE, texts), (README, {"measured": measured(runs)}))}
         if "--check" in sys.argv:

@@ -14,6 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
+
 from fedwmsam import toml
 from fedwmsam.analysis import dynamics, run_flatness
 from fedwmsam.report.runs import Run, State, find_runs
@@ -49,8 +52,23 @@ def add(runs: Iterable[Run]) -> list[str]:
         constant = write_columns(COLUMNS / f"{name}.csv", run)
         known[name] = {"run": name, "status": status, "config": config, "data": data, "constant": constant}
         added.append(name)
-    INDEX.write_text("".join(f"{json.dumps(known[name])}\n" for name in sorted(known)))
+    write_index(known)
     return added
+
+
+def write_index(known: dict[str, dict[str, Any]]) -> None:
+    INDEX.write_text("".join(f"{json.dumps(known[name])}\n" for name in sorted(known)))
+
+
+def add_norms(runs: Iterable[Run]) -> None:
+    """How long the weights of kept runs' last models are."""
+    known = entries()
+    for run in runs:
+        entry, model = known.get(run.path.name, {}), run.path / "model.safetensors"
+        if entry and "norm" not in entry and model.exists():
+            weights = torch.cat([value.flatten() for value in load_file(model).values()])
+            entry["norm"] = rounded(float(weights.norm()))
+    write_index(known)
 
 
 def add_analyses(runs: Iterable[Run]) -> list[str]:
@@ -122,3 +140,4 @@ def number(text: str) -> float | int:
 if __name__ == "__main__":
     given = find_runs([Path(place) for place in sys.argv[1:]])[0]
     print(*add(given), *add_analyses(given), sep="\n")
+    add_norms(given)
