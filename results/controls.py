@@ -28,7 +28,7 @@ PLAN = Path(__file__).resolve().parent / "plans" / "control.toml"
 
 @dataclass(frozen=True)
 class AveragedSCAFFOLD(SCAFFOLD):
-    average_power: float = option(8.0, "γ: the r-th model counts like r^γ in the average", low=0.0, high=1e9)
+    average_power: float = option(8.0, "γ: early on, the r-th model counts like r^γ in the average", low=0.0, high=1e9)
 
     name: ClassVar[str] = "scaffold-averaged"
 
@@ -40,7 +40,7 @@ class AveragedSCAFFOLD(SCAFFOLD):
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         after = super().aggregate(server | {"w": server["x"]}, mean, info)
-        return after | {"x": after["w"], "w": averaged(server["w"], after["w"], self.average_power, info.round)}
+        return after | {"x": after["w"], "w": averaged(server["w"], after["w"], self.average_power, info)}
 
 
 METHODS[AveragedSCAFFOLD.name] = AveragedSCAFFOLD

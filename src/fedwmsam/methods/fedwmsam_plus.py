@@ -2,12 +2,14 @@
 
     start     α'_r = max(α_r, min(α_max, 1/(r + 1)))         in the place of α_r in Eq. 1, 2 and 5
     average   x_{r+1} = x_r + η_g mean_k u_k                 what the clients train, FedWMSAM's w
-              w_{r+1} = w_r + (γ + 1)/(r + γ + 1) · (x_{r+1} − w_r)      what is evaluated and handed over
+              w_{r+1} = w_r + β_r (x_{r+1} − w_r)            what is evaluated and handed over
+              β_r = max((γ + 1)/(r + γ + 1), |P_r|/N)
 
 Δ_0 is zero, so with α_0 = 0.1 FedWMSAM's first rounds take a tenth of a step and need about 1/α rounds to fill the
 momentum. With 1/(r + 1) the momentum is the plain mean of what came so far, until that has as long a memory as α_r.
-A round sees few of the clients, so each x_r leans towards the last of them; w is the mean of all x with weights that
-grow like r^γ, that is of about the last r/(γ + 1) (Shamir and Zhang 2013). Neither costs traffic or backprops.
+A round sees few of the clients, so each x_r leans towards the last of them. w is a mean of the last x: at first of
+about r/(γ + 1) of them (Shamir and Zhang 2013), and never of more than it takes to see every client about once. A
+longer one falls behind, because x keeps moving in one direction. Neither change costs traffic or backprops.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ from fedwmsam.training.vectors import Vectors
 class FedWMSAMPlus(FedWMSAM):
     """FedWMSAM that starts with a plain mean as its momentum and hands over an average of its models."""
 
-    average_power: float = option(8.0, "γ: the r-th model counts like r^γ in the average", low=0.0, high=1e9)
+    average_power: float = option(8.0, "γ: early on, the r-th model counts like r^γ in the average", low=0.0, high=1e9)
 
     name: ClassVar[str] = "fedwmsam-plus"
     paper: ClassVar[str] = "this project"
@@ -47,9 +49,9 @@ class FedWMSAMPlus(FedWMSAM):
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         after = super().aggregate(server | {"w": server["x"]}, mean, info)  # Eq. 4 goes on from α, not from α'
-        return after | {"x": after["w"], "w": averaged(server["w"], after["w"], self.average_power, info.round)}
+        return after | {"x": after["w"], "w": averaged(server["w"], after["w"], self.average_power, info)}
 
 
-def averaged(w: Tensor, x: Tensor, power: float, round: int) -> Tensor:
+def averaged(w: Tensor, x: Tensor, power: float, info: Info) -> Tensor:
     """The average with this round's model in it."""
-    return torch.lerp(w, x, (power + 1) / (round + power + 1))
+    return torch.lerp(w, x, max((power + 1) / (info.round + power + 1), info.share))
