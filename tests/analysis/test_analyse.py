@@ -155,7 +155,7 @@ def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: P
         path.write_text(json.dumps({"settings": {"seed": 0, "clients": 1}, "rounds": rounds}))
     page = comparison()
     assert 'id="flatness-1"' in page and "5.0000 ± 1.4142" in page and "10.00 ± 2.83" in page
-    assert "0.0500 ± 0.0141" in page and "50.0000 ± 14.1421" in page
+    assert "0.0500 ± 0.0141" in page and "50.00 ± 14.14" in page
     (tmp_path / "a1" / "analysis" / "flatness.json").write_text("{}")
     assert "is damaged" in comparison()
 
