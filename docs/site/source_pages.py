@@ -58,7 +58,8 @@ def listed(folder: Path) -> list[Path]:
 
 
 def make_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    for path in sorted(linked(app.env)):
+    there = [path for path in linked(app.env) if path.exists()]  # an earlier build may have seen links to others
+    for path in sorted(there):
         title = path.resolve().relative_to(app.srcdir)
         body = listing(app, path) if path.is_dir() else shown(app, path)
         yield page_name(app, path), {"title": title, "body": f"<h1>{title}</h1>{body}"}, "page.html"
