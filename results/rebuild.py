@@ -35,7 +35,6 @@ from fedwmsam.report.tables import ACCURACY, make_goal, score, summarise
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, README = ROOT / "RESULTS.md", ROOT / "README.md"
 PLANS, PICTURES = ROOT / "results" / "plans", ROOT / "docs" / "pictures" / "results"
-SCREENING, SCREENED = ROOT / "results" / "screening.csv", (20, 30, 50, 100, 150)
 IN_README = ("method", "seeds", "last", "mean of last 10", "MB down + up", "backprops")
 QUANTITIES = {"tail": "Mean of the last 10", "last": "Last", "best_on_test": "Best on test (selected on test)"}
 Place = tuple[tuple[str, ...], str]
@@ -177,13 +176,13 @@ def lengths(runs: Path) -> str:
     return markdown_sheet(Sheet("Length of the weights after 500 rounds", ("method", "seeds", "‖w‖"), rows))
 
 
-def screening() -> str:
-    """What was tried of FedWMSAM-plus, on validation data: the means of ten evaluations up to a few rounds."""
-    with SCREENING.open(newline="") as file:
-        lines = [{name: float(text) for name, text in row.items()} for row in csv.DictReader(file)]
-    header = ("tried", *(f"rounds {last - 9} to {last}" for last in SCREENED))
+def screened(file: str, rounds: Sequence[int]) -> str:
+    """What was tried for FedWMSAM-plus, on validation data: the means of ten evaluations up to a few rounds."""
+    with (ROOT / "results" / file).open(newline="") as opened:
+        lines = [{name: float(text) for name, text in row.items()} for row in csv.DictReader(opened)]
+    header = ("tried", *(f"rounds {last - 9} to {last}" for last in rounds))
     rows = tuple(
-        (name, *(number_cell(mean(line[name] for line in lines[last - 10 : last])) for last in SCREENED))
+        (name, *(number_cell(mean(line[name] for line in lines[last - 10 : last])) for last in rounds))
         for name in list(lines[0])[1:]
     )
     return markdown_sheet(Sheet("Validation accuracy, one seed", header, rows))
@@ -238,7 +237,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = store.unpacked(Path(folder))
         texts = {name: part.text(name, runs).replace(f"{folder}/", "") for name, part in PARTS.items()}
-        texts |= {"lengths": lengths(runs), "screening": screening()}
+        texts |= {"lengths": lengths(runs), "screening": screened("screening.csv", (20, 30, 50, 100, 150))}
+        texts["averages"] = screened("averages.csv", (50, 100, 200, 300, 400, 500))
         pages = {page: page.read_text() for page in (PAGE, README)}
         new = {page: rebuilt(pages[page], of) for page, of in ((PAGE, texts), (README, {"measured": measured(runs)}))}
         if "--check" in sys.argv:
