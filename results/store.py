@@ -49,26 +49,20 @@ def add(runs: Iterable[Run]) -> list[str]:
         config = {key: value for key, value in run.config.items() if value is not None and key != "data_dir"}
         status = "completed" if run.state is State.COMPLETED else run.remark
         data = {key: run.data[key] for key in KEPT if key in run.data}
+        weights = run.path / "model.safetensors"
         constant = write_columns(COLUMNS / f"{name}.csv", run)
         known[name] = {"run": name, "status": status, "config": config, "data": data, "constant": constant}
+        if weights.exists():
+            known[name]["norm"] = length(weights)
         added.append(name)
-    write_index(known)
+    INDEX.write_text("".join(f"{json.dumps(known[name])}\n" for name in sorted(known)))
     return added
 
 
-def write_index(known: dict[str, dict[str, Any]]) -> None:
-    INDEX.write_text("".join(f"{json.dumps(known[name])}\n" for name in sorted(known)))
-
-
-def add_norms(runs: Iterable[Run]) -> None:
-    """How long the weights of kept runs' last models are."""
-    known = entries()
-    for run in runs:
-        entry, model = known.get(run.path.name, {}), run.path / "model.safetensors"
-        if entry and "norm" not in entry and model.exists():
-            weights = torch.cat([value.flatten() for value in load_file(model).values()])
-            entry["norm"] = rounded(float(weights.norm()))
-    write_index(known)
+def length(weights: Path) -> float:
+    """Of a run's last model."""
+    flat = torch.cat([value.flatten() for value in load_file(weights).values()])
+    return float(f"{flat.norm():.6g}")
 
 
 def add_analyses(runs: Iterable[Run]) -> list[str]:
@@ -140,4 +134,3 @@ def number(text: str) -> float | int:
 if __name__ == "__main__":
     given = find_runs([Path(place) for place in sys.argv[1:]])[0]
     print(*add(given), *add_analyses(given), sep="\n")
-    add_norms(given)

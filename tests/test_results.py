@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import store
+from safetensors.torch import load_file
 
 from fedwmsam.report import dynamics, flatness
 from fedwmsam.report.runs import Run, find_runs
@@ -48,6 +49,8 @@ def test_kept_runs_give_the_tables_of_the_runs(runs: Path, tmp_path: Path, monke
     for run, same in zip(sorted(finished, key=lambda run: run.path.name), kept, strict=True):
         for column in ("loss", "train_loss", "alpha"):
             assert list(same.values(column).values()) == pytest.approx(list(run.values(column).values()), rel=1e-4)
+        squares = sum(float((weights**2).sum()) for weights in load_file(run.path / "model.safetensors").values())
+        assert store.entries()[run.path.name]["norm"] == pytest.approx(squares**0.5, rel=1e-4)
 
 
 def test_analyses_are_kept_with_their_runs(

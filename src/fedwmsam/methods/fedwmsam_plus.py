@@ -1,6 +1,6 @@
 """FedWMSAM-plus: FedWMSAM with two changes at the server, for its slow start and its noisy end.
 
-    start     α'_r = max(α_r, min(α_max, 1/(r + 1)))         in the place of α_r in Eq. 1, 2 and 5
+    start     α'_r = max(α_r, min(α_max, 1/(r + 1)))         in the place of α_r in Eq. 1 to 3
     average   x_{r+1} = x_r + η_g mean_k u_k                 what the clients train, FedWMSAM's w
               w_{r+1} = w_r + β_r (x_{r+1} − w_r)            what is evaluated and handed over
               β_r = max((γ + 1)/(r + γ + 1), |P_r|/N)
