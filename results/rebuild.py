@@ -201,6 +201,7 @@ PARTS = {
     ),
     "plus": beyond(),
     "table-5": reproduced("table-5", 200),
+    "ablation": crossed("ablation.toml", ["correction", "perturbation"], "similarity"),
     "readings": crossed("d.toml", ["perturbation", "similarity"], "rho"),
     "table-6": reproduced("table-6", 150),
     "table-9": reproduced("table-9", 150),
