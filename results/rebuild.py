@@ -147,11 +147,6 @@ def reproduced(recipe: str, rounds: int, columns: Sequence[str] = ()) -> Part:
     return Part(command, plan.members(), lambda runs: Results(plan, runs).sheets())
 
 
-def tabled_again(part: Part, targets: Sequence[float]) -> Part:
-    """The runs of a recipe as a comparison shows them."""
-    return tabled(part.command, part.members, [], targets)
-
-
 def analysed(command: str, plan: str, file: str, sheets_of: Sheets, draw: Draw = lambda _: ()) -> Part:
     """What an analysis found beside the runs of a comparison."""
     members = members_of(plan)
@@ -210,7 +205,7 @@ PARTS = {
     "readings": crossed("d.toml", ["perturbation", "similarity"], "rho"),
     "table-6": reproduced("table-6", 150),
     "table-9": (by_rate := reproduced("table-9", 150)),
-    "rates": tabled_again(by_rate, [0.8, 0.83]),
+    "rates": tabled(by_rate.command, by_rate.members, [], [0.8, 0.83]),
     "table-1-others": reproduced("table-1", 200, ["β = 0.6", "γ"]),
     "table-4": reproduced("table-4", 100),
     "figure-6-clients": reproduced("figure-6-clients", 100),
