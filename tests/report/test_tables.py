@@ -4,6 +4,7 @@ import csv
 import json
 import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -333,3 +334,11 @@ def test_the_table_over_three_seeds_is_what_numpy_makes_of_the_metrics(cli: Call
     difference = (tails["fedwmsam"] - tails["fedavg"]).mean()
     assert float(lines["fedwmsam"]["difference"]) == pytest.approx(difference, rel=1e-12)
     assert f"{difference:+.4f}" in outcome.out
+
+
+def test_a_baselines_words_may_stand_in_any_order(make: Make, tmp_path: Path) -> None:
+    for rho, lr in product((0.1, 0.2), (0.1, 0.5)):
+        make([rho + lr], method="fedsam", rho=rho, lr=lr)
+    (table,) = comparison(tmp_path, baseline="fedsam rho=0.2 lr=0.1").tables
+    assert table.baseline and sorted(table.baseline.split()) == ["fedsam", "lr=0.1", "rho=0.2"]
+    assert table.baseline == comparison(tmp_path, baseline="fedsam lr=0.1 rho=0.2").tables[0].baseline

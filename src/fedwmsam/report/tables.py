@@ -265,8 +265,8 @@ def baseline_rows(tables: Sequence[Table], baseline: str) -> list[tuple[Table, R
 
 
 def baseline_row(table: Table, name: str) -> Row | None:
-    """The row with that label, or the only one of that method."""
-    exact = [row for row in table.rows if row.label == name]
+    """The row with that label, its words in any order, or the only one of that method."""
+    exact = [row for row in table.rows if sorted(row.label.split()) == sorted(name.split())]
     rows = exact or [row for row in table.rows if row.method == name]
     if len(rows) > 1:
         raise InputError(
