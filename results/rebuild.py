@@ -145,7 +145,7 @@ def crossed(plan: str, rows: Sequence[str], column: str) -> Part:
 
 
 def key(config: Mapping[str, object], rows: Sequence[str], column: str) -> Place:
-    return tuple(str(config[name]) for name in rows), str(config[column])
+    return tuple(str(config.get(name, NOTHING)) for name in rows), str(config[column])
 
 
 def reproduced(recipe: str, rounds: int, columns: Sequence[str] = ()) -> Part:
@@ -216,6 +216,7 @@ PARTS = {
     "table-6": reproduced("table-6", 150),
     "table-9": (by_rate := reproduced("table-9", 150)),
     "rates": tabled(by_rate.command, by_rate.members, [], [0.8, 0.83]),
+    "heterogeneity": crossed("heterogeneity.toml", ["method", "perturbation", "rho"], "partition"),
     "table-1-others": reproduced("table-1", 200, ["β = 0.6", "γ"]),
     "table-4": reproduced("table-4", 100),
     "figure-6-clients": reproduced("figure-6-clients", 100),
