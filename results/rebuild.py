@@ -119,7 +119,7 @@ def candidate() -> Part:
     """The best reading beside the default, and SCAFFOLD: plus.toml has their runs."""
     known = [one for one in members_of("plus.toml") if one.config.method != "fedwmsam-plus"]
     command = "fedwmsam compare results/plans/candidates.toml; fedwmsam compare results/plans/plus.toml"
-    default = "fedwmsam rho=0.01 perturbation=trajectory"
+    default = "fedwmsam rho=0.01 perturbation=trajectory correction=scaffold"
     return tabled(command, [*members_of("candidates.toml"), *known], [default, "scaffold"], [0.8, 0.84, 0.86])
 
 
@@ -216,7 +216,7 @@ PARTS = {
     "table-6": reproduced("table-6", 150),
     "table-9": (by_rate := reproduced("table-9", 150)),
     "rates": tabled(by_rate.command, by_rate.members, [], [0.8, 0.83]),
-    "heterogeneity": crossed("heterogeneity.toml", ["method", "perturbation", "rho"], "partition"),
+    "heterogeneity": crossed("heterogeneity.toml", ["method", "perturbation", "correction", "rho"], "partition"),
     "table-1-others": reproduced("table-1", 200, ["β = 0.6", "γ"]),
     "table-4": reproduced("table-4", 100),
     "figure-6-clients": reproduced("figure-6-clients", 100),
