@@ -22,6 +22,7 @@ from fedwmsam.analysis import run_flatness
 from fedwmsam.analysis.dynamics import FILE
 from fedwmsam.analysis.statistics import mean_spread
 from fedwmsam.comparison.grid import Member, make_grid
+from fedwmsam.methods import FedWMSAM
 from fedwmsam.recipes.catalogue import find_recipe
 from fedwmsam.recipes.recipe import Plan
 from fedwmsam.recipes.results import Results
@@ -40,8 +41,7 @@ QUANTITIES = {"tail": "Mean of the last 10", "last": "Last", "best_on_test": "Be
 Place = tuple[tuple[str, ...], str]
 """A cell: its row's values, its column's."""
 DRAWN = ("accuracy-over-rounds", "alpha-over-rounds", "alignment-over-rounds", "echo-over-rounds")
-PRESET = "fedwmsam rho=0.01 perturbation=trajectory"
-"""How the preset reads FedWMSAM, as a row's label."""
+FLATNESS, DYNAMICS = "fedwmsam analyse flatness RUNS --clients 5", "fedwmsam analyse dynamics RUNS"
 SECONDS = "training s"
 """Left out: the runs were made over days on a machine that did other things, too."""
 Sheets = Callable[[Sequence[Run]], Sequence[Sheet]]
@@ -110,6 +110,15 @@ def tabled(command: str, members: Sequence[Member], baselines: Sequence[str], ta
     return Part(command, members, tables_of, lambda found: pictures(summarise(found)))
 
 
+def printed_members() -> list[Member]:
+    """The printed perturbation, and else the default."""
+    return [
+        one
+        for one in members_of("candidates.toml")
+        if one.config.make_method() == FedWMSAM(perturbation="literal", rho=0.05)
+    ]
+
+
 def beyond() -> Part:
     """FedWMSAM-plus beside those it is to beat, and its control."""
     command = "fedwmsam compare results/plans/plus.toml; python results/controls.py OUT"
@@ -149,9 +158,8 @@ def reproduced(recipe: str, rounds: int, columns: Sequence[str] = ()) -> Part:
     return Part(command, plan.members(), lambda runs: Results(plan, runs).sheets())
 
 
-def analysed(command: str, plan: str, file: str, sheets_of: Sheets, draw: Draw = lambda _: ()) -> Part:
+def analysed(command: str, members: Sequence[Member], file: str, sheets_of: Sheets, draw: Draw = lambda _: ()) -> Part:
     """What an analysis found beside the runs of a comparison."""
-    members = members_of(plan)
     return Part(
         command, members, lambda runs: sheets_of(found_runs(members, runs)), draw,
         lambda place: (place / "analysis" / file).exists(),
@@ -189,24 +197,33 @@ def screened(file: str, rounds: Sequence[int]) -> str:
     return markdown_sheet(Sheet("Validation accuracy, one seed", header, rows))
 
 
+def elsewhere() -> str:
+    """Other problems: `python results/elsewhere.py`."""
+    with (ROOT / "results" / "elsewhere.csv").open(newline="") as opened:
+        (data, method, *seeds), *lines = csv.reader(opened)
+    header = (data, method, "mean", *(f"seed {seed}" for seed in seeds))
+    rows = tuple(
+        (data, method, spread_cell(mean_spread([*map(float, errors)])), *errors) for data, method, *errors in lines
+    )
+    return markdown_sheet(Sheet("Mean absolute error, lower is better", header, rows))
+
+
 PARTS = {
     "table-1": reproduced("table-1", 500, ["β = 0.1"]),
     "decay": compared("a.toml", targets=[0.8, 0.84]),
     "seeds": compared("b.toml", baselines=["fedavg", "scaffold"], targets=[0.8, 0.84]),
-    "flatness": analysed("fedwmsam analyse flatness RUNS --clients 5", "b.toml", run_flatness.FILE, flatness_sheets),
+    "flatness": analysed(FLATNESS, (five := members_of("b.toml")), run_flatness.FILE, flatness_sheets),
     "dynamics": analysed(
-        "fedwmsam analyse dynamics RUNS",
-        "b.toml",
-        FILE,
-        dynamics_sheets,
-        lambda runs: dynamics.pictures(dynamics.groups_of(runs)),
+        DYNAMICS, five, FILE, dynamics_sheets, lambda runs: dynamics.pictures(dynamics.groups_of(runs))
     ),
     "plus": beyond(),
     "table-5": reproduced("table-5", 200),
     "ablation": crossed("ablation.toml", ["correction", "perturbation"], "similarity"),
     "readings": crossed("d.toml", ["perturbation", "similarity"], "rho"),
     "corrections": compared("corrections.toml"),
-    "candidates": compared("candidates.toml", [PRESET], [0.8, 0.84, 0.86]),
+    "candidates": compared("candidates.toml", ["fedwmsam rho=0.01 perturbation=trajectory"], [0.8, 0.84, 0.86]),
+    "printed-dynamics": analysed(DYNAMICS, (printed := printed_members()), FILE, dynamics_sheets),
+    "printed-flatness": analysed(FLATNESS, printed, run_flatness.FILE, flatness_sheets),
     "table-6": reproduced("table-6", 150),
     "table-9": (by_rate := reproduced("table-9", 150)),
     "rates": tabled(by_rate.command, by_rate.members, [], [0.8, 0.83]),
@@ -242,6 +259,7 @@ def main() -> None:
         runs = store.unpacked(Path(folder))
         texts = {name: part.text(name, runs).replace(f"{folder}/", "") for name, part in PARTS.items()}
         texts |= {"lengths": lengths(runs), "screening": screened("screening.csv", (20, 30, 50, 100, 150))}
+        texts["elsewhere"] = elsewhere()
         texts["averages"] = screened("averages.csv", (50, 100, 200, 300, 400, 500))
         pages = {page: page.read_text() for page in (PAGE, README)}
         new = {page: rebuilt(pages[page], of) for page, of in ((PAGE, texts), (README, {"measured": measured(runs)}))}
