@@ -248,8 +248,8 @@ def rebuilt(page: str, texts: Mapping[str, str]) -> str:
 
 
 def measured(runs: Path) -> str:
-    """README's table: accuracy and cost of every run of Table 1's first column, over the seeds there are."""
-    found = found_runs([one for plan in ("a.toml", "b.toml") for one in members_of(plan)], runs)
+    """README's table: accuracy and cost of every method on Table 1's first column, over the seeds there are."""
+    found = found_runs([one for plan in ("a.toml", "b.toml", "plus.toml") for one in members_of(plan)], runs)
     table = sheets(summarise(list({run.path: run for run in found}.values())))[0]
     return markdown_sheet(replace(only(table, IN_README), notes=()))
 
