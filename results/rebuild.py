@@ -227,7 +227,7 @@ PARTS = {
     "table-6": reproduced("table-6", 150),
     "table-9": (by_rate := reproduced("table-9", 150)),
     "rates": tabled(by_rate.command, by_rate.members, [], [0.8, 0.83]),
-    "heterogeneity": crossed("heterogeneity.toml", ["method", "perturbation", "correction", "rho"], "partition"),
+    "heterogeneity": crossed("heterogeneity.toml", ["method", "perturbation", "rho"], "partition"),
     "table-1-others": reproduced("table-1", 200, ["β = 0.6", "γ"]),
     "table-4": reproduced("table-4", 100),
     "figure-6-clients": reproduced("figure-6-clients", 100),
