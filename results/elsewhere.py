@@ -62,11 +62,10 @@ def error(clients: list[Samples], test: Samples, method: Method, seed: int) -> f
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    rows = [["data", "method", *map(str, range(5))]]
+    for problem in (patients, hums):
+        for name, method in TRIED.items():
+            rows.append([problem.__name__, name, *(f"{error(*problem(s), method, s):.4f}" for s in range(5))])
+            print(*rows[-1], flush=True)
     with (Path(__file__).parent / "elsewhere.csv").open("w", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["data", "method", *range(5)])
-        for problem in (patients, hums):
-            for name, method in TRIED.items():
-                errors = [error(*problem(seed), method, seed) for seed in range(5)]
-                table.writerow([problem.__name__, name, *(f"{value:.4f}" for value in errors)])
-                print(problem.__name__, name, *(f"{value:.4f}" for value in errors), flush=True)
+        csv.writer(file, lineterminator="\n").writerows(rows)

@@ -102,8 +102,8 @@ def tabled(command: str, members: Sequence[Member], baselines: Sequence[str], ta
     def tables_of(runs: Path) -> Sequence[Sheet]:
         found, goal = found_runs(members, runs), make_goal("accuracy", targets)
         tables = sheets(summarise(found, goal), paper_columns=True)
-        made = {row.label for table in summarise(found).tables for row in table.rows}
-        for baseline in (name for name in baselines if name in made):
+        made = {run.config["method"] for run in found}
+        for baseline in (name for name in baselines if name.split()[0] in made):
             tables.append(sheets(summarise(found, goal, baseline))[-1])
         return tables
 
