@@ -26,7 +26,7 @@ def main(folder, kind, rounds, budget=1000):
     fedwmsam.fit(
         NETWORKS[kind], data[:7], test=data[7], validation=0.2, rounds=int(rounds), participation=0.5, batch_size=10,
         local_epochs=2, seed=3, run_folder=folder, resume=True, checkpoint_every=3,
-        memory_budget=float(budget),
+        memory_budget=float(budget), twin=None if kind == "plain" else 8.0,
     )  # fmt: skip
 
 

@@ -205,7 +205,7 @@ def test_no_limit_survives_the_file(tmp_path: Path) -> None:
 def test_the_file_holds_every_key_that_has_a_value() -> None:
     config = RunConfig(
         method="fedwmsam", patience=3, validation=0.1, data_dir="x", preset="paper", sampling="bernoulli", dropout=0.3,
-        stragglers="0.3:4", deadline=2.0, corrupt="nan:0.1", dp_epsilon=3.0, dp_clip=1.0,
+        stragglers="0.3:4", deadline=2.0, corrupt="nan:0.1", dp_epsilon=3.0, dp_clip=1.0, twin=8.0,
     )  # fmt: skip
     lines = toml.dump(config.flat()).splitlines()
     keys = [line.partition(" = ")[0] for line in lines]
@@ -241,6 +241,7 @@ SETTINGS = {
     "lr": numbers(0, 1e30, open_low=True), "lr_decay": numbers(0, 1, open_low=True),
     "weight_decay": numbers(0, 1e30), "weight_decay_mode": st.sampled_from(["objective", "sgd"]),
     "clip_norm": numbers(0, 1e30, open_low=True), "averaging": st.sampled_from(["uniform", "size"]),
+    "twin": maybe(numbers(0, 1e9)),
     "seed": st.integers(0, 2**31 - 1), "evaluate_every": st.integers(1, 100), "checkpoint_every": st.integers(1, 100),
     "target_accuracy": maybe(numbers(0, 1, open_low=True)), "patience": maybe(st.integers(1, 100)),
     "time_budget": maybe(numbers(0, 1e30, open_low=True)), "device": st.sampled_from(["cpu", "cuda", "cuda:1", "mps"]),

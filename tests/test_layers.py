@@ -14,7 +14,7 @@ MAY_USE = {
     "training": ("methods.base",),
     "models": (),
     "data": ("training.task",),
-    "engine": ("training", "data.clients", "methods.base"),
+    "engine": ("training", "data.clients", "methods.average", "methods.base"),
 }
 
 

@@ -38,6 +38,7 @@ def fit(
     averaging: str = Settings.averaging,
     sampling: str = Settings.sampling,
     aggregation: str | None = None,
+    twin: float | None = None,
     dropout: float | None = None,
     stragglers: str | None = None,
     deadline: float | None = None,
@@ -82,6 +83,8 @@ def fit(
         such functions, called once on all outputs, and replaces the loss's own (accuracy, mae …); `monitor` names the
         one that defines "best" ("-mae": lower wins).
     aggregation: "median", "trimmed:0.1" or "norm_bound:TAU" instead of the mean, against hostile clients.
+    twin: γ (try 8) of an averaged twin: an average of the global models, evaluated beside them (columns averaged_…) and
+        never trained on; `Result.averaged_model`. docs/choosing.md tells when it helps.
     dropout, stragglers, deadline, corrupt: simulated faults; docs/faults.md.
     dp_noise, dp_epsilon, dp_clip, dp_delta: client-level differential privacy, by noise or by a target ε;
         docs/privacy.md.
@@ -102,7 +105,7 @@ def fit(
     settings = Settings(
         rounds=rounds, participation=participation, clients_per_round=clients_per_round, sampling=sampling,
         local_epochs=local_epochs, batch_size=batch_size, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay,
-        weight_decay_mode=weight_decay_mode, clip_norm=clip_norm, averaging=averaging, seed=seed,
+        weight_decay_mode=weight_decay_mode, clip_norm=clip_norm, averaging=averaging, twin=twin, seed=seed,
         evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, target_accuracy=target_accuracy,
         patience=patience, time_budget=time_budget, memory_budget=memory_budget, workers=workers, device=device,
         keep_states=keep_states, record=record, record_every=record_every,

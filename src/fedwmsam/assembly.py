@@ -11,7 +11,7 @@ import torch
 
 from fedwmsam import streams, toml
 from fedwmsam.analysis.recording import Recorder
-from fedwmsam.config import GOALS, WITHOUT_EFFECT, Settings
+from fedwmsam.config import ALWAYS_TOLD, GOALS, Settings, defaults_of, distinguishing
 from fedwmsam.data.clients import Clients, LazyClients, Reader
 from fedwmsam.engine import privacy
 from fedwmsam.engine.faults import Faults, Stragglers, parse_corruption, parse_stragglers
@@ -71,7 +71,7 @@ def make_federation(
     check_method(settings, method, task)
     return Federation(
         method, task, clients, schedule, rules, settings.averaging, total, parse_rule(settings.aggregation or "mean"),
-        make_faults(settings, task, clients), make_privacy(settings, method, task, schedule, total),
+        make_faults(settings, task, clients), make_privacy(settings, method, task, schedule, total), settings.twin,
     )  # fmt: skip
 
 
@@ -159,13 +159,13 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
     if not resume or not is_run(path):
         return RunFolder.create(path, config)
     folder = RunFolder.open(path)
-    before, now = toml.load(path / "config.toml"), tomllib.loads(toml.dump(config))
-    for key in [key for key in (now | before) if key not in GOALS + WITHOUT_EFFECT]:
+    before, now = (distinguishing(told) for told in (toml.load(path / "config.toml"), tomllib.loads(toml.dump(config))))
+    usual = {key: value for key, value in defaults_of(config["method"]).items() if key not in ALWAYS_TOLD}
+    for key in [key for key in (now | before) if key not in GOALS]:
         if before.get(key) != now.get(key):
             folder.close()
-            raise InputError(
-                f"{path} was run with {key} = {before.get(key)!r}, not {now.get(key)!r}; use the same, or a new folder."
-            )
+            old, new = (told.get(key, usual.get(key)) for told in (before, now))
+            raise InputError(f"{path} was run with {key} = {old!r}, not {new!r}; use the same, or a new folder.")
     return folder
 
 
@@ -181,7 +181,7 @@ def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
         run.close()
     return Result(
         status=run.status, rows=run.history, timings=run.timings, recordings=run.recordings,
-        model=run.model(), best_model=run.best_model(),
+        model=run.model(), best_model=run.best_model(), averaged_model=run.averaged_model(),
         best_round=run.best.round if run.best else None, config=config, folder=run.folder.path if run.folder else None,
         task=run.federation.task, reader=reader,
     )  # fmt: skip

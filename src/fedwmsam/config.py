@@ -4,6 +4,7 @@
 partition). Command line over file over preset over default; an unknown key is an error that names the nearest.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from types import NoneType
 from typing import Any
@@ -27,6 +28,17 @@ WITHOUT_EFFECT = (
     "preset", "track",
 )  # fmt: skip
 """Settings that change no number of a run; a preset is in the values it sets."""
+ALWAYS_TOLD = frozenset({
+    "method", "dataset", "model", "partition", "augmentation", "validation", "rounds", "participation", "sampling",
+    "local_epochs", "batch_size", "lr", "lr_decay", "weight_decay", "weight_decay_mode", "clip_norm", "averaging",
+    "seed", "evaluate_every",
+    "global_lr", "rho", "rho_local", "alpha", "alpha_min", "alpha_max", "adapt_rate", "perturbation", "similarity",
+    "correction", "correction_weight", "average_power", "lam", "beta", "beta1", "beta2", "tau", "server_dual",
+    "reference", "warmup",
+})  # fmt: skip
+"""Settings and options as old as the first kept runs: their values tell runs apart even where they are the defaults.
+The list is closed. Every later setting counts only where it is not at its default, so that it renames no folder, splits
+no row of a table and stops no run from being resumed."""
 RECORDABLE = ("alignment", "drift", "echo")
 
 DELTA = 1e-5
@@ -50,6 +62,12 @@ class Settings:
         choices=WEIGHT_DECAY_MODES,
     )
     clip_norm: float | None = option(10.0, "longest direction a local step may take (none: no limit)", above=0)
+    twin: float | None = option(
+        None,
+        "γ of an averaged twin, such as 8: an average of the global models, evaluated beside them and never trained on",
+        low=0,
+        high=1e9,
+    )
     averaging: str = option("uniform", "weigh clients alike, or by their number of samples", choices=AVERAGING)
     aggregation: str | None = option(
         None, "instead of the mean: norm_bound or norm_bound:TAU, median, trimmed:0.1 (none: the mean)"
@@ -227,6 +245,22 @@ def drop_options(given: dict[str, Any]) -> None:
     if isinstance(before, str) and before in METHODS:
         for name in option_names(before):
             given.pop(name, None)
+
+
+def distinguishing(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells a run from others, out of all that its folder says of it."""
+    usual = defaults_of(config.get("method"))
+    return {
+        key: value
+        for key, value in config.items()
+        if key not in WITHOUT_EFFECT and value is not None and (key in ALWAYS_TOLD or usual.get(key) != value)
+    }
+
+
+def defaults_of(method: object) -> dict[str, Any]:
+    """Of all settings, and of the method's options if it is one of this library's."""
+    own = fields(METHODS[method]) if isinstance(method, str) and method in METHODS else ()
+    return {f.name: f.default for f in (*fields(RunConfig), *own) if f.name != "options"}
 
 
 def setting_names() -> list[str]:

@@ -23,11 +23,12 @@ class Result:
 
     def __init__(
         self, *, status: str, rows: list[Record], timings: list[Record], recordings: list[Record],
-        model: Vectors, best_model: Vectors | None, best_round: int | None, config: Record,
-        folder: Path | None, task: Task | None, reader: Reader | None,
+        model: Vectors, best_model: Vectors | None, averaged_model: Vectors | None, best_round: int | None,
+        config: Record, folder: Path | None, task: Task | None, reader: Reader | None,
     ) -> None:  # fmt: skip
         self.status, self.rows, self.timings, self.recordings = status, rows, timings, recordings
         self.model, self.best_model, self.best_round = model, best_model, best_round
+        self.averaged_model = averaged_model
         self.config, self.folder = config, folder
         self._task, self._reader = task, reader
 
@@ -50,23 +51,29 @@ class Result:
         values = [row[name] for row in self.rows if row.get(name) is not None]
         return values[-1] if values else None
 
-    def evaluate(self, data: Any, *, best: bool = False) -> dict[str, float]:
-        """Loss and metrics on new data, an (x, y) pair or a dataset; `best` takes the best-by-validation model."""
+    def evaluate(self, data: Any, *, best: bool = False, averaged: bool = False) -> dict[str, float]:
+        """Loss and metrics on new data, an (x, y) pair or a dataset; of the last model, or another as in `weights`."""
         task, reader = self._parts()
         with calm_torch():
-            return task.evaluate(*task.adopt(self.weights(best)), reader.samples(data, "The data"))
+            return task.evaluate(*task.adopt(self.weights(best, averaged)), reader.samples(data, "The data"))
 
-    def predict(self, inputs: Any, *, best: bool = False, batch_size: int = 1000) -> Tensor:
-        """The model's outputs for a tensor or array of inputs."""
+    def predict(self, inputs: Any, *, best: bool = False, averaged: bool = False, batch_size: int = 1000) -> Tensor:
+        """The outputs for a tensor or array of inputs; of the last model, or of another as in `weights`."""
         task, reader = self._parts()
         with calm_torch():
-            w, buffers = task.adopt(self.weights(best))
+            w, buffers = task.adopt(self.weights(best, averaged))
             task.load(w)
             task.load_buffers(buffers)
             return task.predict(reader.inputs(inputs), batch_size)
 
-    def weights(self, best: bool = False) -> Vectors:
-        """The last model's state_dict, or the best-by-validation one's."""
+    def weights(self, best: bool = False, averaged: bool = False) -> Vectors:
+        """The last model's state_dict, or the best-by-validation one's, or the averaged twin's."""
+        if best and averaged:
+            raise InputError("Ask for the best model or for the averaged one: they are two.")
+        if averaged:
+            if self.averaged_model is None:
+                raise InputError("There is no averaged model: the run was made without a twin (twin=8 keeps one).")
+            return self.averaged_model
         if not best:
             return self.model
         if self.best_model is None:
@@ -87,7 +94,7 @@ class Result:
         config = toml.load(path / "config.toml")
         if not all((path / name).exists() for name in ("summary.json", "model.safetensors")):
             raise InputError(f"{path} has no finished model yet; go on with it: fedwmsam resume {path}")
-        best = path / "best.safetensors"
+        best, averaged = path / "best.safetensors", path / "averaged.safetensors"
         summary = read_json(path / "summary.json")
         task, reader = rebuild(path, config, model, loss, metrics, collate)
         return cls(
@@ -95,7 +102,8 @@ class Result:
             rows=read_lines(path / "metrics.jsonl"), timings=read_lines(path / "timings.jsonl"),
             recordings=read_lines(path / "recordings.jsonl"),
             model=read_tensors(path / "model.safetensors"),
-            best_model=read_tensors(best) if best.exists() else None, best_round=summary.get("best_round"),
+            best_model=read_tensors(best) if best.exists() else None,
+            averaged_model=read_tensors(averaged) if averaged.exists() else None, best_round=summary.get("best_round"),
             config=config, folder=path, task=task, reader=reader,
         )  # fmt: skip
 

@@ -28,7 +28,8 @@ def finish(folder, kind, budget=1000):
 def contents(folder):
     return {
         name: (folder / name).read_bytes()
-        for name in ("metrics.jsonl", "model.safetensors", "best.safetensors", "summary.json")
+        for name in ("metrics.jsonl", "model.safetensors", "best.safetensors", "averaged.safetensors", "summary.json")
+        if (folder / name).exists()
     }
 
 

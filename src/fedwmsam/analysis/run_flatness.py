@@ -19,7 +19,8 @@ from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.training.task import calm_torch
 
-FILE = "flatness.json"
+FILE, AVERAGED_FILE = "flatness.json", "flatness-averaged.json"
+"""Of a run's models, and of their averaged twins."""
 
 
 @dataclass(frozen=True)
@@ -49,16 +50,20 @@ class RoundFlatness:
 
 
 def run_flatness(
-    run: SavedRun, rounds: list[int], wanted: Wanted, scope: Scope, place: Path, say: Say = lambda _: None
-) -> list[RoundFlatness]:
-    """Measured, or read from `place` if it was measured like that before; each round is kept there at once."""
-    archive = Archive(place / FILE, asdict(wanted) | asdict(scope))
+    run: SavedRun, rounds: list[int], wanted: Wanted, scope: Scope, place: Path, say: Say = lambda _: None,
+    averaged: bool = False,
+) -> list[RoundFlatness]:  # fmt: skip
+    """Measured, or read from `place` if it was measured like that before; each round is kept there at once.
+
+    `averaged`: of the averaged twins instead of the models.
+    """
+    archive = Archive(place / (AVERAGED_FILE if averaged else FILE), asdict(wanted) | asdict(scope))
     missing = [round for round in rounds if round not in archive]
     if missing:
         with calm_torch():
             everyone, single = surfaces(run, scope, wanted.seed)
             for round in missing:
-                w, _ = run.load(round)
+                w, _ = run.load(round, averaged)
                 archive.put(round, at_round(round, w, everyone, single, wanted, say).record())
     return [round_from(archive.path, archive.found[round]) for round in rounds]
 

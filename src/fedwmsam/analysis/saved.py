@@ -64,18 +64,25 @@ class SavedRun:
             )
         return chosen
 
-    def load(self, round: int) -> tuple[Tensor, Vectors]:
-        """The weights and buffers after so many rounds; the task's model has them and the frozen weights in place."""
+    def load(self, round: int, averaged: bool = False) -> tuple[Tensor, Vectors]:
+        """The weights and buffers after so many rounds, of the model or of its averaged twin; the task's model has them
+        and the frozen weights in place."""
+        if averaged and self.experiment.config.twin is None:
+            raise InputError(
+                f"{self.path} has no averaged model: the run was made without a twin (--twin 8 keeps one)."
+            )
         place = self.places[round]
         if place.suffix == ".safetensors":
-            w, buffers = self.task.adopt(checkpoint.read_tensors(place))
+            file = place.with_name("averaged.safetensors") if averaged else place
+            w, buffers = self.task.adopt(checkpoint.read_tensors(file))
         else:
             try:
                 bundles = checkpoint.read(place).bundles
             except Damaged as damage:
                 raise InputError(f"{damage}; leave round {round} out.") from damage
             self.task.load_frozen(on(bundles["frozen"], self.task.device))
-            w, buffers = bundles["server"]["w"].to(self.task.device), on(bundles["buffers"], self.task.device)
+            weights, beside = ("averaged", "averaged buffers") if averaged else ("server", "buffers")
+            w, buffers = bundles[weights]["w"].to(self.task.device), on(bundles[beside], self.task.device)
         self.task.load(w)
         self.task.load_buffers(buffers)
         return w, buffers

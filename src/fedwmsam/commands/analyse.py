@@ -36,6 +36,9 @@ def flatness(
     rounds: RoundsOption = "last",
     samples: SamplesOption = "5000",
     clients: ClientsOption = "10",
+    averaged: Annotated[
+        bool, typer.Option("--averaged", help="The averaged twins instead, of runs made with --twin.")
+    ] = False,
     eigenvalues: Annotated[int, typer.Option(help="How many of the largest of the Hessian.")] = 5,
     probes: Annotated[int, typer.Option(help="Random vectors for the trace.")] = 30,
     rho: Annotated[str, typer.Option(metavar="A,B,…", help="Radii in which the loss may rise.")] = "0.01,0.05,0.1",
@@ -58,11 +61,12 @@ def flatness(
     - `fedwmsam analyse flatness runs/fedavg runs/fedwmsam`
     - `fedwmsam analyse flatness runs --rounds 10,50,100 --clients all`
     - `fedwmsam analyse flatness runs/fedwmsam --rho 0.05 --eigenvalues 1 --clients 0`
+    - `fedwmsam analyse flatness runs/fedwmsam --averaged`
     """
     from dataclasses import asdict
 
     from fedwmsam.analysis.flatness import Wanted
-    from fedwmsam.analysis.run_flatness import FILE, Scope, run_flatness
+    from fedwmsam.analysis.run_flatness import AVERAGED_FILE, FILE, Scope, run_flatness
     from fedwmsam.report.analysis_plots import flatness_pictures
     from fedwmsam.report.flatness import flatness_sheets
 
@@ -73,10 +77,10 @@ def flatness(
     work = Work(runs, out, format, quiet)
     named = []
     for run, place, say in work:
-        found = run_flatness(run, run.rounds(rounds), wanted, scope, place, say)
+        found = run_flatness(run, run.rounds(rounds), wanted, scope, place, say, averaged)
         named += [(run.path.name, one) for one in found]
-        work.written.append(place / FILE)
-        work.draw(flatness_pictures(found), place)
+        work.written.append(place / (AVERAGED_FILE if averaged else FILE))
+        work.draw(flatness_pictures(found, "averaged-" if averaged else ""), place)
     work.show(flatness_sheets(named, asdict(wanted)))
 
 

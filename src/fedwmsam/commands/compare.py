@@ -27,6 +27,7 @@ from fedwmsam.commands.options import (
     SetOption,
     StragglersOption,
     TrackOption,
+    TwinOption,
     given_settings,
 )
 from fedwmsam.commands.output import say, say_written, show
@@ -56,6 +57,7 @@ def compare(
     preset: PresetOption = None,
     weight_decay_mode: DecayOption = None,
     aggregation: AggregationOption = None,
+    twin: TwinOption = None,
     dropout: DropoutOption = None,
     stragglers: StragglersOption = None,
     deadline: DeadlineOption = None,

@@ -11,6 +11,9 @@ from fedwmsam.commands.options import RunArgument
 def evaluate(
     run: RunArgument,
     best: Annotated[bool, typer.Option("--best", help="The best-by-validation model instead of the last.")] = False,
+    averaged: Annotated[
+        bool, typer.Option("--averaged", help="The averaged twin instead, of a run made with --twin.")
+    ] = False,
     fine_tune: Annotated[int, typer.Option(min=0, help="Epochs each client first trains its copy.")] = 0,
     lr: Annotated[float, typer.Option(min=0, help="Step size of the fine-tuning.")] = 0.01,
 ) -> None:
@@ -26,4 +29,4 @@ def evaluate(
     from fedwmsam.result import Result
 
     result = Result.load(run)
-    show_evaluation(output.console, prepare(load_config(run)).examine(result.weights(best), fine_tune, lr))
+    show_evaluation(output.console, prepare(load_config(run)).examine(result.weights(best, averaged), fine_tune, lr))

@@ -29,6 +29,9 @@ def report(
     paper_columns: Annotated[
         bool, typer.Option("--paper-columns", help="Also the best round on test, as papers print it.")
     ] = False,
+    twins: Annotated[
+        bool, typer.Option("--twins", help="Averaged twins (runs with --twin) as rows instead of columns.")
+    ] = False,
     csv: Annotated[Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")] = None,
     markdown: MarkdownOption = None,
     latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
@@ -47,13 +50,16 @@ def report(
     - `fedwmsam report runs --targets 0.7,0.8 --baseline fedavg`
     - `fedwmsam report runs --latex table.tex --plots figures --format pdf`
     - `fedwmsam report runs --html report.html`
+    - `fedwmsam report runs --twins --baseline "scaffold evaluated=average"`
     """
     from fedwmsam.report import formats
-    from fedwmsam.report.runs import find_runs
+    from fedwmsam.report.runs import find_runs, with_twins
     from fedwmsam.report.sheets import sheets
     from fedwmsam.report.tables import make_goal, parse_targets, summarise
 
     found, without = find_runs(runs)
+    if twins:
+        found = with_twins(found)
     comparison = summarise(found, make_goal(metric, parse_targets(targets or ""), better and better.value), baseline)
     pages = sheets(comparison, paper_columns)
     show(pages)

@@ -27,6 +27,7 @@ from fedwmsam.commands.options import (
     SetOption,
     StragglersOption,
     TrackOption,
+    TwinOption,
     given_settings,
 )
 from fedwmsam.errors import InputError
@@ -54,6 +55,7 @@ def run(
     lr: Annotated[float | None, typer.Option(help="Local step size.", show_default="0.1")] = None,
     weight_decay_mode: DecayOption = None,
     aggregation: AggregationOption = None,
+    twin: TwinOption = None,
     dropout: DropoutOption = None,
     stragglers: StragglersOption = None,
     deadline: DeadlineOption = None,

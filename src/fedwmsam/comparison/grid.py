@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from fedwmsam import streams, toml
-from fedwmsam.config import WITHOUT_EFFECT, RunConfig, option_names, parse_assignments, resolve, setting_names
+from fedwmsam.config import (
+    WITHOUT_EFFECT,
+    RunConfig,
+    distinguishing,
+    option_names,
+    parse_assignments,
+    resolve,
+    setting_names,
+)
 from fedwmsam.errors import InputError
 from fedwmsam.methods import METHODS
 from fedwmsam.options import shortened
@@ -89,8 +97,7 @@ def label(values: Values, config: RunConfig) -> str:
 
 
 def fingerprint(config: RunConfig) -> str:
-    same = {k: v for k, v in config.flat().items() if k not in WITHOUT_EFFECT and v is not None}
-    return streams.digest(toml.dump(dict(sorted(same.items()))))[:8]
+    return streams.digest(toml.dump(dict(sorted(distinguishing(config.flat()).items()))))[:8]
 
 
 def make_grid(file: Values, given: Values) -> Grid:

@@ -1,5 +1,5 @@
 """A run on disk: config.toml, metrics.jsonl, timings.jsonl, recordings.jsonl, checkpoints/ (memory.rows beside them),
-model.safetensors, clients.json, summary.json.
+model.safetensors (best.safetensors, averaged.safetensors), clients.json, summary.json.
 
 Metrics hold only what a rerun reproduces byte for byte; timings live in a file of their own.
 """
@@ -215,7 +215,7 @@ class RunFolder:
 
     def reopen_results(self) -> None:
         """The run goes on: what an earlier end wrote is no longer its outcome."""
-        for name in ("summary.json", "clients.json", "model.safetensors", "best.safetensors"):
+        for name in ("summary.json", "clients.json", "model.safetensors", "best.safetensors", "averaged.safetensors"):
             (self.path / name).unlink(missing_ok=True)
 
     def write_json(self, name: str, record: Record) -> None:

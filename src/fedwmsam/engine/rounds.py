@@ -16,6 +16,7 @@ from fedwmsam.engine.privacy import Privacy
 from fedwmsam.engine.robust import MEAN, Held, Rule, bounded
 from fedwmsam.engine.schedule import Schedule
 from fedwmsam.errors import InputError
+from fedwmsam.methods.average import averaged
 from fedwmsam.methods.base import Info, Method
 from fedwmsam.training.local import LocalResult, LocalRules, train
 from fedwmsam.training.task import Task
@@ -40,8 +41,18 @@ class Federation:
     rule: Rule = MEAN
     faults: Faults | None = None
     privacy: Privacy | None = None
+    twin: float | None = None
+    """γ of an average of the global models that is kept beside them; None: there is none."""
     trainer: "Trainer | None" = None
     """Trains a cohort elsewhere (on workers, on Flower) and hands the answers on in order; None: in this process."""
+
+
+@dataclass(frozen=True)
+class Average:
+    """The averaged twin of the global model: nobody trains on it."""
+
+    w: Tensor
+    buffers: Vectors
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,7 @@ class State:
     server: Vectors
     buffers: Vectors
     memory: Memory
+    average: Average | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +95,13 @@ class Diverged(Exception):
 def first_state(federation: Federation, memory: Memory | None = None) -> State:
     """Before the first round; an empty memory says where rows will be kept (by default in RAM)."""
     task, memory = federation.task, Memory() if memory is None else memory
-    return State(0, federation.method.server_init(task.initial_weights), task.initial_buffers, memory)
+    return state_from(federation, task.initial_weights, task.initial_buffers, memory)
+
+
+def state_from(federation: Federation, w: Tensor, buffers: Vectors, memory: Memory) -> State:
+    """Before the first round, with this model."""
+    average = None if federation.twin is None else Average(w, buffers)
+    return State(0, federation.method.server_init(w), buffers, memory, average)
 
 
 def run_round(
@@ -110,7 +128,9 @@ def run_round(
             raise Diverged("no client of the cohort returned a finite update")
         return replace(state, round=state.round + 1), record
     share = ledger.accepted / info.clients
-    if federation.averaging == "size" and federation.total_samples:
+    if federation.privacy:
+        share = federation.privacy.rate
+    elif federation.averaging == "size" and federation.total_samples:
         share = ledger.samples / federation.total_samples
     info = replace(info, cohort=ledger.accepted, share=share, steps=ledger.steps, samples=ledger.samples)
     average = mean.value()
@@ -118,7 +138,19 @@ def run_round(
     buffers = {name: moved(value, average[f"buffer {name}"]) for name, value in state.buffers.items()}
     if not all_finite(next_server) or not all_finite(buffers):
         raise Diverged("the global model is no longer finite")
-    return State(state.round + 1, next_server, buffers, changes.done()), record
+    twin = next_average(federation, state.average, next_server["w"], buffers, info)
+    return State(state.round + 1, next_server, buffers, changes.done(), twin), record
+
+
+def next_average(
+    federation: Federation, average: Average | None, w: Tensor, buffers: Vectors, info: Info
+) -> Average | None:
+    """The averaged twin after a round that led to this model."""
+    power = federation.twin
+    if power is None or average is None:
+        return None
+    moving = {name: averaged(average.buffers[name], value, power, info) for name, value in buffers.items()}
+    return Average(averaged(average.w, w, power, info), moving)
 
 
 def opening(federation: Federation, round: int) -> tuple[list[int], Info]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fedwmsam.engine.folder import Record, RunFolder
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.observers import Callback, Observer, Progress, Recorder, Watch
-from fedwmsam.engine.rounds import Diverged, Federation, State, first_state, run_round
+from fedwmsam.engine.rounds import Diverged, Federation, State, first_state, run_round, state_from
 from fedwmsam.engine.saving import checkpoint_of, write_results
 from fedwmsam.engine.scoring import Best, Breakdown, best_of, scores
 from fedwmsam.engine.states import kept_state
@@ -68,7 +68,7 @@ class Run:
     def warm_start(self, weights: Vectors) -> None:
         """Begin from these weights instead of the model's own."""
         w, buffers = self.federation.task.adopt(weights)
-        self.state = State(0, self.federation.method.server_init(w), buffers, self.state.memory)
+        self.state = state_from(self.federation, w, buffers, self.state.memory)
 
     def execute(self) -> None:
         """Train until the plan is done, watched by those who asked for it."""
@@ -201,6 +201,10 @@ class Run:
 
     def best_model(self) -> Vectors | None:
         return self.federation.task.state_dict(self.best.w, self.best.buffers) if self.best else None
+
+    def averaged_model(self) -> Vectors | None:
+        average = self.state.average
+        return self.federation.task.state_dict(average.w, average.buffers) if average else None
 
     def save(self) -> None:
         assert self.folder

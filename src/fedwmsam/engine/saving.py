@@ -51,6 +51,12 @@ def check_same(run: "Run", folder: RunFolder, found: Checkpoint) -> None:
     notes, ours, theirs = found.notes, run.state.server, found.bundles["server"]
     if notes["method"] != run.federation.method.name or shapes(ours) != shapes(theirs):
         raise InputError(f"The checkpoint in {folder.path} belongs to another method or model; it cannot go on.")
+    begun = "averaged" in found.bundles
+    if begun != (run.federation.twin is not None):
+        raise InputError(
+            f"{folder.path} was begun {'with' if begun else 'without'} an averaged twin, which is an average over all "
+            "rounds; go on with the same twin, or start a new run."
+        )
     if run.plan.rounds < notes["round"]:
         raise InputError(f"{folder.path} has done {notes['round']} rounds already; {run.plan.rounds} is less.")
     privacy = run.federation.privacy
@@ -70,6 +76,9 @@ def write_results(run: "Run", folder: RunFolder) -> None:
     best = run.best_model()
     if best is not None:
         write_tensors(folder.path / "best.safetensors", best)
+    averaged = run.averaged_model()
+    if averaged is not None:
+        write_tensors(folder.path / "averaged.safetensors", averaged)
     if run.breakdown and run.test is not None:
         accuracies = client_accuracies(run.federation.task, run.state, run.test, run.breakdown)
         folder.write_json("clients.json", accuracies)

@@ -6,11 +6,14 @@ from typing import Protocol
 import torch
 
 from fedwmsam.engine.folder import Record, finite, finite_only
-from fedwmsam.engine.rounds import State
+from fedwmsam.engine.rounds import Average, State
 from fedwmsam.errors import InputError
 from fedwmsam.training.objectives import Objective, measure
 from fedwmsam.training.task import Samples, Task
 from fedwmsam.training.vectors import Vectors
+
+AVERAGED = "averaged_"
+"""How the columns of the averaged twin begin."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,10 @@ def scores(
     task: Task, state: State, test: Samples | None, validation: Samples | None, breakdown: Breakdown | None,
     columns: Record,
 ) -> Record:  # fmt: skip
-    """Test metrics under their own names, validation metrics as validation_…; what is not finite is None."""
-    taken = [name for name in task.objective.metrics if name in columns]
+    """Test metrics under their own names, validation metrics as validation_…, the averaged twin's as averaged_… (and
+    averaged_validation_…); what is not finite is None."""
+    reserved = [name for name in task.objective.metrics if state.average and name.startswith(AVERAGED)]
+    taken = [name for name in task.objective.metrics if name in columns] + reserved
     if taken:
         raise InputError(f"A metric cannot be called {taken[0]!r}: the run has a column of that name.")
     record: Record = {}
@@ -49,7 +54,18 @@ def scores(
         outputs, targets = task.outputs_of(state.server["w"], state.buffers, test)
         record |= measure(task.objective, outputs, targets)
         record |= breakdown.columns(outputs, targets) if breakdown else {}
+    if state.average:
+        record |= averaged_scores(task, state.average, test, validation)
     return finite_only(record)
+
+
+def averaged_scores(task: Task, average: Average, test: Samples | None, validation: Samples | None) -> Record:
+    record: Record = {}
+    for prefix, samples in (("validation_", validation), ("", test)):
+        if samples is not None:
+            values = task.evaluate(average.w, average.buffers, samples)
+            record |= {f"{AVERAGED}{prefix}{name}": value for name, value in values.items()}
+    return record
 
 
 def best_of(best: Best | None, state: State, record: Record, objective: Objective) -> Best | None:

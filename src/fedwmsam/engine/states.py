@@ -1,13 +1,17 @@
 """A state as a checkpoint holds it, and back. One kept before a round is all that is needed to repeat it exactly."""
 
+import torch
+
 from fedwmsam.engine.checkpoint import Checkpoint, on
 from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.rounds import Federation, State
+from fedwmsam.engine.rounds import Average, Federation, State
 
 
 def without_memory(federation: Federation, state: State) -> Checkpoint:
     """A state but for what is remembered about clients."""
     bundles = {"server": state.server, "buffers": state.buffers, "frozen": federation.task.frozen()}
+    if state.average:
+        bundles |= {"averaged": {"w": state.average.w}, "averaged buffers": state.average.buffers}
     return Checkpoint(bundles, {"round": state.round, "method": federation.method.name})
 
 
@@ -15,7 +19,14 @@ def with_memory(federation: Federation, found: Checkpoint, memory: Memory) -> St
     """The state that a checkpoint holds; its frozen weights are put into the model."""
     federation.task.load_frozen(found.bundles["frozen"])
     server, buffers = (on(found.bundles[name], federation.task.device) for name in ("server", "buffers"))
-    return State(found.notes["round"], server, buffers, memory)
+    return State(found.notes["round"], server, buffers, memory, average_in(found, federation.task.device))
+
+
+def average_in(found: Checkpoint, device: torch.device) -> Average | None:
+    """The averaged twin that a checkpoint holds."""
+    if "averaged" not in found.bundles:
+        return None
+    return Average(found.bundles["averaged"]["w"].to(device), on(found.bundles["averaged buffers"], device))
 
 
 def kept_state(federation: Federation, state: State) -> Checkpoint:

@@ -7,9 +7,8 @@
 
 Δ_0 is zero, so with α_0 = 0.1 FedWMSAM's first rounds take a tenth of a step and need about 1/α rounds to fill the
 momentum. With 1/(r + 1) the momentum is the plain mean of what came so far, until that has as long a memory as α_r.
-A round sees few of the clients, so each x_r leans towards the last of them. w is a mean of the last x: at first of
-about r/(γ + 1) of them (Shamir and Zhang 2013), and never of more than it takes to see every client about once. A
-longer one falls behind, because x keeps moving in one direction. Neither change costs traffic or backprops.
+Each x_r leans towards the clients of its round; `average.py` tells why the average is weighted as it is, and any other
+method may have it, too, beside its model (the setting `twin`). Neither change costs traffic or backprops.
 """
 
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from fedwmsam.methods.average import averaged
 from fedwmsam.methods.base import Info
 from fedwmsam.methods.fedwmsam import FedWMSAM
 from fedwmsam.options import option
@@ -50,8 +50,3 @@ class FedWMSAMPlus(FedWMSAM):
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         after = super().aggregate(server | {"w": server["x"]}, mean, info)  # Eq. 4 goes on from α, not from α'
         return after | {"x": after["w"], "w": averaged(server["w"], after["w"], self.average_power, info)}
-
-
-def averaged(w: Tensor, x: Tensor, power: float, info: Info) -> Tensor:
-    """The average with this round's model in it."""
-    return torch.lerp(w, x, max((power + 1) / (info.round + power + 1), info.share))

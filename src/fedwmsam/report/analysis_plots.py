@@ -27,17 +27,17 @@ PANEL = 1.75
 # Flatness over rounds
 
 
-def flatness_pictures(found: Sequence[RoundFlatness]) -> list[Picture]:
-    """One round is a number, not a picture."""
+def flatness_pictures(found: Sequence[RoundFlatness], prefix: str = "") -> list[Picture]:
+    """One round is a number, not a picture; the names of the pictures' files begin with the prefix."""
     if len(found) < 2:
         return []
     names = ["all clients", "mean of single clients"] if found[0].clients else ["all clients"]
     pictures: list[Picture] = [
-        ("largest-eigenvalue-over-rounds", 2.0 + legend_height(names), partial(draw_eigenvalues, found))
+        (f"{prefix}largest-eigenvalue-over-rounds", 2.0 + legend_height(names), partial(draw_eigenvalues, found))
     ]
     radii = [rise_name(rise.rho) for rise in found[0].all.sharpness]
     if radii:
-        pictures.append(("sharpness-over-rounds", 2.0 + legend_height(radii), partial(draw_rises, found)))
+        pictures.append((f"{prefix}sharpness-over-rounds", 2.0 + legend_height(radii), partial(draw_rises, found)))
     return pictures
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from fedwmsam.analysis.flatness import Flatness
 from fedwmsam.analysis.hessian import Estimate
 from fedwmsam.analysis.landscape import Landscape
-from fedwmsam.analysis.run_flatness import FILE, RoundFlatness, read_flatness
+from fedwmsam.analysis.run_flatness import AVERAGED_FILE, FILE, RoundFlatness, read_flatness
 from fedwmsam.analysis.run_landscape import RunLandscape
 from fedwmsam.analysis.statistics import Numbers, mean_spread
 from fedwmsam.engine.folder import Record
@@ -126,22 +126,22 @@ Measured = tuple[Record, RoundFlatness]
 """With which settings, and what was found."""
 
 
-def measured(run: Run) -> list[Measured]:
-    """What is known of a run's last measured model; nothing if none was measured."""
-    path = run.path / "analysis" / FILE
+def measured(run: Run, averaged: bool = False) -> list[Measured]:
+    """What is known of a run's last measured model, or averaged twin; nothing if none was measured."""
+    path = run.path / "analysis" / (AVERAGED_FILE if averaged or run.is_twin else FILE)
     if not path.exists():
         return []
     settings, rounds = read_flatness(path)
     return [(settings, one) for one in list(rounds)[-1:]]
 
 
-def measured_rows(table: Table, complain: Callable[[str], None]) -> dict[str, list[Measured]]:
+def measured_rows(table: Table, complain: Callable[[str], None], averaged: bool = False) -> dict[str, list[Measured]]:
     """Each row's, over those of its seeds that were measured; rows without any are left out."""
     found: dict[str, list[Measured]] = {}
     for row in table.rows:
         for score in row.scores:
             try:
-                found.setdefault(row.label, []).extend(measured(score.run))
+                found.setdefault(row.label, []).extend(measured(score.run, averaged))
             except InputError as error:
                 complain(f"{row.label}, seed {score.run.seed}: {error}")
     return {label: of for label, of in found.items() if of}
@@ -153,17 +153,24 @@ def seeds_sheet(table: Table) -> Sheet | None:
     rows = measured_rows(table, notes.append)
     if not rows:
         return None
-    known = [one for found in rows.values() for one in found]
+    twins = (
+        {} if any(score.run.is_twin for score in table.scores) else measured_rows(table, notes.append, averaged=True)
+    )
+    known = [one for found in (*rows.values(), *twins.values()) for one in found]
     example = known[0][1].all
     radii = {kind: [rise.rho for rise in getattr(example, kind)] for kind in ("sharpness", "adaptive")}
     header = (
         "method", "seeds", "round", "loss", "λ₁", "trace", "λ₁ of single clients",
         *(f"rise within ρ = {rho:g}" for rho in radii["sharpness"]),
-        *(f"adaptive, ρ = {rho:g}" for rho in radii["adaptive"]),
+        *(f"adaptive, ρ = {rho:g}" for rho in radii["adaptive"]), *(["λ₁ of the average"] if twins else []),
     )  # fmt: skip
     cells = tuple(
-        (label, str(len(found)), *seeds_cells([one for _, one in found], radii)) for label, found in rows.items()
-    )
+        (
+            label, str(len(found)), *seeds_cells([one for _, one in found], radii),
+            *([largest_cell([one for _, one in twins.get(label, [])])] if twins else []),
+        )
+        for label, found in rows.items()
+    )  # fmt: skip
     if len({str(settings) for settings, _ in known}) > 1:
         notes.append("Not all were measured with the same settings (samples, seed, radii …): those do not compare.")
     if len({one.round for _, one in known}) > 1:
@@ -190,6 +197,10 @@ def seeds_cells(found: Sequence[RoundFlatness], radii: dict[str, list[float]]) -
     for kind, wanted in radii.items():
         for rho in wanted:
             yield cell(lambda one, kind=kind, rho=rho: rise_at(one.all, kind, rho))  # type: ignore[misc]
+
+
+def largest_cell(found: Sequence[RoundFlatness]) -> str:
+    return spread_cell(mean_spread([one.all.eigenvalues[0] for one in found])) if found else NOTHING
 
 
 def rise_at(found: Flatness, kind: str, rho: float) -> float:

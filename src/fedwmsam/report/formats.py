@@ -14,6 +14,8 @@ from fedwmsam.report.sheets import Sheet
 from fedwmsam.report.tables import Comparison, Difference, Goal, Row, Scores, Table
 
 QUANTITIES = ("last", "tail", "best", "best_on_test")
+OF_TWINS = ("averaged_last", "averaged_tail")
+"""Columns that only runs with an averaged twin have."""
 LATEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "|": r"$|$", "±": r"$\pm$",
@@ -121,6 +123,8 @@ def row_record(goal: Goal, table: Table, row: Row) -> Record:
     }  # fmt: skip
     for name in QUANTITIES:
         record |= spread_columns(name, row.spread(name))
+    for name in OF_TWINS:
+        record |= spread_columns(name, spread) if (spread := row.spread(name)) else {}
     for name in Cost._fields:
         record |= spread_columns(name, row.total(name))
     for target in goal.targets:
@@ -152,7 +156,9 @@ def run_record(run: Run, counted: bool) -> Record:
 
 
 def score_record(score: Scores) -> Record:
-    record = {name: getattr(score, name) for name in QUANTITIES} | score.total._asdict()
+    record = {name: getattr(score, name) for name in QUANTITIES}
+    record |= {name: value for name in OF_TWINS if (value := getattr(score, name)) is not None}
+    record |= score.total._asdict()
     for target, cost in score.reached.items():
         record |= {f"{name}_to_{shown(target)}": cost and getattr(cost, name) for name in Cost._fields}
     return record

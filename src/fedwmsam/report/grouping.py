@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fedwmsam.config import WITHOUT_EFFECT, setting_names
+from fedwmsam.config import distinguishing, setting_names
 from fedwmsam.engine.folder import Record
 from fedwmsam.report.runs import Run
 
@@ -13,8 +13,6 @@ HELD_EQUAL = (
     "evaluate_every", "target_accuracy", "patience", "time_budget",
 )  # fmt: skip
 """Runs that differ in any of these are not compared: another task, or another moment of it."""
-NOT_A_ROW = {*WITHOUT_EFFECT, "seed"}
-"""What does not set two rows apart."""
 
 
 def held_equal(run: Run) -> Record:
@@ -23,7 +21,7 @@ def held_equal(run: Run) -> Record:
 
 def configuration(run: Run) -> Record:
     """What sets a row apart within its table."""
-    return {key: value for key, value in run.config.items() if key not in HELD_EQUAL and key not in NOT_A_ROW}
+    return {key: value for key, value in distinguishing(run.config).items() if key not in (*HELD_EQUAL, "seed")}
 
 
 def grouped(runs: Iterable[Run], key: Callable[[Run], Record]) -> list[list[Run]]:

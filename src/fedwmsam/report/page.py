@@ -129,7 +129,7 @@ def headline(comparison: Comparison) -> str:
 def introduction(comparison: Comparison) -> Iterator[Html]:
     """What was compared, and how much of it counts."""
     rows = [row for table in comparison.tables for row in table.rows]
-    counted = sum(len(row.scores) for row in rows)
+    counted = len({score.run.path for row in rows for score in row.scores})
     others = sum(len(row.left_out) + len(row.repeated) for row in rows) + len(comparison.unreadable)
     seeds = {seed for row in rows for seed in row.seeds}
     if comparison.tables:

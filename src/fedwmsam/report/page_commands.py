@@ -10,8 +10,8 @@ from fedwmsam.report.runs import Run
 
 FLAGS = (
     "preset", "method", "dataset", "model", "partition", "augmentation", "clients", "participation",
-    "clients_per_round", "rounds", "local_epochs", "batch_size", "lr", "weight_decay_mode", "workers", "validation",
-    "target_accuracy", "checkpoint_every", "record", "record_every", "data_dir", "track", "seed",
+    "clients_per_round", "rounds", "local_epochs", "batch_size", "lr", "weight_decay_mode", "twin", "workers",
+    "validation", "target_accuracy", "checkpoint_every", "record", "record_every", "data_dir", "track", "seed",
 )  # fmt: skip
 """What `fedwmsam run` has an option of its own for, in the order in which they read well; the rest goes to --set."""
 

@@ -144,7 +144,8 @@ def partitions(table: Table) -> list[Dealt]:
 
 
 def runs_of(row: Row) -> list[Run]:
-    return [*(score.run for score in row.scores), *row.left_out]
+    """The runs behind a row; those of an averaged twin are behind the row of its model."""
+    return [run for run in (*(score.run for score in row.scores), *row.left_out) if not run.is_twin]
 
 
 def count_table(value: object) -> Indices | None:

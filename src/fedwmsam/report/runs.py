@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -12,10 +12,10 @@ import numpy as np
 
 from fedwmsam import toml
 from fedwmsam.analysis.statistics import Numbers
-from fedwmsam.config import RunConfig
+from fedwmsam.config import defaults_of
 from fedwmsam.engine.folder import Record, is_run, read_json, read_lines
+from fedwmsam.engine.scoring import AVERAGED
 from fedwmsam.errors import InputError
-from fedwmsam.methods import METHODS
 
 DEPTH = 2
 """How far below a given folder runs are looked for."""
@@ -60,6 +60,11 @@ class Run:
         return self.state in (State.COMPLETED, State.STOPPED)
 
     @property
+    def is_twin(self) -> bool:
+        """It stands for the averaged twin of the run in its folder."""
+        return "evaluated" in self.config
+
+    @property
     def seed(self) -> int:
         return int(self.config["seed"])
 
@@ -93,6 +98,27 @@ class Run:
             after = f"{self.state} after {len(self.rows)} of {self.config['rounds']} rounds"
             return f"{after}: {self.remark}" if self.remark else after
         return self.remark if self.state is State.DIVERGED else f"{self.state}: {self.remark}".rstrip(": ")
+
+
+SPENT = ("round", "lr", "cohort", "bytes_down", "bytes_up", "backprops", "epsilon")
+"""What a round took, whichever model is evaluated after it."""
+
+
+def with_twins(runs: Sequence[Run]) -> list[Run]:
+    """Each run without the columns of its averaged twin, and after it the twin as if it were a run of its own."""
+    found = []
+    for run in runs:
+        twin = [
+            {name: row[name] for name in SPENT if name in row}
+            | {name.removeprefix(AVERAGED): value for name, value in row.items() if name.startswith(AVERAGED)}
+            for row in run.rows
+        ]
+        own = [{name: value for name, value in row.items() if not name.startswith(AVERAGED)} for row in run.rows]
+        found.append(replace(run, rows=own))
+        if run.counts and any(row.keys() - set(SPENT) for row in twin):
+            config = run.config | {"evaluated": "average"}
+            found.append(replace(run, rows=twin, config=config, best_round=None, clients=()))
+    return found
 
 
 def number(value: object) -> float:
@@ -150,9 +176,7 @@ def complete(config: Record) -> Record:
     """With the defaults of settings newer than the run. (`fit` leaves out what is None: nothing to fill in there.)"""
     if "dataset" not in config:
         return config
-    method = config.get("method")
-    own = fields(METHODS[method]) if isinstance(method, str) and method in METHODS else ()
-    return {f.name: f.default for f in (*fields(RunConfig), *own) if f.name != "options"} | config
+    return defaults_of(config.get("method")) | config
 
 
 def read_history(run: Run) -> Run:

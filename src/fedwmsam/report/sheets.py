@@ -48,6 +48,11 @@ def results(table: Table, goal: Goal, paper_columns: bool) -> Sheet:
         quantities["best by validation"] = "best"
     if paper_columns:
         quantities["best on test (selected on test)"] = "best_on_test"
+    if any(score.averaged_tail is not None for score in table.scores):
+        quantities |= {
+            "averaged: last": "averaged_last",
+            f"averaged: mean of last {table.evaluations}": "averaged_tail",
+        }
     rows = tuple(
         (
             row.label,
@@ -154,6 +159,13 @@ def reading(table: Table, paper_columns: bool) -> Iterator[str]:
         yield "The rows are not over the same seeds; only paired differences (--baseline) compare like with like."
     if len({score.evaluations for score in table.scores}) > 1:
         yield f"Some runs ended before {table.evaluations} evaluations; their mean is over fewer."
+    if any(score.averaged_tail is not None for score in table.scores):
+        yield (
+            "Averaged: of an average of the row's global models, which nobody trains on. Compare averages with "
+            "averages, or say which is which; --twins gives them rows of their own."
+        )
+    if any(score.run.is_twin for score in table.scores):
+        yield "evaluated=average: an average of the global models of the row's runs, which nobody trains on."
     if paper_columns:
         yield (
             "Best on test is the best round picked on the test data. It is higher than what one would get on new data, "

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedwmsam.analysis.statistics import Numbers, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
 from fedwmsam.engine.folder import Record
+from fedwmsam.engine.scoring import AVERAGED
 from fedwmsam.errors import InputError
 from fedwmsam.report.grouping import configuration, grouped, held_equal, labels, titles, unsaid
 from fedwmsam.report.runs import Cost, Run, State
@@ -71,6 +72,9 @@ class Scores:
     best: float | None
     """At the round that was best on the validation data."""
     best_on_test: float | None
+    averaged_last: float | None
+    averaged_tail: float | None
+    """The same of the averaged twin, if there is one."""
     reached: dict[float, Cost | None]
     """What each target cost."""
     total: Cost
@@ -98,7 +102,7 @@ class Row:
         return [score.run.seed for score in self.scores]
 
     def spread(self, quantity: str) -> Spread | None:
-        """Of last, tail, best or best_on_test over the seeds."""
+        """Of last, tail, best, best_on_test, averaged_last or averaged_tail over the seeds."""
         values = [getattr(score, quantity) for score in self.scores]
         return mean_spread(values) if values and None not in values else None
 
@@ -218,6 +222,7 @@ def make_row(label: str, config: Record, runs: Sequence[Run], goal: Goal) -> Row
 def score(run: Run, goal: Goal) -> Scores:
     by_round = run.values(goal.metric)
     values = np.array(list(by_round.values()))
+    averaged = np.array(list(run.values(AVERAGED + goal.metric).values()))
     return Scores(
         run,
         last=float(values[-1]),
@@ -225,6 +230,8 @@ def score(run: Run, goal: Goal) -> Scores:
         evaluations=len(values[-TAIL:]),
         best=by_round.get(run.best_round) if run.best_round else None,
         best_on_test=extreme(values[np.isfinite(values)], goal.higher_is_better),
+        averaged_last=float(averaged[-1]) if averaged.size else None,
+        averaged_tail=float(averaged[-TAIL:].mean()) if averaged.size else None,
         reached={target: reach(run, by_round, target, goal) for target in goal.targets},
         total=run.cost(len(run.rows)),
     )

@@ -74,6 +74,9 @@ def summarise(console: Console, result: Result) -> None:
     if values:
         count = min(10, len(values))
         say(f"Test accuracy: {values[-1]:.4f} last, {tail_mean(values):.4f} mean of the last {count} evaluations")
+    averaged = result.last("averaged_accuracy")
+    if averaged is not None:
+        say(f"Averaged twin: test accuracy {averaged:.4f} last")
     if result.best_round is not None:
         best = result.rows[result.best_round - 1].get("accuracy", math.nan)
         say(f"Best by validation: round {result.best_round}, test accuracy {best:.4f}")
