@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedwmsam import config
 from fedwmsam.comparison.grid import fingerprint, make_grid, read_axes, read_settings
 from fedwmsam.comparison.pilot import pilot_grid
 from fedwmsam.config import resolve
@@ -53,6 +54,29 @@ def test_a_folder_name_tells_configurations_apart_but_not_machines():
         assert fingerprint(resolve({"method": "fedsam"} | same)) == fingerprint(base)
     spelled_out = resolve({k: v for k, v in resolve({"preset": "paper"}).flat().items() if v and k != "preset"})
     assert fingerprint(spelled_out) == fingerprint(resolve({"preset": "paper"}))
+
+
+DEFAULTS = {
+    "fedwmsam": "9dd76735", "fedwmsam-plus": "accb0dc5", "fedavg": "d10e18ea", "fedprox": "cb66cd95",
+    "fedavgm": "0c4d994d", "fedadam": "30a8e202", "fedacg": "33b2b705", "fedcm": "6cc28f80", "mimelite": "ead77d02",
+    "scaffold": "d69f0b72", "scaffold-m": "319daa5b", "feddyn": "5b1c2897", "fedsam": "a55bb5bd",
+    "mofedsam": "b62731b9", "fedgamma": "0e884f3c", "fedspeed": "472ffdb9", "fedsmoo": "d614a167",
+    "fedlesam": "97525418",
+    "fedlesam-s": "0d82dc73", "fedlesam-d": "f7b19386", "fedgloss": "b6c1f4f0",
+}  # fmt: skip
+
+
+def test_the_fingerprints_of_the_first_version_stay():
+    """Comparisons made years ago go on: a new setting or option must not rename their runs."""
+    assert {method: fingerprint(resolve({"method": method})) for method in DEFAULTS} == DEFAULTS
+
+
+def test_a_later_setting_counts_only_where_it_is_not_at_its_default(monkeypatch):
+    for name in ("lr_decay", "alpha"):  # as if they were new, a setting and an option
+        monkeypatch.setattr(config, "ALWAYS_TOLD", config.ALWAYS_TOLD - {name})
+        told = config.distinguishing(resolve({}).flat())
+        assert name not in told and config.distinguishing(told) == told
+        assert config.distinguishing(resolve({name: 0.5}).flat()) == told | {name: 0.5}
 
 
 def test_a_folder_name_is_a_plain_word():

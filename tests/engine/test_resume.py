@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fedwmsam.config import ALWAYS_TOLD
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.folder import RunFolder, read_lines
+from fedwmsam.errors import InputError
 
 SCRIPT = Path(__file__).parents[1] / "killed_run.py"
 ROUNDS = 40
@@ -72,6 +74,18 @@ def kill_and_compare(tmp_path, kind, times, budget=1000):
     assert kills, "the run never lived long enough to be killed"
     finish(folder, kind, budget)
     assert contents(folder) == contents(tmp_path / "whole")
+
+
+def test_a_run_older_than_a_setting_goes_on_with_its_default(tmp_path, monkeypatch):
+    """As if lr_decay were new: folders made before do not say it."""
+    folder = small_run(tmp_path, rounds=3)
+    file = folder / "config.toml"
+    file.write_text("".join(line for line in file.read_text().splitlines(True) if not line.startswith("lr_decay")))
+    with pytest.raises(InputError, match=r"was run with lr_decay = None, not 0\.998"):
+        small_run(tmp_path, rounds=4)
+    monkeypatch.setattr("fedwmsam.config.ALWAYS_TOLD", ALWAYS_TOLD - {"lr_decay"})
+    small_run(tmp_path, rounds=4)
+    assert len(read_lines(folder / "metrics.jsonl")) == 4
 
 
 def small_run(tmp_path, rounds=9):

@@ -95,6 +95,14 @@ def test_buffers_and_sizes_count_as_in_the_simulator():
     assert_same(ours.result.model, fit(FedAvg(), model, averaging="size").model)
 
 
+def test_the_averaged_twin_is_that_of_the_simulator():
+    ours = strategy(twin=8.0)
+    ours.start(FakeGrid())
+    theirs = fit(twin=8.0)
+    assert_same(ours.result.averaged_model, theirs.averaged_model)
+    assert ours.result.last("averaged_accuracy") == theirs.last("averaged_accuracy")
+
+
 def test_robust_aggregation_counts_as_in_the_simulator():
     ours = strategy(FedAvg(), aggregation="median")
     ours.start(FakeGrid())

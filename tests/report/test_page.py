@@ -21,7 +21,7 @@ from fedwmsam.report import page_pictures
 from fedwmsam.report.page import page_text
 from fedwmsam.report.page_commands import command
 from fedwmsam.report.page_markup import data_block, element
-from fedwmsam.report.runs import Run, find_runs, read_run
+from fedwmsam.report.runs import Run, find_runs, read_run, with_twins
 from fedwmsam.report.series import curve
 from fedwmsam.report.sheets import sheets
 from fedwmsam.report.tables import Comparison, make_goal, summarise
@@ -103,6 +103,18 @@ def test_the_page_holds_every_cell_and_remark_of_the_report(two_methods: Path) -
         "Results", "Over the rounds", "How α adapts", "The clients served worst", "Accuracy by client",
         "Differences to fedavg", "Costs", "Partition", "Settings", "Making the runs again", "Environment",
     ]  # fmt: skip
+
+
+def test_a_page_with_averaged_twins_as_rows_counts_and_repeats_each_run_once(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        columns = {"averaged_accuracy": [0.6, 0.7]}
+        write_run(tmp_path / str(seed), [0.5, 0.6], seed=seed, twin=8.0, columns=columns)
+    found = summarise(with_twins(find_runs([tmp_path])[0]))
+    page = read(found)
+    assert "2 configurations over 2 seeds: 2 runs, all counted." in page.texts["p"]
+    assert {"fedavg", "fedavg evaluated=average"} <= set(page.texts["th"])
+    (commands,) = page.texts["code"]
+    assert commands.count("fedwmsam run") == 2 and "--twin 8.0" in commands and "evaluated" not in commands
 
 
 def test_links_lead_to_sections_and_names_are_there_once(two_methods: Path) -> None:

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from run_folders import write_run
 
+from fedwmsam import config
 from fedwmsam.analysis.statistics import bootstrap_interval
 from fedwmsam.errors import InputError
-from fedwmsam.report.runs import State, find_runs
+from fedwmsam.report.runs import State, find_runs, with_twins
+from fedwmsam.report.sheets import sheets
 from fedwmsam.report.tables import Comparison, make_goal, parse_targets, summarise
 
 Make = Callable[..., Path]
@@ -109,6 +111,64 @@ def test_other_data_under_the_same_name_are_told_apart(make: Make, tmp_path: Pat
     path = make([0.1], seed=1)
     (path / "data.json").write_text('{"data_hash": "e", "partition_hash": "p"}')
     assert [table.title.split(", ")[-1] for table in comparison(tmp_path).tables] == ["data_hash d", "data_hash e"]
+
+
+def test_a_setting_newer_than_a_run_does_not_split_its_row(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run of fit() says nothing of lr_decay, another has the default: one row, if lr_decay came between the two."""
+    for seed, line in enumerate(("", "lr_decay = 0.998\n")):
+        path = make([0.1], seed=seed)
+        (path / "config.toml").write_text(f'method = "fedavg"\nclients = 3\nrounds = 1\nseed = {seed}\n{line}')
+    assert [row.seeds for row in comparison(tmp_path).tables[0].rows] == [[0], [1]]
+    monkeypatch.setattr(config, "ALWAYS_TOLD", config.ALWAYS_TOLD - {"lr_decay"})
+    assert rows_of(tmp_path) == {"fedavg": [0, 1]}
+
+
+# Averaged twins
+
+
+@pytest.fixture
+def twins(make: Make, tmp_path: Path) -> Path:
+    for seed in (0, 1):
+        averaged = {"averaged_accuracy": [0.5, 0.7 + seed / 10], "averaged_loss": [2.0, 3.0], "alpha": [0.1, 0.2]}
+        make([0.1, 0.6], seed=seed, columns=averaged, twin=8.0)
+        make([0.2, 0.8], seed=seed, twin=8.0, method="scaffold", columns=averaged | {"averaged_accuracy": [0.5, 0.9]})
+    half = {"averaged_accuracy": [0.5]}
+    make([0.3], seed=2, twin=8.0, method="scaffold", status=None, rounds=2, columns=half)
+    make([0.2, 0.4], seed=0, method="fedsam", twin=8.0)
+    return tmp_path
+
+
+def test_averaged_twins_are_columns(twins: Path) -> None:
+    (sheet,) = sheets(comparison(twins))
+    place = sheet.header.index("averaged: last")
+    assert sheet.header[place + 1] == "averaged: mean of last 2"
+    cells = {row[0]: row[place : place + 2] for row in sheet.rows}
+    assert cells == {
+        "fedavg": ("0.7500 ± 0.0707", "0.6250 ± 0.0354"), "scaffold": ("0.9000 ± 0.0000", "0.7000 ± 0.0000"),
+        "fedsam": ("–", "–"),
+    }  # fmt: skip
+    assert any(note.startswith("Averaged:") for note in sheet.notes)
+
+
+def test_averaged_twins_are_rows_on_request(twins: Path) -> None:
+    runs = with_twins(find_runs([twins])[0])
+    found = summarise(runs, make_goal("accuracy", [0.65]), "scaffold evaluated=average")
+    (table,) = found.tables
+    assert [row.label for row in table.rows] == [
+        "fedavg", "fedavg evaluated=average", "scaffold", "scaffold evaluated=average", "fedsam",
+    ]  # fmt: skip
+    averaged = table.rows[1]
+    assert [score.tail for score in averaged.scores] == pytest.approx([0.6, 0.65])
+    assert [score.run.values("loss") for score in averaged.scores] == [{1: 2.0, 2: 3.0}] * 2
+    assert averaged.scores[0].run.values("alpha") == {}, "the twin has no such thing"
+    assert averaged.reached(0.65, "rounds").mean == 2 and averaged.total("bytes").mean == 300
+    assert not any("averaged" in column for row in table.rows for score in row.scores for column in score.run.rows[0])
+    assert table.differences[0].label == "fedavg"
+    assert table.differences[0].values == pytest.approx([-0.35, -0.35])
+    assert len(table.rows[2].left_out) == 1 and not table.rows[3].left_out, "said once"
+    assert "averaged: last" not in sheets(found)[0].header
 
 
 # What does not count is shown

@@ -37,7 +37,7 @@ AggregationOption = Annotated[
     str | None, typer.Option(help="mean, norm_bound[:TAU], median or trimmed:0.1; docs/faults.md.", show_default="mean")
 ]
 TwinOption = Annotated[
-    float | None, typer.Option(help="γ, such as 8: also evaluate an average of the global models; docs/choosing.md.")
+    float | None, typer.Option(help="γ, such as 8: also evaluate an average of the global models; docs/compare.md.")
 ]
 DropoutOption = Annotated[
     float | None, typer.Option(help="Probability that a sampled client never answers.", show_default="0")
