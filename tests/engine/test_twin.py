@@ -128,9 +128,9 @@ def test_an_extended_run_loses_the_twin_of_its_first_end(tmp_path: Path) -> None
 
 def test_it_begins_with_the_weights_that_are_given() -> None:
     given = network().state_dict()
-    result = fit(twin=0.0, initial_weights=given, lr=1e-30, weight_decay=0.0, rounds=1)
+    result = fit(twin=8.0, initial_weights=given, dropout=1.0)  # nobody ever answers
     assert result.averaged_model is not None
-    assert all(torch.equal(result.averaged_model[name], given[name]) for name in ("0.weight", "3.bias"))
+    assert all(torch.equal(result.averaged_model[name], value) for name, value in given.items())
 
 
 def test_a_round_that_nobody_answered_leaves_it_as_it_is() -> None:
