@@ -69,7 +69,6 @@ class Part:
 
 
 PARTS = (
-    Part("scaffold-with-twin.toml", clients=5),
     Part("tuning-step-size.toml"),
     Part("tuning-decay.toml", chosen_by="tuning-step-size.toml"),
     Part("tuning-radius.toml", chosen_by="tuning-step-size.toml"),

@@ -112,10 +112,10 @@ def test_a_page_with_averaged_twins_as_rows_counts_and_repeats_each_run_once(tmp
     found = summarise(with_twins(find_runs([tmp_path])[0]))
     page = read(found)
     assert "2 configurations over 2 seeds: 2 runs, all counted." in page.texts["p"]
-    assert {"fedavg", "fedavg evaluated=average"} <= set(page.texts["th"])
+    assert {"fedavg", "fedavg twin=8"} <= set(page.texts["th"])
     (commands,) = page.texts["code"]
     assert commands.count("fedwmsam run") == 2 and "--twin 8.0" in commands
-    assert not any("evaluated=average, seed" in remark for remark in page.texts["li"]), "it is no run of its own"
+    assert not any("twin=8, seed" in remark for remark in page.texts["li"]), "it is no run of its own"
 
 
 def test_links_lead_to_sections_and_names_are_there_once(two_methods: Path) -> None:

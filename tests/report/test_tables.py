@@ -154,10 +154,10 @@ def test_averaged_twins_are_columns(twins: Path) -> None:
 
 def test_averaged_twins_are_rows_on_request(twins: Path) -> None:
     runs = with_twins(find_runs([twins])[0])
-    found = summarise(runs, make_goal("accuracy", [0.65]), "scaffold evaluated=average")
+    found = summarise(runs, make_goal("accuracy", [0.65]), "scaffold twin=8")
     (table,) = found.tables
     assert [row.label for row in table.rows] == [
-        "fedavg", "fedavg evaluated=average", "scaffold", "scaffold evaluated=average", "fedsam",
+        "fedavg", "fedavg twin=8", "scaffold", "scaffold twin=8", "fedsam",
     ]  # fmt: skip
     averaged = table.rows[1]
     assert [score.tail for score in averaged.scores] == pytest.approx([0.6, 0.65])
@@ -169,6 +169,16 @@ def test_averaged_twins_are_rows_on_request(twins: Path) -> None:
     assert table.differences[0].values == pytest.approx([-0.35, -0.35])
     assert len(table.rows[2].left_out) == 1 and not table.rows[3].left_out, "said once"
     assert "averaged: last" not in sheets(found)[0].header
+
+
+def test_a_run_with_a_twin_is_the_same_row_as_one_without_and_counts_instead_of_it(make: Make, tmp_path: Path) -> None:
+    make([0.1, 0.6])
+    make([0.1, 0.6], twin=8.0, columns={"averaged_accuracy": [0.5, 0.9]})
+    make([0.1, 0.7], seed=1)
+    found = comparison(tmp_path)
+    (row,) = found.tables[0].rows
+    assert (row.label, row.seeds, row.scores[0].averaged_last) == ("fedavg", [0, 1], 0.9)
+    assert any("and the same numbers; not counted" in note for note in sheets(found)[0].notes)
 
 
 # What does not count is shown

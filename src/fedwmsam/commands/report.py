@@ -50,7 +50,7 @@ def report(
     - `fedwmsam report runs --targets 0.7,0.8 --baseline fedavg`
     - `fedwmsam report runs --latex table.tex --plots figures --format pdf`
     - `fedwmsam report runs --html report.html`
-    - `fedwmsam report runs --twins --baseline "scaffold evaluated=average"`
+    - `fedwmsam report runs --twins --baseline "scaffold twin=8"`
     """
     from fedwmsam.report import formats
     from fedwmsam.report.runs import find_runs, with_twins

@@ -20,8 +20,9 @@ def held_equal(run: Run) -> Record:
 
 
 def configuration(run: Run) -> Record:
-    """What sets a row apart within its table."""
-    return {key: value for key, value in distinguishing(run.config).items() if key not in (*HELD_EQUAL, "seed")}
+    """What sets a row apart within its table. That a run has a twin does not: its own numbers are the same."""
+    shared = (*HELD_EQUAL, "seed") if run.is_twin else (*HELD_EQUAL, "seed", "twin")
+    return {key: value for key, value in distinguishing(run.config).items() if key not in shared}
 
 
 def grouped(runs: Iterable[Run], key: Callable[[Run], Record]) -> list[list[Run]]:

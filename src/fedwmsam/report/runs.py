@@ -53,16 +53,13 @@ class Run:
     best_round: int | None = None
     clients: Sequence[float] = ()
     """Every client's accuracy at the end, NaN for one that has none; empty if the run did not keep them."""
+    is_twin: bool = False
+    """It stands for the averaged twin of the run in its folder."""
 
     @property
     def counts(self) -> bool:
         """Its outcome is what its settings lead to; the others have none, or one of another kind."""
         return self.state in (State.COMPLETED, State.STOPPED)
-
-    @property
-    def is_twin(self) -> bool:
-        """It stands for the averaged twin of the run in its folder."""
-        return "evaluated" in self.config
 
     @property
     def seed(self) -> int:
@@ -116,8 +113,7 @@ def with_twins(runs: Sequence[Run]) -> list[Run]:
         own = [{name: value for name, value in row.items() if not name.startswith(AVERAGED)} for row in run.rows]
         found.append(replace(run, rows=own))
         if run.counts and any(row.keys() - set(SPENT) for row in twin):
-            config = run.config | {"evaluated": "average"}
-            found.append(replace(run, rows=twin, config=config, best_round=None, clients=()))
+            found.append(replace(run, rows=twin, is_twin=True, best_round=None, clients=()))
     return found
 
 

@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fedwmsam.analysis.statistics import Spread, smallest_p
+from fedwmsam.engine.folder import Record
 from fedwmsam.report.grouping import rounds, shown
 from fedwmsam.report.runs import Run, State
 from fedwmsam.report.tables import Comparison, Difference, Goal, Row, Table
@@ -165,7 +166,7 @@ def reading(table: Table, paper_columns: bool) -> Iterator[str]:
             "averages, or say which is which; --twins gives them rows of their own."
         )
     if any(score.run.is_twin for score in table.scores):
-        yield "evaluated=average: an average of the global models of the row's runs, which nobody trains on."
+        yield "twin=…: an average of the global models of the row's runs, which nobody trains on."
     if paper_columns:
         yield (
             "Best on test is the best round picked on the test data. It is higher than what one would get on new data, "
@@ -186,7 +187,7 @@ def remarks(table: Table, goal: Goal) -> Iterator[str]:
             yield f"{whose(row, run)}: {run.describe()}{so_far}; not counted."
         kept = {score.run.seed: score.run for score in row.scores}
         for run in row.repeated:
-            same = "the same" if run.rows == kept[run.seed].rows else "other"
+            same = "the same" if agree(run.rows, kept[run.seed].rows) else "other"
             yield f"{whose(row, run)}: has the seed of {kept[run.seed].path} and {same} numbers; not counted."
         for run in kept.values():
             if run.state is State.STOPPED:
@@ -198,6 +199,13 @@ def remarks(table: Table, goal: Goal) -> Iterator[str]:
             if epsilon is not None:
                 promise = guarantee(epsilon, run.config["dp_delta"])
                 yield f"{whose(row, run)}: differentially private for clients, {promise}."
+
+
+def agree(rows: Sequence[Record], others: Sequence[Record]) -> bool:
+    """Whether two runs have the same numbers, as far as both have them: one may have an averaged twin."""
+    return len(rows) == len(others) and all(
+        row[name] == other[name] for row, other in zip(rows, others, strict=True) for name in row.keys() & other.keys()
+    )
 
 
 def whose(row: Row, run: Run) -> str:

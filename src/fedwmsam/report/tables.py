@@ -208,7 +208,7 @@ def order(config: Record) -> list[tuple[str, float, str]]:
 def make_row(label: str, config: Record, runs: Sequence[Run], goal: Goal) -> Row:
     counted: dict[int, Run] = {}
     left_out, repeated = [], []
-    for run in runs:
+    for run in sorted(runs, key=lambda run: run.config.get("twin") is None):  # of equals the one that tells more
         if not run.counts:
             left_out.append(run)
         elif not run.values(goal.metric):
