@@ -83,8 +83,8 @@ def fit(
         such functions, called once on all outputs, and replaces the loss's own (accuracy, mae …); `monitor` names the
         one that defines "best" ("-mae": lower wins).
     aggregation: "median", "trimmed:0.1" or "norm_bound:TAU" instead of the mean, against hostile clients.
-    twin: γ (try 8) of an averaged twin: an average of the global models, evaluated beside them (columns averaged_…) and
-        never trained on; `Result.averaged_model`. docs/compare.md tells what for.
+    twin: γ (try 8) of an averaged twin: an average of the global models, evaluated beside them (`averaged_accuracy` …)
+        and never trained on; `Result.averaged_model`. docs/compare.md tells what for.
     dropout, stragglers, deadline, corrupt: simulated faults; docs/faults.md.
     dp_noise, dp_epsilon, dp_clip, dp_delta: client-level differential privacy, by noise or by a target ε;
         docs/privacy.md.
