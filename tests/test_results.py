@@ -161,9 +161,7 @@ def test_the_queue_says_how_far_it_is(tmp_path: Path) -> None:
 def test_kept_runs_have_the_names_that_their_settings_give() -> None:
     """A setting that comes later and is at its default must not change the name of any run there is."""
     wrong = [
-        name
-        for name, entry in store.entries().items()
-        if not name.endswith(fingerprint(resolve(entry["config"])))
+        name for name, entry in store.entries().items() if not name.endswith(fingerprint(resolve(entry["config"])))
     ]
     assert wrong == [] and len(store.entries()) > 100
 
