@@ -10,14 +10,14 @@ import argparse
 import time
 from pathlib import Path
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.analysis.flatness import Wanted, flatness_at
 from fedwmsam.analysis.hessian import largest_eigenvalues
 from fedwmsam.analysis.samples import draw, everybody
 from fedwmsam.analysis.saved import SavedRun
 from fedwmsam.analysis.surface import Surface
-from fedwmsam.config import resolve
 from fedwmsam.experiment import Experiment, prepare
+from fedwmsam.settings.config import resolve
 from fedwmsam.training.task import calm_torch
 
 SAMPLES = 5000
@@ -39,7 +39,7 @@ def main() -> None:
     with calm_torch():
         experiment = model(parser.parse_args().run)
         task, w = experiment.task, experiment.task.initial_weights
-        surface = Surface(task, draw(everybody(experiment.clients), SAMPLES, 1000, streams.key(0, "global sample")))
+        surface = Surface(task, draw(everybody(experiment.clients), SAMPLES, 1000, rng.key(0, "global sample")))
         start = time.process_time()
         found = largest_eigenvalues(lambda v: surface.product(w, v), w, 1)
         taken = time.process_time() - start

@@ -16,10 +16,10 @@ from method_cost import rounds_of
 from torch import nn
 
 from fedwmsam.assembly import make_federation
-from fedwmsam.config import Settings
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods import make_method
 from fedwmsam.reading import make_reader
+from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, calm_torch
 

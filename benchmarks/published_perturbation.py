@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from fedwmsam.assembly import make_federation
-from fedwmsam.config import resolve
 from fedwmsam.engine.rounds import Federation, first_state, run_round
 from fedwmsam.experiment import prepare
 from fedwmsam.methods import FedWMSAM
 from fedwmsam.methods.base import Gradient, Info, Slot
-from fedwmsam.training.vectors import Vectors, cosine, unit
+from fedwmsam.methods.vectors import Vectors, cosine, unit
+from fedwmsam.settings.config import resolve
 
 Layout = tuple[Slot, ...]
 SEEN: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []

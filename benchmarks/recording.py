@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from fedwmsam.config import resolve
 from fedwmsam.engine.folder import read_lines
 from fedwmsam.experiment import prepare
+from fedwmsam.settings.config import resolve
 
 EVERY = 10
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import fedwmsam
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.data import load_dataset
 from fedwmsam.models import model_factory
 
@@ -32,7 +32,7 @@ def train(dataset: str, model: str, clients: int, per_round: int, rounds: int, b
     data = load_dataset(dataset)
 
     def client(number: int) -> tuple[Tensor, Tensor]:
-        rows = torch.from_numpy(streams.generator(0, "scale", number).integers(len(data.train), size=SAMPLES))
+        rows = torch.from_numpy(rng.generator(0, "scale", number).integers(len(data.train), size=SAMPLES))
         return data.prepare(data.train.inputs[rows]), data.train.labels[rows]
 
     start = time.perf_counter()

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import fedwmsam
 from fedwmsam.data import load_dataset, make_partition
 from fedwmsam.methods import Averaging, Cost, Gradient, Info
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

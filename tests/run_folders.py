@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwmsam import toml
-from fedwmsam.config import resolve
+from fedwmsam.settings.config import resolve
 
 
 def write_run(

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedwmsam import METHODS, InputError, toml
-from fedwmsam.config import RunConfig, Settings, parse_assignments, resolve
-from fedwmsam.options import kinds_of
+from fedwmsam.settings.config import RunConfig, Settings, parse_assignments, resolve
+from fedwmsam.settings.options import kinds_of
 
 PAPER = {
     "clients": 100, "participation": 0.1, "partition": "dirichlet:0.1", "rounds": 500, "local_epochs": 5,

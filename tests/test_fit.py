@@ -20,7 +20,7 @@ from fedwmsam import SCAFFOLD, FedAvg, FedCM, FedWMSAM, InputError, Result, fit
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.store import Store, index_of
 from fedwmsam.methods import Gradient, Info, make_method
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 Pair = tuple[np.ndarray, np.ndarray]
 CENTRES = np.random.default_rng(1).normal(size=(3, 4)) * 1.5

@@ -14,11 +14,11 @@ from safetensors.torch import load_file
 
 from fedwmsam.analysis.flatness import Wanted
 from fedwmsam.comparison.grid import fingerprint
-from fedwmsam.config import resolve
 from fedwmsam.report import dynamics, flatness
 from fedwmsam.report.runs import Run, find_runs, read_run
 from fedwmsam.report.sheets import Sheet, sheets
 from fedwmsam.report.tables import make_goal, summarise
+from fedwmsam.settings.config import resolve
 
 ROOT = Path(__file__).parents[1]
 Cli = Callable[..., Any]

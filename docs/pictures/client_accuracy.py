@@ -10,8 +10,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedwmsam.config import resolve
 from fedwmsam.experiment import prepare
+from fedwmsam.settings.config import resolve
 
 BEFORE, AFTER = "#0072B2", "#D55E00"  # of Okabe and Ito, told apart by colour-blind readers
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from two_weights import SETTINGS, bowl, walk
 
 from fedwmsam.methods import FedWMSAM, Info
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 
 class PrintedSign(FedWMSAM):

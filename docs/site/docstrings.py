@@ -7,7 +7,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from fedwmsam.methods import METHODS, Method
-from fedwmsam.options import limits
+from fedwmsam.settings.options import limits
 
 PLACE = ".. every method"
 """In the reference: here go the registered methods, so that a new one needs no line there."""

@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.assembly import configuration, execute, make_run, open_folder, side_by_side
-from fedwmsam.config import Settings
 from fedwmsam.data.clients import Clients, Collate, Reader, split_validation
 from fedwmsam.engine.observers import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.methods import Method, make_method
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.reading import make_reader
 from fedwmsam.result import Result
+from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
-from fedwmsam.training.vectors import Vectors
 
 
 def fit(
@@ -120,7 +120,7 @@ def fit(
         raise InputError(f"method must be a name or a method with its options, such as FedWMSAM(), not {method!r}.")
     objective = make_objective(loss, metrics, monitor)
     with calm_torch():
-        task = Task(model, objective, seed=streams.key(seed, "init"), device=device)
+        task = Task(model, objective, seed=rng.key(seed, "init"), device=device)
         reader = make_reader(task, collate)
         members = reader.clients(clients, client_count)
         members, held = cut_validation(reader, members, validation, seed)

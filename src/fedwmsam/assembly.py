@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 
-from fedwmsam import streams, toml
+from fedwmsam import rng, toml
 from fedwmsam.analysis.recording import Recorder
-from fedwmsam.config import ALWAYS_TOLD, GOALS, Settings, defaults_of, distinguishing
 from fedwmsam.data.clients import Clients, LazyClients, Reader
 from fedwmsam.engine import privacy
 from fedwmsam.engine.faults import Faults, Stragglers, parse_corruption, parse_stragglers
@@ -29,6 +28,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.methods import Method
 from fedwmsam.reading import probe
 from fedwmsam.result import Result
+from fedwmsam.settings.config import ALWAYS_TOLD, GOALS, Settings, defaults_of, distinguishing
 from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import Measure, Objective
 from fedwmsam.training.task import Samples, Task
@@ -143,7 +143,7 @@ def configuration(
     """What the run's folder says it is."""
     config = {"method": method.name, "clients": clients} | asdict(settings) | asdict(method)
     config |= {"loss": name_of(loss), "monitor": task.objective.monitor, "validation": described(validation)}
-    return config | {"architecture": streams.digest(repr(task.model))}
+    return config | {"architecture": rng.digest(repr(task.model))}
 
 
 def name_of(loss: str | Measure) -> str:

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods import FedAvg, Info
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import train
 from fedwmsam.training.task import Samples
-from fedwmsam.training.vectors import Vectors
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 
-from fedwmsam import streams, toml
+from fedwmsam import rng, toml
 from fedwmsam.assembly import check_method, check_stopping, execute, make_federation, make_run, side_by_side
-from fedwmsam.config import RunConfig, is_natural, resolve
 from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, load_dataset, make_partition
 from fedwmsam.data.augmentation import Augmentation, augment
 from fedwmsam.data.clients import TensorSamples
@@ -19,13 +18,14 @@ from fedwmsam.engine.nursery import cores
 from fedwmsam.engine.observers import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.evaluation import Breakdown, fine_tuned
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
-from fedwmsam.options import parse
 from fedwmsam.reading import DataCheck, make_reader
 from fedwmsam.result import Result
+from fedwmsam.settings.config import RunConfig, is_natural, resolve
+from fedwmsam.settings.options import parse
 from fedwmsam.training.objectives import Objective, accuracy, make_objective, measure, top5
 from fedwmsam.training.task import Samples, Task, calm_torch
-from fedwmsam.training.vectors import Vectors
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def prepare(config: RunConfig) -> Experiment:
     config = replace(config, clients=len(split.clients))
     with calm_torch():
         factory = model_factory(config.model, data.input_shape, data.classes)
-        task = Task(factory, objective_for(data), seed=streams.key(config.seed, "init"), device=config.device)
+        task = Task(factory, objective_for(data), seed=rng.key(config.seed, "init"), device=config.device)
     change = augment(config.augmentation)
 
     def samples(part: Split, rows: torch.Tensor | None = None, how: Augmentation | None = None) -> Samples:
@@ -189,7 +189,7 @@ def split_pool(count: int, share: float, seed: int) -> tuple[torch.Tensor, torch
     """Training and validation rows. Cut before the partition: a partition may deal one sample to several clients, and
     a validation sample must be with none of them."""
     held = round(share * count)
-    order = torch.from_numpy(streams.generator(seed, "validation").permutation(count))
+    order = torch.from_numpy(rng.generator(seed, "validation").permutation(count))
     return order[held:].sort().values, order[:held].sort().values
 
 

@@ -11,11 +11,11 @@ from fedwmsam.data.clients import Collate, Reader
 from fedwmsam.engine.checkpoint import read_tensors
 from fedwmsam.engine.folder import Record, existing, read_json, read_lines
 from fedwmsam.errors import InputError
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
 from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import OBJECTIVES, Measure, make_objective
 from fedwmsam.training.task import ModelSource, Task, calm_torch
-from fedwmsam.training.vectors import Vectors
 
 
 class Result:

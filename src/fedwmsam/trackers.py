@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 
 from fedwmsam.engine.folder import Record, finite_only
 from fedwmsam.engine.observers import Progress
-from fedwmsam.errors import InputError
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
 
 log = logging.getLogger("fedwmsam")
 

@@ -8,9 +8,9 @@ import pytest
 from fedwmsam.analysis.dynamics import dynamics, pick, spread_out
 from fedwmsam.analysis.recording import QUICK, Recorder
 from fedwmsam.analysis.replay import Past
-from fedwmsam.config import RECORDABLE, resolve
 from fedwmsam.engine.folder import read_lines
 from fedwmsam.experiment import prepare
+from fedwmsam.settings.config import RECORDABLE, resolve
 from fedwmsam.training.task import calm_torch
 
 SETTINGS = {"rounds": 9, "local_epochs": 1, "keep_states": 3, "checkpoint_every": 3, "memory_budget": 0}

@@ -14,9 +14,9 @@ from fedwmsam.analysis.watching import moments, watching
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.methods.fedavg import FedAvg
+from fedwmsam.methods.vectors import cosine
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
-from fedwmsam.training.vectors import cosine
 
 ALL = Care(sample=1000, ascents=0, clients=None)
 

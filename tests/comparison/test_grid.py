@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedwmsam import config
 from fedwmsam.comparison.grid import fingerprint, make_grid, read_axes, read_settings
 from fedwmsam.comparison.pilot import pilot_grid
-from fedwmsam.config import resolve
 from fedwmsam.errors import InputError
+from fedwmsam.settings import config
+from fedwmsam.settings.config import resolve
 
 
 def runs(file=None, **given):

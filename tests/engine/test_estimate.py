@@ -1,7 +1,7 @@
 """What --dry-run says agrees with what the run then does."""
 
-from fedwmsam.config import resolve
 from fedwmsam.experiment import prepare
+from fedwmsam.settings.config import resolve
 
 
 def test_traffic_steps_and_rows_are_those_of_the_run(tmp_path):

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from support import largest_file
 
 from fedwmsam import InputError
-from fedwmsam.config import resolve
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
 from fedwmsam.engine.folder import RunFolder, is_run, read_json, read_lines
 from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.store import Store
 from fedwmsam.experiment import prepare
+from fedwmsam.settings.config import resolve
 
 
 def saved(path, rounds, every=2):

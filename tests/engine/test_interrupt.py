@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from fedwmsam.config import resolve
 from fedwmsam.engine.folder import read_lines
 from fedwmsam.engine.run import Run
 from fedwmsam.experiment import prepare
+from fedwmsam.settings.config import resolve
 
 
 @pytest.mark.parametrize("kind", ["Ctrl-C", "SIGTERM", "SIGTERM in the background"])

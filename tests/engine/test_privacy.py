@@ -13,11 +13,11 @@ from support import FULL, make, run
 
 import fedwmsam
 from fedwmsam import InputError
-from fedwmsam.config import Settings
 from fedwmsam.engine import rounds
 from fedwmsam.engine.privacy import Accountant, Privacy, check_method, noise_for
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import METHODS, FedAvg, FedLESAM, FedWMSAM, MimeLite
+from fedwmsam.settings.config import Settings
 from fedwmsam.training.local import LocalResult
 
 ALLOWED = ["fedavg", "fedprox", "fedavgm", "fedadam", "fedacg", "fedcm", "mimelite", "fedsam", "mofedsam"]

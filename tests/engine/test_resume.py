@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedwmsam.config import ALWAYS_TOLD
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.folder import RunFolder, read_lines
 from fedwmsam.errors import InputError
+from fedwmsam.settings.config import ALWAYS_TOLD
 
 SCRIPT = Path(__file__).parents[1] / "killed_run.py"
 ROUNDS = 40
@@ -83,7 +83,7 @@ def test_a_run_older_than_a_setting_goes_on_with_its_default(tmp_path, monkeypat
     file.write_text("".join(line for line in file.read_text().splitlines(True) if not line.startswith("lr_decay")))
     with pytest.raises(InputError, match=r"was run with lr_decay = None, not 0\.998"):
         small_run(tmp_path, rounds=4)
-    monkeypatch.setattr("fedwmsam.config.ALWAYS_TOLD", ALWAYS_TOLD - {"lr_decay"})
+    monkeypatch.setattr("fedwmsam.settings.config.ALWAYS_TOLD", ALWAYS_TOLD - {"lr_decay"})
     small_run(tmp_path, rounds=4)
     assert len(read_lines(folder / "metrics.jsonl")) == 4
 

@@ -9,12 +9,12 @@ from support import FULL, make, run
 
 import fedwmsam
 from fedwmsam import InputError
-from fedwmsam.config import Settings
 from fedwmsam.engine import robust
 from fedwmsam.engine.faults import Corruption, Faults
 from fedwmsam.engine.robust import Held, Rule, check_rule, parse_rule
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.methods import METHODS, FedAvg, FedCM, FedWMSAM, MimeLite
+from fedwmsam.settings.config import Settings
 
 ALLOWED = {"fedavg", "fedprox", "fedavgm", "fedadam", "fedacg", "fedcm", "mimelite", "fedsam", "mofedsam", "fedlesam"}
 SHARES = {"median": None, "trimmed": 0.2}

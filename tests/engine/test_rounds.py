@@ -24,7 +24,7 @@ from fedwmsam.engine.rounds import (
     run_round,
     scalars,
     train_cohort,
-)  # fmt: skip
+)
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.engine.store import Store
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM, MimeLite

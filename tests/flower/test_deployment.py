@@ -12,12 +12,12 @@ from flower_deployment import Deployment, Simulation, wait_until
 from source_files import module_of
 
 import fedwmsam
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.assembly import make_run
-from fedwmsam.config import Settings
 from fedwmsam.engine.rounds import Fault, train_client
 from fedwmsam.methods import make_method
 from fedwmsam.reading import make_reader
+from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task, calm_torch
 
@@ -44,7 +44,7 @@ def assert_same(ours, theirs):
 def simulated(method, rows):
     """The simulator's model after the same rounds, with the same clients missing."""
     with calm_torch():
-        task = Task(flower_task.make_model, OBJECTIVES["classification"], seed=streams.key(SETTINGS["seed"], "init"))
+        task = Task(flower_task.make_model, OBJECTIVES["classification"], seed=rng.key(SETTINGS["seed"], "init"))
         members = make_reader(task).clients(clients(), None)
         run = make_run(Settings(rounds=len(rows), **SETTINGS), make_method(method), task, members, None, None)
 

@@ -22,7 +22,7 @@ from fedwmsam.methods import (
     FedWMSAM,
     FedWMSAMPlus,
     MimeLite,
-)  # fmt: skip
+)
 from fedwmsam.training.local import LocalRules, Step
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedwmsam.config import resolve
 from fedwmsam.experiment import prepare
 from fedwmsam.methods import METHODS
-from fedwmsam.presets import BY_METHOD
+from fedwmsam.settings.config import resolve
+from fedwmsam.settings.presets import BY_METHOD
 
 DEFAULTS = ("fedgloss",)
 """FedGloSS's authors tuned it for 10,000 small rounds; its defaults are what reaches 80 % in 30."""

@@ -23,7 +23,7 @@ from fedwmsam.methods import (
     FedSpeed,
     FedWMSAM,
     MoFedSAM,
-)  # fmt: skip
+)
 from fedwmsam.training.local import LocalRules
 
 

@@ -15,7 +15,6 @@ import pytest
 from run_folders import write_run
 
 from fedwmsam import toml
-from fedwmsam.config import RunConfig, resolve
 from fedwmsam.errors import InputError
 from fedwmsam.report import page_pictures
 from fedwmsam.report.page import page_text
@@ -25,6 +24,7 @@ from fedwmsam.report.runs import Run, find_runs, read_run, with_twins
 from fedwmsam.report.series import curve
 from fedwmsam.report.sheets import sheets
 from fedwmsam.report.tables import Comparison, make_goal, summarise
+from fedwmsam.settings.config import RunConfig, resolve
 
 Cli = Callable[..., Any]
 NASTY = """</script><script>alert(1)</script><img src=x onerror=alert('1')>"&<!--"""

@@ -10,10 +10,10 @@ from torch import nn
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.methods import FedAvg
 from fedwmsam.methods.base import Info
+from fedwmsam.methods.vectors import clip
 from fedwmsam.training.local import LocalRules, Step, train
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
-from fedwmsam.training.vectors import clip
 
 LR, STEPS = 0.1, 4
 SAMPLES = TensorSamples(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.ones(8, 1))

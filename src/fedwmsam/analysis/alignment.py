@@ -19,7 +19,7 @@ from fedwmsam.analysis.training_surface import TrainingSurface, global_surface, 
 from fedwmsam.analysis.watching import MOMENTS, Sight, moments
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.rounds import Federation
-from fedwmsam.training.vectors import cosine
+from fedwmsam.methods.vectors import cosine
 
 COSINES = ("global", "received", "worst", "local", "gradients")
 

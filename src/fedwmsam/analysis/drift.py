@@ -17,8 +17,8 @@ from fedwmsam.analysis.statistics import mean_spread
 from fedwmsam.analysis.training_surface import length
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.rounds import Federation, Job, State, all_finite, memory_of, scalars
+from fedwmsam.methods.vectors import cosine, norm, unit
 from fedwmsam.training.local import LocalResult
-from fedwmsam.training.vectors import cosine, norm, unit
 
 
 class Drift:

@@ -11,8 +11,8 @@ from fedwmsam.analysis.recording import Recorder
 from fedwmsam.analysis.replay import Past
 from fedwmsam.analysis.training_surface import length
 from fedwmsam.analysis.watching import MOMENTS
-from fedwmsam.config import RECORDABLE
 from fedwmsam.engine.folder import Record, read_lines
+from fedwmsam.settings.config import RECORDABLE
 from fedwmsam.training.task import calm_torch
 
 THOROUGH = Care(sample=3000, ascents=1, clients=None)

@@ -22,7 +22,7 @@ from torch import Tensor
 from fedwmsam.analysis.training_surface import length
 from fedwmsam.analysis.watching import Sight
 from fedwmsam.engine.folder import Record
-from fedwmsam.training.vectors import Vectors, cosine
+from fedwmsam.methods.vectors import Vectors, cosine
 
 LAGS = 3
 """How many updates back a recording looks; so many vectors of the model's size are held, and kept in checkpoints."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.analysis.samples import Sample
 from fedwmsam.analysis.statistics import Numbers
 from fedwmsam.engine.folder import Record
@@ -57,7 +57,7 @@ def embed(
     if not 1 < perplexity < sample.count:
         raise InputError(f"The perplexity must be above 1 and below the {sample.count} samples, not {perplexity:g}.")
     name, features = features_before(task.model, sample, layer)
-    method = TSNE(perplexity=perplexity, init="pca", random_state=streams.key(seed, "embedding") % 2**32)
+    method = TSNE(perplexity=perplexity, init="pca", random_state=rng.key(seed, "embedding") % 2**32)
     points = np.asarray(method.fit_transform(features), dtype=np.float64)
     owners = {"class": torch.cat([batch[1] for batch in sample.batches]).cpu().numpy()}
     if clients is not None:

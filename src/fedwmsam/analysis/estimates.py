@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.analysis.dynamics import spread_out
 from fedwmsam.analysis.replay import Past
 from fedwmsam.analysis.theory import Setting, bound
@@ -23,9 +23,9 @@ from fedwmsam.analysis.training_surface import TrainingSurface, global_surface, 
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.rounds import Federation, State
 from fedwmsam.errors import InputError
+from fedwmsam.methods.vectors import unit
 from fedwmsam.training.local import Backprop
 from fedwmsam.training.task import calm_torch
-from fedwmsam.training.vectors import unit
 
 SAMPLE = 3000
 STATES = 10
@@ -82,7 +82,7 @@ def measure_point(past: Past, round: int, sample: int) -> Record:
 
 def curvature(surface: TrainingSurface, w: Tensor, iterations: int = ITERATIONS) -> float:
     """The largest |eigenvalue| of the Hessian at w, by power iteration on differences of gradients."""
-    random = streams.generator(0, "power iteration")
+    random = rng.generator(0, "power iteration")
     v = unit(torch.from_numpy(random.standard_normal(w.numel())).to(w), tau=0.0)
     largest = 0.0
     for _ in range(iterations):

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.analysis.hessian import Estimate, largest_eigenvalues, trace
 from fedwmsam.analysis.samples import draw
 from fedwmsam.analysis.sharpness import Rise, rises
 from fedwmsam.analysis.surface import Surface
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
-from fedwmsam.options import check, option
 from fedwmsam.reading import make_reader
+from fedwmsam.settings.options import check, option
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import Task, calm_torch
 
@@ -98,7 +98,7 @@ def measure_flatness(
     with calm_torch():
         task = Task(model, make_objective(loss))
         data = make_reader(task).samples((inputs, targets), "The data")
-        sample = draw(data, samples, batch_size, streams.key(known.seed, "global sample"))
+        sample = draw(data, samples, batch_size, rng.key(known.seed, "global sample"))
         return flatness_at(Surface(task, sample), task.initial_weights, known, say)
 
 

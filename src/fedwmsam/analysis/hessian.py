@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.analysis.statistics import Numbers
 
 Product = Callable[[Tensor], Tensor]
@@ -128,7 +128,7 @@ class Normal:
     """Vectors of standard normal numbers, the next one on each call."""
 
     def __init__(self, like: Tensor, seed: int, purpose: str, *indices: int) -> None:
-        self.like, self.stream = like, streams.generator(seed, purpose, *indices)
+        self.like, self.stream = like, rng.generator(seed, purpose, *indices)
 
     def __call__(self) -> Tensor:
         return torch.from_numpy(self.stream.standard_normal(self.like.numel())).to(self.like)

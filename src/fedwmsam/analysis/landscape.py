@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.analysis.flatness import Say
 from fedwmsam.analysis.hessian import Normal
 from fedwmsam.analysis.samples import draw
@@ -22,10 +22,10 @@ from fedwmsam.analysis.surface import Surface
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Slot
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import Task, calm_torch
-from fedwmsam.training.vectors import Vectors
 
 EVERYBODY = "all clients"
 LINE_POINTS, PLANE_POINTS = 43, 25
@@ -171,7 +171,7 @@ def measure_landscape(
     with calm_torch():
         task = Task(model, make_objective(loss))
         data = make_reader(task).samples((inputs, targets), "The data")
-        surface = Surface(task, draw(data, samples, batch_size, streams.key(seed, "global sample")))
+        surface = Surface(task, draw(data, samples, batch_size, rng.key(seed, "global sample")))
         second = None if other is None else task.adopt(other.state_dict())
         here = task.initial_weights, task.initial_buffers
         return landscape(

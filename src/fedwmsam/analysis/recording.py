@@ -8,7 +8,7 @@ it the cohort is trained here also if there are workers.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.analysis.alignment import Alignment, Care, by_moment, summary
 from fedwmsam.analysis.drift import Drift
 from fedwmsam.analysis.echo import carried_share, echo, in_order, trail_after
@@ -16,8 +16,8 @@ from fedwmsam.analysis.watching import Clock, Sight, watching
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.observers import Watch
 from fedwmsam.engine.rounds import Federation, Job, State
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import LocalResult
-from fedwmsam.training.vectors import Vectors
 
 QUICK = Care(sample=2000, ascents=1, clients=3)
 """On rounds of a run that goes on: every tenth round that is less than a tenth of the time (docs/dynamics.md)."""
@@ -43,7 +43,7 @@ class Recorder:
         """The clients whose steps are looked at."""
         cohort = federation.schedule.cohort(round)
         count = len(cohort) if self.care.clients is None else min(self.care.clients, len(cohort))
-        picked: list[int] = streams.generator(self.seed, "watched", round).choice(cohort, count, replace=False).tolist()
+        picked: list[int] = rng.generator(self.seed, "watched", round).choice(cohort, count, replace=False).tolist()
         return picked
 
     def aligning(self, federation: Federation, kinds: Sequence[str]) -> Alignment | None:

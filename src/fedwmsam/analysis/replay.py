@@ -6,7 +6,6 @@ from math import inf
 from pathlib import Path
 
 from fedwmsam.assembly import make_federation
-from fedwmsam.config import RunConfig
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
 from fedwmsam.engine.folder import Record, RunFolder, existing, read_lines
@@ -16,7 +15,8 @@ from fedwmsam.engine.rounds import Diverged, Federation, State, run_round
 from fedwmsam.engine.states import recalled_state, with_memory
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import load_config, prepare
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.config import RunConfig
 
 
 @dataclass

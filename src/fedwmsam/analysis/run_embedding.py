@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.analysis.embedding import PERPLEXITY, embed
 from fedwmsam.analysis.flatness import Say
 from fedwmsam.analysis.samples import Sample, everybody, owners, picked, read
@@ -56,7 +56,7 @@ def run_embedding(
 
 def chosen(run: SavedRun, choice: Choice) -> tuple[Sample, torch.Tensor | None]:
     """The samples, and the client of each if it has one."""
-    experiment, stream = run.experiment, streams.key(choice.seed, "embedded sample")
+    experiment, stream = run.experiment, rng.key(choice.seed, "embedded sample")
     if choice.data == "train":
         index = picked(len(everybody(experiment.clients)), choice.samples, stream)
         return read(everybody(experiment.clients), index, choice.batch_size), owners(experiment.clients, index)

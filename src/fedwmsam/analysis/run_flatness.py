@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.analysis.flatness import Flatness, Say, Wanted, flatness_at, from_record
 from fedwmsam.analysis.samples import client_samples, draw, everybody, some_clients
 from fedwmsam.analysis.saved import Archive, SavedRun, read_archive
@@ -71,7 +71,7 @@ def run_flatness(
 def surfaces(run: SavedRun, scope: Scope, seed: int) -> tuple[Surface, dict[int, Surface]]:
     """Of the loss of everybody, and of some clients' losses."""
     clients, size, task = run.experiment.clients, scope.batch_size, run.task
-    everyone = draw(everybody(clients), scope.samples, size, streams.key(seed, "global sample"))
+    everyone = draw(everybody(clients), scope.samples, size, rng.key(seed, "global sample"))
     chosen = some_clients(len(clients), scope.clients, seed)
     own = client_samples(clients, chosen, scope.samples, size, seed)
     return Surface(task, everyone), {client: Surface(task, sample) for client, sample in zip(chosen, own, strict=True)}

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.data.clients import Clients, Joined
 from fedwmsam.training.task import Batch, Samples
 
@@ -51,10 +51,10 @@ def owners(clients: Clients, index: Tensor) -> Tensor:
 
 def some_clients(clients: int, wanted: int | None, seed: int) -> list[int]:
     """So many of them (None: all), picked by the seed."""
-    return [int(client) for client in picked(clients, wanted, streams.key(seed, "some clients"))]
+    return [int(client) for client in picked(clients, wanted, rng.key(seed, "some clients"))]
 
 
 def client_samples(
     clients: Clients, chosen: Sequence[int], most: int | None, batch_size: int, seed: int
 ) -> list[Sample]:
-    return [draw(clients[client], most, batch_size, streams.key(seed, "client sample", client)) for client in chosen]
+    return [draw(clients[client], most, batch_size, rng.key(seed, "client sample", client)) for client in chosen]

@@ -12,8 +12,8 @@ from fedwmsam.engine.checkpoint import Damaged, on
 from fedwmsam.engine.folder import Record, existing, finite_only, read_json
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import Experiment, load_config, prepare
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.task import Task
-from fedwmsam.training.vectors import Vectors
 
 
 class SavedRun:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.engine.rounds import Federation
+from fedwmsam.methods.vectors import norm, unit
 from fedwmsam.training.task import Batch, Task
-from fedwmsam.training.vectors import norm, unit
 
 
 class TrainingSurface:
@@ -60,7 +60,7 @@ def global_surface(federation: Federation, seed: int, size: int) -> TrainingSurf
     Every client gives equally many samples (those by size: as many as it is drawn for), drawn from the training data
     by a stream of their own.
     """
-    random, clients = streams.generator(seed, "held sample"), federation.clients
+    random, clients = rng.generator(seed, "held sample"), federation.clients
     if federation.averaging == "size":
         sizes = [len(clients[k]) for k in range(len(clients))]
         drawn = random.choice(len(clients), size, p=[n / sum(sizes) for n in sizes]).tolist()
@@ -78,7 +78,7 @@ def global_surface(federation: Federation, seed: int, size: int) -> TrainingSurf
 def local_surface(federation: Federation, client: int, seed: int, size: int) -> TrainingSurface:
     """One client's own loss, on all its data or on that many of its samples."""
     samples = federation.clients[client]
-    chosen = streams.generator(seed, "local sample", client).permutation(len(samples))[:size]
+    chosen = rng.generator(seed, "local sample", client).permutation(len(samples))[:size]
     index = torch.from_numpy(chosen).sort().values
     return TrainingSurface(federation, [samples.batch(piece) for piece in torch.split(index, LARGEST_BATCH)])
 

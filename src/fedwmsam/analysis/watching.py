@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedwmsam.engine.rounds import Federation, Job, Trainer, train_client
 from fedwmsam.methods.base import Gradient, Info, Method
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import LocalResult
-from fedwmsam.training.vectors import Vectors
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,7 @@ from fedwmsam.commands.options import (
     given_settings,
 )
 from fedwmsam.commands.output import say, say_written, show
-from fedwmsam.errors import InputError
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from fedwmsam.comparison.grid import Grid
@@ -91,8 +90,8 @@ def compare(
     ))  # fmt: skip
     from fedwmsam.comparison.comparison import compare as carry_out
     from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
-    from fedwmsam.config import parse_workers
     from fedwmsam.engine.folder import is_run
+    from fedwmsam.settings.config import parse_workers
 
     file = toml.load(config) if config else {}
     given |= ({"keep_states": 10} if keep_states else {}) | read_settings(set_ or [], file | given)

@@ -24,9 +24,9 @@ def partition(
     - `fedwmsam partition --dataset fashion-mnist --partition dirichlet:0.1 --clients 100`
     - `fedwmsam partition --partition shards:2 --save shards.png`
     """
-    from fedwmsam.config import resolve
     from fedwmsam.experiment import deal, load_data, split_pool
     from fedwmsam.report.partition import draw_partition, partition_chart
+    from fedwmsam.settings.config import resolve
 
     given = {"dataset": dataset, "partition": partition, "clients": clients, "seed": seed, "data_dir": data_dir}
     config = resolve({key: value for key, value in given.items() if value is not None})

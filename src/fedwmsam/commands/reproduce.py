@@ -43,10 +43,10 @@ def reproduce(
     - `fedwmsam reproduce table-1 --scale paper --dry-run`
     """
     from fedwmsam.comparison.grid import read_settings, seeds_of
-    from fedwmsam.config import parse_workers
     from fedwmsam.recipes import reproduction
     from fedwmsam.recipes.catalogue import check_scale, find_recipe
     from fedwmsam.recipes.recipe import SCALES, Plan
+    from fedwmsam.settings.config import parse_workers
 
     chosen, recipe = check_scale(scale or "small"), find_recipe(name) if name else None
     variants = [contender.values for contender in recipe.contenders if contender.values] if recipe else []

@@ -33,7 +33,7 @@ from fedwmsam.commands.options import (
 from fedwmsam.errors import InputError
 
 if TYPE_CHECKING:
-    from fedwmsam.config import RunConfig
+    from fedwmsam.settings.config import RunConfig
 
 
 def run(
@@ -107,7 +107,7 @@ def run(
     file = toml.load(config) if config else {}
     if not dry_run:
         start_workers(workers or file.get("workers"))
-    from fedwmsam import config as configs
+    from fedwmsam.settings import config as configs
 
     chosen = configs.method_name(
         file, given, *({"method": text[7:]} for text in set_ or [] if text.startswith("method="))

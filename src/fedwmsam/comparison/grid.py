@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedwmsam import streams, toml
-from fedwmsam.config import (
+from fedwmsam import rng, toml
+from fedwmsam.errors import InputError, unknown
+from fedwmsam.methods import METHODS
+from fedwmsam.settings.config import (
     WITHOUT_EFFECT,
     RunConfig,
     distinguishing,
@@ -21,10 +23,7 @@ from fedwmsam.config import (
     resolve,
     setting_names,
 )
-from fedwmsam.errors import InputError
-from fedwmsam.methods import METHODS
-from fedwmsam.options import shortened
-from fedwmsam.wording import unknown
+from fedwmsam.settings.options import shortened
 
 Values = dict[str, Any]
 Axes = Mapping[str, Sequence[Any]]
@@ -97,7 +96,7 @@ def label(values: Values, config: RunConfig) -> str:
 
 
 def fingerprint(config: RunConfig) -> str:
-    return streams.digest(toml.dump(dict(sorted(distinguishing(config.flat()).items()))))[:8]
+    return rng.digest(toml.dump(dict(sorted(distinguishing(config.flat()).items()))))[:8]
 
 
 def make_grid(file: Values, given: Values) -> Grid:

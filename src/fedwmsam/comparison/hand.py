@@ -13,11 +13,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from fedwmsam.config import resolve
 from fedwmsam.engine.folder import Busy, RunFolder, is_run
 from fedwmsam.engine.observers import Progress
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import Experiment, prepare
+from fedwmsam.settings.config import resolve
 from fedwmsam.termination import heed_termination
 from fedwmsam.trackers import make_trackers
 

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedwmsam.errors import InputError
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
 
 Augmentation = Callable[[Tensor, int], Tensor]
 """(normalised images (n, channels, height, width), seed) → new images of the same shape."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam.errors import InputError
-from fedwmsam.streams import generator
+from fedwmsam.rng import generator
 
 Array = npt.NDArray[Any]
 Pair = tuple[Array, Array]  # of the training samples and of the test samples

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.data.augmentation import Augmentation
 from fedwmsam.data.base import Prepare
 from fedwmsam.errors import InputError
@@ -251,7 +251,7 @@ def split_validation(clients: Clients, share: float, seed: int) -> tuple[list[Sa
         )
     kept, cut = [], []
     for client, samples in enumerate(_each(clients)):
-        order = torch.from_numpy(streams.generator(seed, "validation", client).permutation(len(samples)))
+        order = torch.from_numpy(rng.generator(seed, "validation", client).permutation(len(samples)))
         held = min(round(share * len(samples)), len(samples) - 1)
         kept.append(Rows(samples, order[held:].sort().values))
         if held:

@@ -17,8 +17,7 @@ from fedwmsam.data.image_folder import COLLECTIONS, load_collection, load_image_
 from fedwmsam.data.mnist import FAMILIES, load_mnist
 from fedwmsam.data.table import load_csv
 from fedwmsam.data.text import load_jsonl, load_shakespeare
-from fedwmsam.errors import InputError
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
 
 Loader = Callable[..., Dataset]
 

@@ -12,20 +12,9 @@ from typing import Any
 import numpy as np
 
 from fedwmsam.data.arrays import number_labels
-from fedwmsam.data.base import (
-    Array,
-    Dataset,
-    Pair,
-    as_float,
-    centred,
-    held_out,
-    make_dataset,
-    standardise,
-    whole,
-)
+from fedwmsam.data.base import Array, Dataset, Pair, as_float, centred, held_out, make_dataset, standardise, whole
 from fedwmsam.data.image_folder import LARGEST_SIZE, decode_picture, resized
-from fedwmsam.errors import InputError
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
 PICTURE_COLUMNS = ("image", "img")

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedwmsam.data.base import Array, Dataset, as_float, held_out, make_dataset, standardise
-from fedwmsam.errors import InputError
-from fedwmsam.options import number
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
+from fedwmsam.settings.options import number
 
 CLIENT = "client"
 LARGEST_NUMBER = float(np.finfo(np.float32).max)

@@ -17,7 +17,7 @@ import safetensors.torch
 import torch
 
 from fedwmsam.errors import InputError
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 MAGIC = b"fedwmsam checkpoint 1\n"
 DIGEST = 32

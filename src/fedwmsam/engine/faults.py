@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwmsam import streams
-from fedwmsam.errors import InputError
-from fedwmsam.options import number
+from fedwmsam import rng
+from fedwmsam.errors import InputError, unknown
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import number
 from fedwmsam.training.task import Batch, Samples
-from fedwmsam.training.vectors import Vectors
-from fedwmsam.wording import unknown
 
 
 @dataclass(frozen=True)
@@ -67,11 +66,11 @@ class Faults:
 
     def chosen(self, purpose: str, share: float) -> frozenset[int]:
         """That share of the clients, always the same ones, and more of them for a larger share."""
-        order = streams.generator(self.seed, purpose).permutation(self.clients)
+        order = rng.generator(self.seed, purpose).permutation(self.clients)
         return frozenset(order[: math.floor(share * self.clients + 0.5)].tolist())
 
     def drops(self, round: int, client: int) -> bool:
-        return bool(streams.generator(self.seed, "dropout", round, client).random() < self.dropout)
+        return bool(rng.generator(self.seed, "dropout", round, client).random() < self.dropout)
 
     def steps(self, client: int, planned: int) -> int:
         """How many of its steps a client has done when the round closes."""
@@ -95,7 +94,7 @@ class Faults:
         if client not in self.hostile or self.kind not in SENT:
             return up
         assert self.corruption
-        random = streams.generator(self.seed, "corruption", round, client)
+        random = rng.generator(self.seed, "corruption", round, client)
         return {name: SENT[self.kind](value, self.corruption.size, random) for name, value in up.items()}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from fedwmsam.engine.checkpoint import on
 from fedwmsam.engine.store import Slot, Store
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 CPU = torch.device("cpu")
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.rounds import Federation, Job, State
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import LocalResult
-from fedwmsam.training.vectors import Vectors
 
 if TYPE_CHECKING:
     from fedwmsam.engine.run import Run

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.engine.robust import norm_of
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Info, Method
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Privacy:
         return self.method.uplink(zero, down, self.method.begin(down, torch.zeros_like, info), info)
 
     def noised(self, value: Tensor, name: str, round: int) -> Tensor:
-        random = streams.generator(streams.key(self.seed, name), "privacy", round)
+        random = rng.generator(rng.key(self.seed, name), "privacy", round)
         noise = torch.from_numpy(random.standard_normal(value.numel())).reshape(value.shape)
         return value + (self.noise * self.clip * noise).to(value)
 

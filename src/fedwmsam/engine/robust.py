@@ -14,12 +14,11 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, unknown
 from fedwmsam.methods.base import Method
-from fedwmsam.options import number
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import number
 from fedwmsam.training.local import LocalResult
-from fedwmsam.training.vectors import Vectors
-from fedwmsam.wording import unknown
 
 RULES = ("mean", "norm_bound", "median", "trimmed")
 LIMIT = 4e9

@@ -18,9 +18,9 @@ from fedwmsam.engine.schedule import Schedule
 from fedwmsam.errors import InputError
 from fedwmsam.methods.average import averaged
 from fedwmsam.methods.base import Info, Method
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import LocalResult, LocalRules, train
 from fedwmsam.training.task import Task
-from fedwmsam.training.vectors import Vectors
 
 log = logging.getLogger("fedwmsam")
 AVERAGING = ("uniform", "size")

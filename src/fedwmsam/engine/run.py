@@ -15,8 +15,8 @@ from fedwmsam.engine.scoring import Best, Breakdown, best_of, scores
 from fedwmsam.engine.states import kept_state
 from fedwmsam.engine.store import Store
 from fedwmsam.engine.workers import Pool
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.task import Samples
-from fedwmsam.training.vectors import Vectors
 
 log = logging.getLogger("fedwmsam")
 

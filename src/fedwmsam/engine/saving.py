@@ -8,7 +8,7 @@ from fedwmsam.engine.folder import Record, RunFolder, read_lines
 from fedwmsam.engine.scoring import Best, client_accuracies
 from fedwmsam.engine.states import with_memory, without_memory
 from fedwmsam.errors import InputError
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 if TYPE_CHECKING:
     from fedwmsam.engine.run import Run

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import torch
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.training.local import Step
 
 SAMPLING = ("fixed", "bernoulli")
@@ -48,7 +48,7 @@ class KeyedSchedule:
     """Whether a Bernoulli draw of nobody stands, as differential privacy needs it, or is repeated."""
 
     def cohort(self, round: int) -> list[int]:
-        random = streams.generator(self.seed, "cohort", round)
+        random = rng.generator(self.seed, "cohort", round)
         if self.sampling == "fixed":
             return sorted(random.choice(self.clients, size=round_half_up(self.per_round), replace=False).tolist())
         while True:
@@ -60,13 +60,13 @@ class KeyedSchedule:
         return self.learning_rate * self.lr_decay**round
 
     def steps(self, round: int, client: int, samples: int) -> list[Step]:
-        random = streams.generator(self.seed, "batches", round, client)
+        random = rng.generator(self.seed, "batches", round, client)
         batches = [
             batch
             for _ in range(self.local_epochs)
             for batch in torch.split(torch.from_numpy(random.permutation(samples)), self.batch_size)
         ]
-        return [Step(batch, streams.key(self.seed, "step", round, client, b)) for b, batch in enumerate(batches)]
+        return [Step(batch, rng.key(self.seed, "step", round, client, b)) for b, batch in enumerate(batches)]
 
     def count(self, round: int, client: int, samples: int) -> int:
         return self.local_epochs * self.epoch(samples)

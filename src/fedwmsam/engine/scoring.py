@@ -8,9 +8,9 @@ import torch
 from fedwmsam.engine.folder import Record, finite, finite_only
 from fedwmsam.engine.rounds import Average, State
 from fedwmsam.errors import InputError
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.objectives import Objective, measure
 from fedwmsam.training.task import Samples, Task
-from fedwmsam.training.vectors import Vectors
 
 AVERAGED = "averaged_"
 """How the columns of the averaged twin begin."""

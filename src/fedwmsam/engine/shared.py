@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 ALIGNMENT = 64
 """Vector instructions may round differently on unaligned data."""

@@ -22,7 +22,7 @@ import torch
 
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged, sync_folder
 from fedwmsam.errors import InputError
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 PAGE = 4096
 """Slots begin on pages of their own: writing one can never tear another."""

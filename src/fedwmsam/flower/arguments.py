@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from fedwmsam.config import Settings
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, unknown
 from fedwmsam.flower.wire import TRANSPORTS
 from fedwmsam.methods import Method, make_method, method_class
-from fedwmsam.wording import unknown
+from fedwmsam.settings.config import Settings
 
 SIMULATED = "clients fail and lie by themselves here; simulate that with fedwmsam.fit"
 UNCOUNTED = "differential privacy is built for the simulator only"

@@ -11,7 +11,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.data.clients import Collate
 from fedwmsam.engine.rounds import Federation, train_client
 from fedwmsam.errors import InputError
@@ -125,7 +125,7 @@ class Client:
         return len(samples)
 
     def checked_task(self, terms: Terms) -> Task:
-        task = self.task(streams.key(terms.seed, "init"))
+        task = self.task(rng.key(terms.seed, "init"))
         if wire.fingerprint(task) != terms.task:
             raise InputError(
                 "The model, its frozen weights or the loss of this ClientApp differ from the server's; use the same."

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.assembly import configuration, execute, make_run
 from fedwmsam.data.clients import Collate
 from fedwmsam.engine.folder import Record
@@ -76,7 +76,7 @@ class FlowerStrategy(Strategy):
         self.evaluate_clients = evaluate_clients
         self.clients = RemoteClients(clients)
         with calm_torch():
-            seed = streams.key(self.settings.seed, "init")
+            seed = rng.key(self.settings.seed, "init")
             task = Task(model, make_objective(loss, metrics, monitor), seed=seed, device=self.settings.device)
             self.reader = make_reader(task, collate)
             tested, held = (None if data is None else self.reader.samples(data, name) for data, name in (

@@ -15,15 +15,15 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
-from fedwmsam import streams
+from fedwmsam import rng
 from fedwmsam.engine.rounds import Federation, Job
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.engine.store import Layout, as_bytes, digest_of
 from fedwmsam.errors import InputError
 from fedwmsam.methods import Info, Method, make_method
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import LocalResult, LocalRules
 from fedwmsam.training.task import Task
-from fedwmsam.training.vectors import Vectors
 
 VERSION = 1
 """Of this format; both sides must speak the same."""
@@ -177,7 +177,7 @@ def fingerprint(task: Task) -> str:
     """Of all that both sides must share and that does not travel: the architecture, its loss and frozen weights."""
     frozen = digest_of(as_bytes(value) for value in task.frozen().values()).hex()
     loss = getattr(task.objective.loss, "__qualname__", type(task.objective.loss).__name__)
-    return streams.digest(f"{task.model!r} {task.layout} {loss} {frozen}")
+    return rng.digest(f"{task.model!r} {task.layout} {loss} {frozen}")
 
 
 def write_order(job: Job, terms: Terms) -> tuple[RecordDict, float]:

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, unknown
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, Method, Slot
 from fedwmsam.methods.fedacg import FedACG
 from fedwmsam.methods.fedadam import FedAdam, FedAvgM
@@ -24,7 +24,6 @@ from fedwmsam.methods.mimelite import MimeLite
 from fedwmsam.methods.mofedsam import MoFedSAM
 from fedwmsam.methods.scaffold import SCAFFOLD
 from fedwmsam.methods.scaffold_m import SCAFFOLDM
-from fedwmsam.wording import unknown
 
 METHODS: dict[str, type[Method]] = {
     "fedwmsam": FedWMSAM,

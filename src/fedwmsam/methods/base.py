@@ -19,8 +19,8 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from fedwmsam.options import check, option
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import check, option
 
 Gradient = Callable[[Tensor], Tensor]
 """weights → gradient of the current mini-batch's loss there; a backprop each call, the result the caller's own."""

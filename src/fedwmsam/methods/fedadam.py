@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedwmsam.methods.base import Info
 from fedwmsam.methods.fedavg import FedAvg
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

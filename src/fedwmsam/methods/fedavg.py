@@ -6,7 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedwmsam.methods.base import Averaging, Gradient
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors, mixed
+from fedwmsam.methods.vectors import Vectors, mixed
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

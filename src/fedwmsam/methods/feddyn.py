@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fedwmsam.methods.base import Cost, Gradient, Info, Method
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

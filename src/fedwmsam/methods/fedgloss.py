@@ -18,8 +18,8 @@ from torch import Tensor
 
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info
 from fedwmsam.methods.fedsam import sharpness_aware
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors, step_towards
+from fedwmsam.methods.vectors import Vectors, step_towards
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedwmsam.methods.base import Cost, Gradient, Info, Method
 from fedwmsam.methods.fedavg import FedAvg
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors, unit
+from fedwmsam.methods.vectors import Vectors, unit
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

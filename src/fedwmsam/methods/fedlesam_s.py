@@ -10,8 +10,8 @@ from typing import ClassVar
 from fedwmsam.methods.base import Cost, Info
 from fedwmsam.methods.fedlesam import LookingBack
 from fedwmsam.methods.scaffold import SCAFFOLD
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

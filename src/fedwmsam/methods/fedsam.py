@@ -10,8 +10,8 @@ from torch import Tensor
 
 from fedwmsam.methods.base import Cost, Gradient
 from fedwmsam.methods.fedavg import FedAvg
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors, step_towards
+from fedwmsam.methods.vectors import Vectors, step_towards
+from fedwmsam.settings.options import option
 
 
 def sharpness_aware(grad: Gradient, rho: float) -> Gradient:

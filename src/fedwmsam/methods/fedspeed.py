@@ -13,8 +13,8 @@ from torch import Tensor
 from fedwmsam.methods.base import Cost, Gradient, Info
 from fedwmsam.methods.feddyn import FedDyn
 from fedwmsam.methods.fedsam import sharpness_aware
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

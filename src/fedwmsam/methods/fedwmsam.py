@@ -22,8 +22,8 @@ from torch import Tensor
 
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors, cosine, mixed, step_towards
+from fedwmsam.methods.vectors import Vectors, cosine, mixed, step_towards
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

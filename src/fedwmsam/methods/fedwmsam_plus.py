@@ -20,8 +20,8 @@ from torch import Tensor
 from fedwmsam.methods.average import averaged
 from fedwmsam.methods.base import Info
 from fedwmsam.methods.fedwmsam import FedWMSAM
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch import Tensor
 from fedwmsam.methods.base import Cost, Gradient
 from fedwmsam.methods.fedcm import FedCM
 from fedwmsam.methods.fedsam import sharpness_aware
-from fedwmsam.options import option
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
-from fedwmsam.training.vectors import Vectors
+from fedwmsam.methods.vectors import Vectors
 
 
 @dataclass(frozen=True)

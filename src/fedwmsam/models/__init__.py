@@ -4,14 +4,13 @@ from collections.abc import Callable
 
 from torch import nn
 
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, unknown
 from fedwmsam.models.cnn import cnn
 from fedwmsam.models.custom import imported_factory
 from fedwmsam.models.lenet import lenet
 from fedwmsam.models.mlp import linear, mlp
 from fedwmsam.models.resnet import Basic, Bottleneck, resnet
 from fedwmsam.models.text import char
-from fedwmsam.wording import unknown
 
 Shape = tuple[int, ...]
 

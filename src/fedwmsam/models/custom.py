@@ -11,8 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from fedwmsam.errors import InputError
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
 
 Shape = tuple[int, ...]
 

@@ -1,11 +1,10 @@
 """Every recipe, in the paper's order."""
 
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, unknown
 from fedwmsam.recipes.claims import CLAIMS
 from fedwmsam.recipes.figures import FIGURES
 from fedwmsam.recipes.recipe import SCALES, Recipe
 from fedwmsam.recipes.tables import TABLES
-from fedwmsam.wording import unknown
 
 RECIPES = {recipe.name: recipe for recipe in (*TABLES, *FIGURES, *CLAIMS)}
 

@@ -16,7 +16,7 @@ from fedwmsam.recipes.common import (
     over,
     scales,
     splits,
-)  # fmt: skip
+)
 from fedwmsam.recipes.drawing import Curves, Lines
 from fedwmsam.recipes.embeddings import Embeddings, clusters
 from fedwmsam.recipes.paper import NUMBERS

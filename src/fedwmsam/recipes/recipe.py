@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedwmsam.comparison.grid import Member, Values, applies
-from fedwmsam.config import WITHOUT_EFFECT, RunConfig, resolve
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import anchored
 from fedwmsam.recipes.paper import Printed
 from fedwmsam.recipes.quantities import ACCURACY, Quantity
+from fedwmsam.settings.config import WITHOUT_EFFECT, RunConfig, resolve
 
 if TYPE_CHECKING:
     from fedwmsam.recipes.drawing import Curves, Lines

@@ -13,7 +13,7 @@ from fedwmsam.recipes.common import (
     over,
     scales,
     splits,
-)  # fmt: skip
+)
 from fedwmsam.recipes.paper import NUMBERS
 from fedwmsam.recipes.quantities import SECONDS, domain_accuracy, rounds_to
 from fedwmsam.recipes.recipe import Column, Contender, Recipe, Setting

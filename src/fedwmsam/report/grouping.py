@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from fedwmsam.config import distinguishing, setting_names
 from fedwmsam.engine.folder import Record
 from fedwmsam.report.runs import Run
+from fedwmsam.settings.config import distinguishing, setting_names
 
 HELD_EQUAL = (
     "dataset", "data_hash", "partition", "clients", "model", "architecture", "loss", "monitor", "validation", "rounds",

@@ -3,10 +3,10 @@
 import shlex
 from typing import Any
 
-from fedwmsam.config import resolve
 from fedwmsam.engine.folder import Record
 from fedwmsam.errors import InputError
 from fedwmsam.report.runs import Run
+from fedwmsam.settings.config import resolve
 
 FLAGS = (
     "preset", "method", "dataset", "model", "partition", "augmentation", "clients", "participation",

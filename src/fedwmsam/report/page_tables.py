@@ -6,7 +6,6 @@ from dataclasses import fields
 import numpy as np
 
 from fedwmsam.analysis.statistics import mean_spread
-from fedwmsam.config import RunConfig
 from fedwmsam.data.partitions import Partition, heterogeneity
 from fedwmsam.engine.folder import Record
 from fedwmsam.methods import METHODS, Method
@@ -16,6 +15,7 @@ from fedwmsam.report.page_markup import Html, element, joined
 from fedwmsam.report.runs import number
 from fedwmsam.report.sheets import COSTS, NOTHING, Sheet, amount
 from fedwmsam.report.tables import Row, Table
+from fedwmsam.settings.config import RunConfig
 
 LENGTHS = (*COSTS, "rounds", "MB down", "MB up", "evaluation s")
 """Columns of costs, which are drawn as lengths too."""

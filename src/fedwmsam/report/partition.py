@@ -10,8 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
 from fedwmsam.data.partitions.partition import Indices, Numbers, Partition, heterogeneity
-from fedwmsam.errors import InputError
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

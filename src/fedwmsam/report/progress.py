@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedwmsam.comparison.crew import Task, seconds_left
-from fedwmsam.wording import duration
+from fedwmsam.errors import duration
 
 EVERY = 15.0
 """Seconds between lines where there is no terminal."""

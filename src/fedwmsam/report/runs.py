@@ -12,10 +12,10 @@ import numpy as np
 
 from fedwmsam import toml
 from fedwmsam.analysis.statistics import Numbers
-from fedwmsam.config import defaults_of
 from fedwmsam.engine.folder import Record, is_run, read_json, read_lines
 from fedwmsam.engine.scoring import AVERAGED
 from fedwmsam.errors import InputError
+from fedwmsam.settings.config import defaults_of
 
 DEPTH = 2
 """How far below a given folder runs are looked for."""

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedwmsam.analysis.statistics import Numbers, Spread
-from fedwmsam.config import RunConfig
 from fedwmsam.engine.folder import Record
 from fedwmsam.methods import METHODS
 from fedwmsam.report.grouping import labels, shown, varied
 from fedwmsam.report.tables import Difference, Goal, Row, Table, difference
+from fedwmsam.settings.config import RunConfig
 
 SWEEP_VALUES = 3
 """From so many values of an option on, a line through them says something."""

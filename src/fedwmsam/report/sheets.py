@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from fedwmsam.analysis.statistics import Spread, smallest_p
 from fedwmsam.engine.folder import Record
+from fedwmsam.errors import guarantee
 from fedwmsam.report.grouping import rounds, shown
 from fedwmsam.report.runs import Run, State
 from fedwmsam.report.tables import Comparison, Difference, Goal, Row, Table
-from fedwmsam.wording import guarantee
 
 NOTHING, NOT_FINITE = "–", "not finite"
 COSTS = {"MB down + up": ("bytes", 1e6), "backprops": ("backprops", 1.0), "training s": ("seconds", 1.0)}

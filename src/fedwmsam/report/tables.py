@@ -12,10 +12,9 @@ import numpy as np
 from fedwmsam.analysis.statistics import Numbers, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.scoring import AVERAGED
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, unknown
 from fedwmsam.report.grouping import configuration, grouped, held_equal, labels, titles, unsaid
 from fedwmsam.report.runs import Cost, Run, State
-from fedwmsam.wording import unknown
 
 TAIL = 10
 """Evaluations whose mean stands for the end of a run: the last one alone is noisy on skewed data."""

@@ -13,16 +13,16 @@ from rich.console import Console, Group
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from fedwmsam.config import Settings
 from fedwmsam.engine.estimate import Estimate
 from fedwmsam.engine.folder import Record
 from fedwmsam.engine.observers import Progress as RoundProgress
+from fedwmsam.errors import duration, guarantee
 from fedwmsam.methods import METHODS, method_class
-from fedwmsam.options import limits
-from fedwmsam.presets import BY_METHOD, COMMON, preset_values
 from fedwmsam.report.sheets import Sheet
 from fedwmsam.result import Result
-from fedwmsam.wording import duration, guarantee
+from fedwmsam.settings.config import Settings
+from fedwmsam.settings.options import limits
+from fedwmsam.settings.presets import BY_METHOD, COMMON, preset_values
 
 
 class Display:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from fedwmsam.methods.base import Info, Method
+from fedwmsam.methods.vectors import Vectors, clip, is_held
 from fedwmsam.training.task import Samples, Task
-from fedwmsam.training.vectors import Vectors, clip, is_held
 
 WEIGHT_DECAY_MODES = ("objective", "sgd")
 

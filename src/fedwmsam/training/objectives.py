@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedwmsam.errors import InputError
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
 
 Measure = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) → a scalar."""

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Slot
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.objectives import Objective, measure
-from fedwmsam.training.vectors import Vectors
 
 ModelSource = nn.Module | Callable[[], nn.Module]
 Batch = tuple[Any, Tensor]

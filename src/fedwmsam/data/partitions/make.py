@@ -19,8 +19,8 @@ from fedwmsam.data.partitions.without_priors import (
     deal_shards,
 )
 from fedwmsam.errors import InputError
-from fedwmsam.options import number
-from fedwmsam.streams import generator
+from fedwmsam.rng import generator
+from fedwmsam.settings.options import number
 
 _BETA = Field("BETA", "a number above 0", "0.1", is_positive)
 KINDS: dict[str, Kind] = {

@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedwmsam.data.partitions.dealing import Data, Dealt, Rule
-from fedwmsam.errors import InputError
-from fedwmsam.options import number
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
+from fedwmsam.settings.options import number
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from fedwmsam.engine.faults import parse_corruption, parse_stragglers
 from fedwmsam.engine.robust import parse_rule
 from fedwmsam.engine.rounds import AVERAGING
 from fedwmsam.engine.schedule import SAMPLING, round_half_up
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, unknown
 from fedwmsam.methods import METHODS, Method, make_method, method_class
-from fedwmsam.options import check, kinds_of, option, parse, shortened
-from fedwmsam.presets import preset_values
+from fedwmsam.settings.options import check, kinds_of, option, parse, shortened
+from fedwmsam.settings.presets import preset_values
 from fedwmsam.trackers import parse_trackers
 from fedwmsam.training.local import WEIGHT_DECAY_MODES
-from fedwmsam.wording import unknown
 
 GOALS = ("rounds", "target_accuracy", "patience", "time_budget")
 """Settings that say when a run ends."""

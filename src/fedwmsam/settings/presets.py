@@ -8,8 +8,7 @@ baselines the paper uses, found for CIFAR-10; for the methods it lacks, their ow
 
 from typing import Any
 
-from fedwmsam.errors import InputError
-from fedwmsam.wording import unknown
+from fedwmsam.errors import InputError, unknown
 
 TRAINING: dict[str, Any] = {
     "clients": 100, "participation": 0.1, "partition": "dirichlet:0.1", "local_epochs": 5, "batch_size": 50, "lr": 0.1,
