@@ -30,7 +30,7 @@ endurance: $(VENV)/installed
 # Which lines the tests run, those of other processes included. Under the test's limit of file sizes coverage.py cannot save.
 coverage: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report=term:skip-covered \
-		--deselect tests/engine/test_store.py::test_a_full_disk_is_one_sentence_and_nothing_saved_is_lost
+		--deselect tests/engine/test_client_state.py::test_a_full_disk_is_one_sentence_and_nothing_saved_is_lost
 
 # About 2000 mutants; `make mutation MUTATE=checkpoint` takes one group of files, and a run that was stopped goes on.
 mutation: $(MUTATION)/installed

@@ -46,7 +46,7 @@ GROUPS = {
             COSTS,
             f"{METHODS}/test_conformance.py::test_shapes_and_dtypes_are_stable",
             f"{METHODS}/test_conformance.py::test_options_out_of_range_are_refused",
-            "tests/engine/test_robust.py::test_options_decide_too",
+            "tests/engine/test_aggregation.py::test_options_decide_too",
             f"{FIT}::test_a_methods_bad_option_is_explained",
         ],
     ),

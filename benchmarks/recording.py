@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from fedwmsam.engine.folder import read_lines
+from fedwmsam.engine.records import read_lines
 from fedwmsam.experiment import prepare
 from fedwmsam.settings.config import resolve
 

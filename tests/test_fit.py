@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 import fedwmsam
 from fedwmsam import SCAFFOLD, FedAvg, FedCM, FedWMSAM, InputError, Result, fit
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.store import Store, index_of
+from fedwmsam.engine.client_state import Store, index_of
 from fedwmsam.methods import Gradient, Info, make_method
 from fedwmsam.methods.vectors import Vectors
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedwmsam.engine.folder import read_lines
+from fedwmsam.engine.records import read_lines
 from fedwmsam.trackers import numbers
 
 Cli = Callable[..., Any]

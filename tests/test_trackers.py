@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from fedwmsam import InputError, Result, fit, toml, trackers
-from fedwmsam.engine.folder import Record
-from fedwmsam.engine.observers import Progress
+from fedwmsam.engine.records import Record
+from fedwmsam.engine.run import Progress
 from fedwmsam.trackers import TensorBoard, Tracker, WeightsAndBiases, make_trackers, numbers
 
 Cli = Callable[..., Any]

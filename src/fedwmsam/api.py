@@ -7,7 +7,7 @@ from typing import Any
 from fedwmsam import rng
 from fedwmsam.assembly import configuration, execute, make_run, open_folder, side_by_side
 from fedwmsam.data.clients import Clients, Collate, Reader, split_validation
-from fedwmsam.engine.observers import Callback
+from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.methods import Method, make_method
 from fedwmsam.methods.vectors import Vectors

@@ -13,16 +13,14 @@ from fedwmsam import rng, toml
 from fedwmsam.analysis.recording import Recorder
 from fedwmsam.data.clients import Clients, LazyClients, Reader
 from fedwmsam.engine import privacy
+from fedwmsam.engine.aggregation import check_rule, parse_rule
 from fedwmsam.engine.faults import Faults, Stragglers, parse_corruption, parse_stragglers
-from fedwmsam.engine.folder import RunFolder, is_run
-from fedwmsam.engine.nursery import cores
-from fedwmsam.engine.observers import Callback
 from fedwmsam.engine.privacy import Privacy
-from fedwmsam.engine.robust import check_rule, parse_rule
 from fedwmsam.engine.rounds import Federation
-from fedwmsam.engine.run import Plan, Run
-from fedwmsam.engine.saving import restore
+from fedwmsam.engine.run import Callback, Plan, Run, restore
+from fedwmsam.engine.run_folder import RunFolder, is_run
 from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.worker_process import cores
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.methods import Method

@@ -13,9 +13,10 @@ from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, 
 from fedwmsam.data.augmentation import Augmentation, augment
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.estimate import Estimate, estimate
-from fedwmsam.engine.folder import RunFolder, existing, read_json
-from fedwmsam.engine.nursery import cores
-from fedwmsam.engine.observers import Callback
+from fedwmsam.engine.records import read_json
+from fedwmsam.engine.run import Callback
+from fedwmsam.engine.run_folder import RunFolder, existing
+from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
 from fedwmsam.evaluation import Breakdown, fine_tuned
 from fedwmsam.methods.vectors import Vectors

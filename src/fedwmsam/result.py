@@ -9,7 +9,8 @@ from torch import Tensor
 from fedwmsam import toml
 from fedwmsam.data.clients import Collate, Reader
 from fedwmsam.engine.checkpoint import read_tensors
-from fedwmsam.engine.folder import Record, existing, read_json, read_lines
+from fedwmsam.engine.records import Record, read_json, read_lines
+from fedwmsam.engine.run_folder import existing
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedwmsam.engine.folder import Record, finite_only
-from fedwmsam.engine.observers import Progress
+from fedwmsam.engine.records import Record, finite_only
+from fedwmsam.engine.run import Progress
 from fedwmsam.errors import InputError, unknown
 
 log = logging.getLogger("fedwmsam")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fedwmsam
-from fedwmsam.engine.folder import read_lines
+from fedwmsam.engine.records import read_lines
 from fedwmsam.errors import InputError
 
 ALL = "alignment,drift,echo"

@@ -17,7 +17,7 @@ import sklearn.datasets  # noqa: F401  (imported here once, for all the children
 
 from fedwmsam import cli
 from fedwmsam.analysis import recording  # noqa: F401
-from fedwmsam.engine import nursery, workers
+from fedwmsam.engine import worker_process, workers
 from fedwmsam.report import terminal  # noqa: F401
 
 Sabotage = Callable[[], None]
@@ -110,14 +110,14 @@ def command(arguments: Sequence[str | Path], errors: int, sabotage: Sabotage | N
     os.dup2(errors, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if fork_workers:
-        nursery.start = forked_worker
+        worker_process.start = forked_worker
     if sabotage is not None:
         sabotage()
     sys.argv = ["fedwmsam", *map(str, arguments)]
     cli.main()
 
 
-def forked_worker() -> nursery.Newcomer:
+def forked_worker() -> worker_process.Newcomer:
     """As `nursery.start`, which runs a new Python: nothing but the one channel is inherited."""
     ours, theirs = socket.socketpair()
     channel = theirs.fileno()
@@ -131,4 +131,4 @@ def forked_worker() -> nursery.Newcomer:
 
     process = Child(life)
     theirs.close()
-    return nursery.Newcomer(process, ours)  # type: ignore[arg-type]
+    return worker_process.Newcomer(process, ours)  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import fedwmsam
-from fedwmsam.engine.observers import Progress
+from fedwmsam.engine.run import Progress
 
 A_ROUND = 2048
 """Bytes that a round may leave behind; its numbers take about 1,300 as Python objects."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.store import Store, as_bytes, index_of
+from fedwmsam.engine.client_state import Store, as_bytes, index_of
 
 OWN = ("lock", "timings.jsonl", "config.toml")
 """What rightly differs: seconds, and the number of workers."""

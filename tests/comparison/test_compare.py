@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fedwmsam.engine.folder import read_json, read_lines
+from fedwmsam.engine.records import read_json, read_lines
 
 ASKED = ("--methods", "fedavg,fedwmsam", "--seeds", "2", "--rounds", "12", "--set", "checkpoint_every=2", "--jobs", "2")
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from fedwmsam.engine.folder import read_lines
+from fedwmsam.engine.records import read_lines
 from fedwmsam.engine.run import Run
 from fedwmsam.experiment import prepare
 from fedwmsam.settings.config import resolve

@@ -6,7 +6,7 @@ import killed_run
 import pytest
 
 import fedwmsam
-from fedwmsam.engine.folder import read_lines
+from fedwmsam.engine.records import read_lines
 
 DATA = list(killed_run.clients())
 SETTINGS = {"test": DATA[7], "batch_size": 10, "seed": 3, "checkpoint_every": 3}

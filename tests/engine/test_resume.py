@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.folder import RunFolder, read_lines
+from fedwmsam.engine.records import read_lines
+from fedwmsam.engine.run_folder import RunFolder
 from fedwmsam.errors import InputError
 from fedwmsam.settings.config import ALWAYS_TOLD
 

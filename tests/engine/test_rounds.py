@@ -12,9 +12,9 @@ from support import FULL, make, run
 from torch import nn
 
 from fedwmsam import InputError
+from fedwmsam.engine.aggregation import Rule
+from fedwmsam.engine.client_state import Memory, Store
 from fedwmsam.engine.faults import Corruption, Faults, Stragglers
-from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.robust import Rule
 from fedwmsam.engine.rounds import (
     Diverged,
     Fault,
@@ -26,7 +26,6 @@ from fedwmsam.engine.rounds import (
     train_cohort,
 )
 from fedwmsam.engine.schedule import KeyedSchedule
-from fedwmsam.engine.store import Store
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM, MimeLite
 from fedwmsam.training.task import Task
 

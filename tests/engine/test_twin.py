@@ -13,7 +13,7 @@ from torch import nn
 
 import fedwmsam
 from fedwmsam import InputError, Result
-from fedwmsam.engine.folder import read_json, read_lines
+from fedwmsam.engine.records import read_json, read_lines
 from fedwmsam.engine.rounds import Fault, first_state, run_round
 from fedwmsam.experiment import load_config, prepare
 from fedwmsam.methods import METHODS, FedAvg

@@ -16,8 +16,7 @@ from support import Broken, largest_file, make, run
 import fedwmsam
 from fedwmsam import InputError
 from fedwmsam.engine.rounds import first_state, run_round
-from fedwmsam.engine.shared import Block
-from fedwmsam.engine.workers import Pool
+from fedwmsam.engine.workers import Block, Pool
 from fedwmsam.methods import METHODS, FedWMSAM
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task

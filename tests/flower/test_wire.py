@@ -9,8 +9,8 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedwmsam.engine.client_state import Layout
 from fedwmsam.engine.rounds import Job, jobs, opening
-from fedwmsam.engine.store import Layout
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.strategy import FlowerStrategy

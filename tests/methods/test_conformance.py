@@ -11,10 +11,9 @@ from source_files import module_of
 from support import FULL, make, run
 
 from fedwmsam.engine import checkpoint, rounds
-from fedwmsam.engine.memory import Memory
+from fedwmsam.engine.client_state import Memory, Store
 from fedwmsam.engine.rounds import Job, State, first_state, run_round, train_client
 from fedwmsam.engine.schedule import KeyedSchedule
-from fedwmsam.engine.store import Store
 from fedwmsam.methods import METHODS, FedGloSS, FedLESAM, FedLESAMS, FedSpeed, FedWMSAM
 from fedwmsam.methods.base import Method
 from fedwmsam.verify import federation_of

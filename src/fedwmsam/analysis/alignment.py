@@ -17,7 +17,7 @@ from torch import Tensor
 from fedwmsam.analysis.statistics import mean_spread
 from fedwmsam.analysis.training_surface import TrainingSurface, global_surface, length, local_surface, worst_direction
 from fedwmsam.analysis.watching import MOMENTS, Sight, moments
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods.vectors import cosine
 

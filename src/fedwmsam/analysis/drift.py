@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedwmsam.analysis.statistics import mean_spread
 from fedwmsam.analysis.training_surface import length
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State, all_finite, memory_of, scalars
 from fedwmsam.methods.vectors import cosine, norm, unit
 from fedwmsam.training.local import LocalResult

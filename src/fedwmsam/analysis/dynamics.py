@@ -11,7 +11,7 @@ from fedwmsam.analysis.recording import Recorder
 from fedwmsam.analysis.replay import Past
 from fedwmsam.analysis.training_surface import length
 from fedwmsam.analysis.watching import MOMENTS
-from fedwmsam.engine.folder import Record, read_lines
+from fedwmsam.engine.records import Record, read_lines
 from fedwmsam.settings.config import RECORDABLE
 from fedwmsam.training.task import calm_torch
 

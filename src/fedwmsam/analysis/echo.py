@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fedwmsam.analysis.training_surface import length
 from fedwmsam.analysis.watching import Sight
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.methods.vectors import Vectors, cosine
 
 LAGS = 3

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedwmsam import rng
 from fedwmsam.analysis.samples import Sample
 from fedwmsam.analysis.statistics import Numbers
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.training.task import Task
 

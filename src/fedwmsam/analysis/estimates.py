@@ -20,7 +20,7 @@ from fedwmsam.analysis.dynamics import spread_out
 from fedwmsam.analysis.replay import Past
 from fedwmsam.analysis.theory import Setting, bound
 from fedwmsam.analysis.training_surface import TrainingSurface, global_surface, length, local_surface
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, State
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import unit

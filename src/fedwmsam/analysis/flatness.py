@@ -19,7 +19,7 @@ from fedwmsam.analysis.hessian import Estimate, largest_eigenvalues, trace
 from fedwmsam.analysis.samples import draw
 from fedwmsam.analysis.sharpness import Rise, rises
 from fedwmsam.analysis.surface import Surface
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.reading import make_reader
 from fedwmsam.settings.options import check, option

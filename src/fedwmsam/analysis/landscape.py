@@ -19,7 +19,7 @@ from fedwmsam.analysis.hessian import Normal
 from fedwmsam.analysis.samples import draw
 from fedwmsam.analysis.statistics import Numbers
 from fedwmsam.analysis.surface import Surface
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Slot
 from fedwmsam.methods.vectors import Vectors

@@ -13,9 +13,9 @@ from fedwmsam.analysis.alignment import Alignment, Care, by_moment, summary
 from fedwmsam.analysis.drift import Drift
 from fedwmsam.analysis.echo import carried_share, echo, in_order, trail_after
 from fedwmsam.analysis.watching import Clock, Sight, watching
-from fedwmsam.engine.folder import Record
-from fedwmsam.engine.observers import Watch
+from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State
+from fedwmsam.engine.run import Watch
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import LocalResult
 

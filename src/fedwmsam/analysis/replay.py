@@ -8,11 +8,11 @@ from pathlib import Path
 from fedwmsam.assembly import make_federation
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
-from fedwmsam.engine.folder import Record, RunFolder, existing, read_lines
-from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.observers import Recorder, Watch
+from fedwmsam.engine.client_state import Memory
+from fedwmsam.engine.records import Record, read_lines
 from fedwmsam.engine.rounds import Diverged, Federation, State, run_round
-from fedwmsam.engine.states import recalled_state, with_memory
+from fedwmsam.engine.run import Recorder, Watch
+from fedwmsam.engine.run_folder import RunFolder, existing, recalled_state, with_memory
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import load_config, prepare
 from fedwmsam.methods.vectors import Vectors

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.folder import Record, finite_only, read_json
+from fedwmsam.engine.records import Record, finite_only, read_json
 from fedwmsam.errors import InputError
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from fedwmsam.analysis import dynamics, estimates
 from fedwmsam.analysis.results import load_analysis, save_analysis
 from fedwmsam.analysis.theory import Setting
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.report import dynamics as tables
 from fedwmsam.report.plots import draw_pictures

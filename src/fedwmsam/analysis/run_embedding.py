@@ -10,7 +10,7 @@ from fedwmsam.analysis.embedding import PERPLEXITY, embed
 from fedwmsam.analysis.flatness import Say
 from fedwmsam.analysis.samples import Sample, everybody, owners, picked, read
 from fedwmsam.analysis.saved import Archive, SavedRun
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.training.task import calm_torch
 

@@ -15,7 +15,7 @@ from fedwmsam.analysis.flatness import Flatness, Say, Wanted, flatness_at, from_
 from fedwmsam.analysis.samples import client_samples, draw, everybody, some_clients
 from fedwmsam.analysis.saved import Archive, SavedRun, read_archive
 from fedwmsam.analysis.surface import Surface
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.training.task import calm_torch
 

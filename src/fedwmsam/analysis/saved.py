@@ -9,7 +9,8 @@ from torch import Tensor
 from fedwmsam.analysis.results import write_json
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Damaged, on
-from fedwmsam.engine.folder import Record, existing, finite_only, read_json
+from fedwmsam.engine.records import Record, finite_only, read_json
+from fedwmsam.engine.run_folder import existing
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import Experiment, load_config, prepare
 from fedwmsam.methods.vectors import Vectors

@@ -90,7 +90,7 @@ def compare(
     ))  # fmt: skip
     from fedwmsam.comparison.comparison import compare as carry_out
     from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
-    from fedwmsam.engine.folder import is_run
+    from fedwmsam.engine.run_folder import is_run
     from fedwmsam.settings.config import parse_workers
 
     file = toml.load(config) if config else {}

@@ -9,14 +9,14 @@ from fedwmsam.commands import output
 from fedwmsam.termination import heed_termination
 
 if TYPE_CHECKING:
-    from fedwmsam.engine.folder import RunFolder
+    from fedwmsam.engine.run_folder import RunFolder
     from fedwmsam.experiment import Experiment
     from fedwmsam.trackers import Tracker
 
 
 def start_workers(wanted: object) -> None:
     """Before PyTorch is imported here, so that it is imported everywhere at once; a wrong number is refused later."""
-    from fedwmsam.engine.nursery import cores, start_early
+    from fedwmsam.engine.worker_process import cores, start_early
 
     count = cores() if wanted in ("auto", 0, "0") else int(str(wanted)) if str(wanted).isdecimal() else 1
     if 1 < count <= 64:

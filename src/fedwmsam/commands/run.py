@@ -123,7 +123,7 @@ def run(
 
 
 def start(config: "RunConfig", out: Path, name: str | None, quiet: bool) -> None:
-    from fedwmsam.engine.folder import unused
+    from fedwmsam.engine.run_folder import unused
     from fedwmsam.experiment import anchored, prepare
     from fedwmsam.trackers import make_trackers
 

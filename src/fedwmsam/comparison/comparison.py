@@ -12,7 +12,7 @@ from fedwmsam.comparison.crew import Task, carry_out, only_one, tasks_of
 from fedwmsam.comparison.grid import Axes, Grid, Member
 from fedwmsam.comparison.pilot import Choice, choose
 from fedwmsam.engine.checkpoint import replacing
-from fedwmsam.engine.nursery import cores
+from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import anchored
 from fedwmsam.report.progress import Board

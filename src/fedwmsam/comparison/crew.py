@@ -18,8 +18,8 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from fedwmsam.comparison.grid import Member
-from fedwmsam.engine.folder import read_json, read_lines
-from fedwmsam.engine.nursery import environment
+from fedwmsam.engine.records import read_json, read_lines
+from fedwmsam.engine.worker_process import environment
 from fedwmsam.errors import InputError
 
 TRIES = 2

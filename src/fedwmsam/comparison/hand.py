@@ -13,8 +13,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from fedwmsam.engine.folder import Busy, RunFolder, is_run
-from fedwmsam.engine.observers import Progress
+from fedwmsam.engine.run import Progress
+from fedwmsam.engine.run_folder import Busy, RunFolder, is_run
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import Experiment, prepare
 from fedwmsam.settings.config import resolve

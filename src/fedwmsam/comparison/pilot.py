@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedwmsam.comparison.grid import Axes, Grid, Member, Values, applies
-from fedwmsam.engine.folder import read_json, read_lines
+from fedwmsam.engine.records import read_json, read_lines
 
 SHARE = 0.1
 

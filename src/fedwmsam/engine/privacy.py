@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam import rng
-from fedwmsam.engine.robust import norm_of
+from fedwmsam.engine.aggregation import norm_of
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Info, Method
 from fedwmsam.methods.vectors import Vectors

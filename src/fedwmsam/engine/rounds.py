@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedwmsam.data.clients import Clients
+from fedwmsam.engine.aggregation import MEAN, Held, Rule, bounded
+from fedwmsam.engine.client_state import Memory
 from fedwmsam.engine.faults import Faults
-from fedwmsam.engine.folder import Record
-from fedwmsam.engine.memory import Memory
 from fedwmsam.engine.privacy import Privacy
-from fedwmsam.engine.robust import MEAN, Held, Rule, bounded
+from fedwmsam.engine.records import Record
 from fedwmsam.engine.schedule import Schedule
 from fedwmsam.errors import InputError
 from fedwmsam.methods.average import averaged

@@ -1,22 +1,174 @@
-"""A run: rounds until done, each evaluated, recorded and at times saved."""
+"""A run: rounds until done, each evaluated, recorded and at times saved.
+
+First what a model is worth (scores, the best so far), then those who look on (callbacks, trackers, recorders), then the
+run itself, and last what it leaves on disk: the checkpoint it goes on from, and its outcome when it is over.
+"""
 
 import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
 
-from fedwmsam.engine.folder import Record, RunFolder
-from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.observers import Callback, Observer, Progress, Recorder, Watch
-from fedwmsam.engine.rounds import Diverged, Federation, State, first_state, run_round, state_from
-from fedwmsam.engine.saving import checkpoint_of, write_results
-from fedwmsam.engine.scoring import Best, Breakdown, best_of, scores
-from fedwmsam.engine.states import kept_state
-from fedwmsam.engine.store import Store
+import torch
+
+from fedwmsam.engine.checkpoint import Checkpoint, on, write_tensors
+from fedwmsam.engine.client_state import Memory, Store
+from fedwmsam.engine.records import Record, finite, finite_only, read_lines
+from fedwmsam.engine.rounds import Average, Diverged, Federation, Job, State, first_state, run_round, state_from
+from fedwmsam.engine.run_folder import RunFolder, kept_state, with_memory, without_memory
 from fedwmsam.engine.workers import Pool
+from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.training.task import Samples
+from fedwmsam.training.local import LocalResult
+from fedwmsam.training.objectives import Objective, measure
+from fedwmsam.training.task import Samples, Task
+
+AVERAGED = "averaged_"
+"""How the columns of the averaged twin begin."""
+
+
+@dataclass(frozen=True)
+class Best:
+    """The model that scored best on the validation data."""
+
+    round: int
+    score: float
+    w: torch.Tensor
+    buffers: Vectors
+
+
+class Breakdown(Protocol):
+    """Whom a model serves, told from its outputs for the test data and their targets."""
+
+    def columns(self, outputs: torch.Tensor, targets: torch.Tensor) -> Record:
+        """Further columns of the metrics, such as the worst client's accuracy."""
+
+    def by_client(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The accuracy of every client, NaN for one that has none."""
+
+
+def scores(
+    task: Task, state: State, test: Samples | None, validation: Samples | None, breakdown: Breakdown | None,
+    columns: Record,
+) -> Record:  # fmt: skip
+    """Test metrics under their own names, validation metrics as validation_…, the averaged twin's as averaged_… (and
+    averaged_validation_…); what is not finite is None."""
+    reserved = [name for name in task.objective.metrics if state.average and name.startswith(AVERAGED)]
+    taken = [name for name in task.objective.metrics if name in columns] + reserved
+    if taken:
+        raise InputError(f"A metric cannot be called {taken[0]!r}: the run has a column of that name.")
+    record: Record = {}
+    if validation is not None:
+        values = task.evaluate(state.server["w"], state.buffers, validation)
+        record |= {f"validation_{name}": value for name, value in values.items()}
+    if test is not None:
+        outputs, targets = task.outputs_of(state.server["w"], state.buffers, test)
+        record |= measure(task.objective, outputs, targets)
+        record |= breakdown.columns(outputs, targets) if breakdown else {}
+    if state.average:
+        record |= averaged_scores(task, state.average, test, validation)
+    return finite_only(record)
+
+
+def averaged_scores(task: Task, average: Average, test: Samples | None, validation: Samples | None) -> Record:
+    record: Record = {}
+    for prefix, samples in (("validation_", validation), ("", test)):
+        if samples is not None:
+            values = task.evaluate(average.w, average.buffers, samples)
+            record |= {f"{AVERAGED}{prefix}{name}": value for name, value in values.items()}
+    return record
+
+
+def best_of(best: Best | None, state: State, record: Record, objective: Objective) -> Best | None:
+    score = record.get(f"validation_{objective.monitor}")
+    if score is not None and objective.better(score, best.score if best else None):
+        return Best(state.round, score, state.server["w"], state.buffers)
+    return best
+
+
+def client_accuracies(task: Task, state: State, test: Samples, breakdown: Breakdown) -> Record:
+    """Of a run's last model. A pass of its own: a run resumed after its last round has no outputs to reuse."""
+    outputs, targets = task.outputs_of(state.server["w"], state.buffers, test)
+    accuracies = breakdown.by_client(outputs, targets).tolist()
+    return {"round": state.round, "accuracy": [finite(accuracy) for accuracy in accuracies]}
+
+
+class Progress:
+    """What a callback sees after each round."""
+
+    def __init__(self, run: "Run", record: Record) -> None:
+        self._run, self.record = run, record
+
+    @property
+    def history(self) -> list[Record]:
+        return self._run.history
+
+    @property
+    def config(self) -> Record:
+        """The settings, as config.toml holds them."""
+        return self._run.config
+
+    @property
+    def folder(self) -> Path | None:
+        return self._run.folder.path if self._run.folder else None
+
+    @property
+    def summary(self) -> Record:
+        """Status, rounds and best round as they are now."""
+        return self._run.summary()
+
+    def state_dict(self) -> Vectors:
+        """A copy of the global model as it is now."""
+        return self._run.model()
+
+    def stop(self, reason: str = "stopped by a callback") -> None:
+        """End the run after this round."""
+        self._run.status = reason
+
+
+Callback = Callable[[Progress], object]
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A callback that is also told when a run begins, before anything is trained, and when it ends, however it ends.
+
+    It is called once the round is recorded, after all other callbacks: its record is the line of metrics.jsonl.
+    """
+
+    def start(self, progress: Progress) -> object: ...
+
+    def __call__(self, progress: Progress) -> object: ...
+
+    def finish(self, progress: Progress) -> object: ...
+
+
+class Watch:
+    """One round as it is looked at: this one sees nothing."""
+
+    seconds = 0.0
+    """What looking took; it is no part of the training."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        """What the round is run with; a watch may train the cohort in its own way, with the same numbers."""
+
+    def observe(self, job: Job, result: LocalResult) -> None:
+        """A client has answered."""
+
+    def finish(self, after: State) -> tuple[Record, Vectors]:
+        """The round's line in recordings.jsonl, if any, and what the next rounds need to know of this one."""
+        return {}, {}
+
+
+class Recorder(Protocol):
+    def watch(self, federation: Federation, state: State, trail: Vectors) -> Watch:
+        """For the round after `state`; the trail is what the watches of the rounds before have left."""
+        ...
+
 
 log = logging.getLogger("fedwmsam")
 
@@ -219,3 +371,75 @@ class Run:
     def summary(self) -> Record:
         best_round = self.best.round if self.best else None
         return {"status": self.status, "rounds": self.state.round, "best_round": best_round}
+
+
+def checkpoint_of(run: "Run") -> Checkpoint:
+    """All that the next round needs but the clients' memory, which the folder keeps apart."""
+    state = without_memory(run.federation, run.state)
+    bundles, notes = state.bundles | ({"trail": run.trail} if run.trail else {}), dict(state.notes)
+    if run.federation.privacy:
+        notes["dp_noise"] = run.federation.privacy.noise
+    if run.best:
+        bundles |= {"best": {"w": run.best.w}, "best buffers": run.best.buffers}
+        notes |= {"best_round": run.best.round, "best_score": run.best.score}
+    return Checkpoint(bundles, notes)
+
+
+def restore(run: "Run", folder: RunFolder) -> None:
+    """Go on from the folder's newest whole checkpoint, or from the start if there is none."""
+    memory = replace(run.state.memory, store=folder.store)
+    run.state = replace(run.state, memory=memory)
+    found = folder.newest()
+    if found is None:
+        return
+    check_same(run, folder, found)
+    run.state = with_memory(run.federation, found, folder.recall(found, memory))
+    bundles, notes, device = found.bundles, found.notes, run.federation.task.device
+    if "best" in bundles:
+        w, buffers = bundles["best"]["w"].to(device), on(bundles["best buffers"], device)
+        run.best = Best(notes["best_round"], notes["best_score"], w, buffers)
+    run.history = read_lines(folder.path / "metrics.jsonl")
+    run.timings = read_lines(folder.path / "timings.jsonl")
+    run.recordings = read_lines(folder.path / "recordings.jsonl")
+    run.trail = on(bundles.get("trail", {}), device)
+    run.saved_round = run.state.round
+
+
+def check_same(run: "Run", folder: RunFolder, found: Checkpoint) -> None:
+    """Raise InputError unless this run can go on from the checkpoint."""
+    notes, ours, theirs = found.notes, run.state.server, found.bundles["server"]
+    if notes["method"] != run.federation.method.name or shapes(ours) != shapes(theirs):
+        raise InputError(f"The checkpoint in {folder.path} belongs to another method or model; it cannot go on.")
+    begun = "averaged" in found.bundles
+    if begun != (run.federation.twin is not None):
+        raise InputError(
+            f"{folder.path} was begun {'with' if begun else 'without'} an averaged twin, which is an average over all "
+            "rounds; go on with the same twin, or start a new run."
+        )
+    if run.plan.rounds < notes["round"]:
+        raise InputError(f"{folder.path} has done {notes['round']} rounds already; {run.plan.rounds} is less.")
+    privacy = run.federation.privacy
+    if privacy and notes.get("dp_noise") != privacy.noise:
+        raise InputError(
+            f"{folder.path} was begun with noise {notes.get('dp_noise')}; for so many rounds dp_epsilon asks "
+            f"for {privacy.noise}. Go on with the same number of rounds."
+        )
+
+
+def shapes(vectors: Vectors) -> dict[str, Any]:
+    return {name: value.shape for name, value in vectors.items()}
+
+
+def write_results(run: "Run", folder: RunFolder) -> None:
+    write_tensors(folder.path / "model.safetensors", run.model())
+    best = run.best_model()
+    if best is not None:
+        write_tensors(folder.path / "best.safetensors", best)
+    averaged = run.averaged_model()
+    if averaged is not None:
+        write_tensors(folder.path / "averaged.safetensors", averaged)
+    if run.breakdown and run.test is not None:
+        accuracies = client_accuracies(run.federation.task, run.state, run.test, run.breakdown)
+        folder.write_json("clients.json", accuracies)
+    last: Record = run.history[-1] if run.history else {}
+    folder.write_json("summary.json", run.summary() | {f"last_{k}": v for k, v in last.items() if k != "round"})

@@ -19,7 +19,7 @@ from typing import Any
 
 from fedwmsam import toml
 from fedwmsam.engine.checkpoint import rounds_in
-from fedwmsam.engine.folder import is_run
+from fedwmsam.engine.run_folder import is_run
 from fedwmsam.errors import InputError
 
 FLOWER = ((1, 41), (1, 43))

@@ -5,7 +5,8 @@ import time
 from pathlib import Path
 
 from fedwmsam.assembly import open_folder
-from fedwmsam.engine.folder import Busy, Record, RunFolder
+from fedwmsam.engine.records import Record
+from fedwmsam.engine.run_folder import Busy, RunFolder
 from fedwmsam.errors import InputError
 
 log = logging.getLogger("flwr.fedwmsam")

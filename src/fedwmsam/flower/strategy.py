@@ -14,9 +14,9 @@ from flwr.serverapp.strategy import Strategy
 from fedwmsam import rng
 from fedwmsam.assembly import configuration, execute, make_run
 from fedwmsam.data.clients import Collate
-from fedwmsam.engine.folder import Record
-from fedwmsam.engine.observers import Callback, Progress
+from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Fault, Job, State, jobs, opening
+from fedwmsam.engine.run import Callback, Progress
 from fedwmsam.errors import InputError
 from fedwmsam.flower.arguments import check_arguments, read_settings
 from fedwmsam.flower.evaluation import mean_evaluation, read_evaluation

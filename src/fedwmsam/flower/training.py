@@ -10,10 +10,10 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedwmsam.engine.checkpoint import on
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.client_state import Layout
+from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Fault, Federation, Job, State, all_finite, jobs, opening
 from fedwmsam.engine.run import Run
-from fedwmsam.engine.store import Layout
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.exchange import MARGIN, Answers, Doubts, Nodes, Post, reason_of

@@ -16,9 +16,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedwmsam import rng
+from fedwmsam.engine.client_state import Layout, as_bytes, digest_of
 from fedwmsam.engine.rounds import Federation, Job
 from fedwmsam.engine.schedule import KeyedSchedule
-from fedwmsam.engine.store import Layout, as_bytes, digest_of
 from fedwmsam.errors import InputError
 from fedwmsam.methods import Info, Method, make_method
 from fedwmsam.methods.vectors import Vectors

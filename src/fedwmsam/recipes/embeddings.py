@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fedwmsam.analysis.run_embedding import Choice, run_embedding
 from fedwmsam.analysis.saved import SavedRun
 from fedwmsam.analysis.statistics import mean_spread
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.recipes.recipe import Column
 from fedwmsam.recipes.results import Results
 from fedwmsam.report.analysis_plots import grid_of_embeddings

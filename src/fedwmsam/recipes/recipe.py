@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedwmsam.comparison.grid import Member, Values, applies
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.experiment import anchored
 from fedwmsam.recipes.paper import Printed

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedwmsam.engine.folder import is_run
+from fedwmsam.engine.run_folder import is_run
 from fedwmsam.recipes.quantities import Quantity
 from fedwmsam.recipes.recipe import Column, Contender, Plan
 from fedwmsam.report.runs import Run, number, read_run

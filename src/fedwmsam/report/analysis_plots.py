@@ -9,7 +9,7 @@ import numpy as np
 
 from fedwmsam.analysis.landscape import EVERYBODY, Landscape
 from fedwmsam.analysis.run_flatness import RoundFlatness
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.report.plots import COLOURS, FONT, MARKERS, Picture, add_legend, legend_height, style
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from fedwmsam.analysis.dynamics import FILE, PATHS, pick
 from fedwmsam.analysis.results import load_analysis
 from fedwmsam.analysis.statistics import Numbers, mean_spread
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.report.grouping import configuration, grouped, labels
 from fedwmsam.report.plots import Picture, add_legend, legend_height, scale, spread_words, style
 from fedwmsam.report.runs import Run

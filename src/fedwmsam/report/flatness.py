@@ -11,7 +11,7 @@ from fedwmsam.analysis.landscape import Landscape
 from fedwmsam.analysis.run_flatness import AVERAGED_FILE, FILE, RoundFlatness, read_flatness
 from fedwmsam.analysis.run_landscape import RunLandscape
 from fedwmsam.analysis.statistics import Numbers, mean_spread
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.report.runs import Run
 from fedwmsam.report.sheets import NOTHING, Sheet, spread_cell

@@ -11,7 +11,7 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.report import page_clients, page_data
 from fedwmsam.report.flatness import seeds_sheet

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from fedwmsam.analysis import estimates, run_embedding
 from fedwmsam.analysis.results import load_analysis
 from fedwmsam.analysis.saved import read_archive
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.report import dynamics
 from fedwmsam.report.flatness import cluster_sheet
 from fedwmsam.report.page_data import column, look, runs_of

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedwmsam.analysis.statistics import Numbers, mean_spread
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.report.page_data import column, look, short, strings
 from fedwmsam.report.runs import Run
 from fedwmsam.report.sheets import Sheet, spread_cell

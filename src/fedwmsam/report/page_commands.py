@@ -3,7 +3,7 @@
 import shlex
 from typing import Any
 
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.report.runs import Run
 from fedwmsam.settings.config import resolve

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedwmsam.analysis.statistics import Numbers
 from fedwmsam.data.partitions.partition import Indices
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.report.plots import COLOURS, DASHES, style
 from fedwmsam.report.runs import Cost, Run
 from fedwmsam.report.series import Sweep, by_seed

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.report.page_data import Dealt, largest_share, map_clients
 from fedwmsam.report.page_markup import Html, element
 from fedwmsam.report.page_tables import frame

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedwmsam.analysis.statistics import mean_spread
 from fedwmsam.data.partitions import Partition, heterogeneity
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.methods import METHODS, Method
 from fedwmsam.report.grouping import shown, varied
 from fedwmsam.report.page_data import Dealt

@@ -12,8 +12,9 @@ import numpy as np
 
 from fedwmsam import toml
 from fedwmsam.analysis.statistics import Numbers
-from fedwmsam.engine.folder import Record, is_run, read_json, read_lines
-from fedwmsam.engine.scoring import AVERAGED
+from fedwmsam.engine.records import Record, read_json, read_lines
+from fedwmsam.engine.run import AVERAGED
+from fedwmsam.engine.run_folder import is_run
 from fedwmsam.errors import InputError
 from fedwmsam.settings.config import defaults_of
 

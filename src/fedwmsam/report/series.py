@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedwmsam.analysis.statistics import Numbers, Spread
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.methods import METHODS
 from fedwmsam.report.grouping import labels, shown, varied
 from fedwmsam.report.tables import Difference, Goal, Row, Table, difference

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fedwmsam.analysis.statistics import Spread, smallest_p
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import guarantee
 from fedwmsam.report.grouping import rounds, shown
 from fedwmsam.report.runs import Run, State

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedwmsam.analysis.statistics import Numbers, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
-from fedwmsam.engine.folder import Record
-from fedwmsam.engine.scoring import AVERAGED
+from fedwmsam.engine.records import Record
+from fedwmsam.engine.run import AVERAGED
 from fedwmsam.errors import InputError, unknown
 from fedwmsam.report.grouping import configuration, grouped, held_equal, labels, titles, unsaid
 from fedwmsam.report.runs import Cost, Run, State

@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
 from fedwmsam.engine.estimate import Estimate
-from fedwmsam.engine.folder import Record
-from fedwmsam.engine.observers import Progress as RoundProgress
+from fedwmsam.engine.records import Record
+from fedwmsam.engine.run import Progress as RoundProgress
 from fedwmsam.errors import duration, guarantee
 from fedwmsam.methods import METHODS, method_class
 from fedwmsam.report.sheets import Sheet

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fedwmsam.analysis.theory import PROPERTIES, RATES, Bound, Check, Setting, bound, fourth_lemma, third_lemma
-from fedwmsam.engine.folder import Record
+from fedwmsam.engine.records import Record
 from fedwmsam.report.sheets import Sheet
 
 AS_PRINTED = "As the paper prints it; the rates of others were not checked against their own papers."

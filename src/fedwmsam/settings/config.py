@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field, fields
 from types import NoneType
 from typing import Any
 
+from fedwmsam.engine.aggregation import parse_rule
 from fedwmsam.engine.faults import parse_corruption, parse_stragglers
-from fedwmsam.engine.robust import parse_rule
 from fedwmsam.engine.rounds import AVERAGING
 from fedwmsam.engine.schedule import SAMPLING, round_half_up
 from fedwmsam.errors import InputError, unknown

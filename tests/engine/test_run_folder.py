@@ -15,9 +15,9 @@ from support import largest_file
 from fedwmsam import InputError
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
-from fedwmsam.engine.folder import RunFolder, is_run, read_json, read_lines
-from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.store import Store
+from fedwmsam.engine.client_state import Memory, Store
+from fedwmsam.engine.records import read_json, read_lines
+from fedwmsam.engine.run_folder import RunFolder, is_run
 from fedwmsam.experiment import prepare
 from fedwmsam.settings.config import resolve
 

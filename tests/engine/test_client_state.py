@@ -21,12 +21,11 @@ from support import make, run
 import fedwmsam
 from fedwmsam import InputError
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine import store as stores
+from fedwmsam.engine import client_state as stores
 from fedwmsam.engine.checkpoint import Checkpoint
-from fedwmsam.engine.folder import RunFolder
-from fedwmsam.engine.memory import Memory
+from fedwmsam.engine.client_state import PAGE, Memory, Store, index_of
 from fedwmsam.engine.rounds import first_state, run_round, train_client
-from fedwmsam.engine.store import PAGE, Store, index_of
+from fedwmsam.engine.run_folder import RunFolder
 from fedwmsam.methods import METHODS, FedWMSAM
 
 SIZE = 5 * 8 + 2

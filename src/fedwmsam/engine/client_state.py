@@ -1,17 +1,21 @@
-"""Clients' rows on disk: a file of equal slots that a crash at any instant leaves usable.
+"""What the server remembers about clients: kept only for those that took part, in RAM up to a budget, else on disk.
 
-A row is never changed where it lies: its next version goes to a free slot, and a slot is free only when nothing refers
-to it any more, neither a memory nor a checkpoint that is kept. Rows are read and written by plain calls instead of
-through a mapping, so that a full disk or a bad sector is an error and not the end of the process.
+On disk it is a file of equal slots that a crash at any instant leaves usable. A row is never changed where it lies: its
+next version goes to a free slot, and a slot is free only when nothing refers to it any more, neither a memory nor a
+checkpoint that is kept. Rows are read and written by plain calls instead of through a mapping, so that a full disk or a
+bad sector is an error and not the end of the process. A memory is a value: a round makes a new one, so that a round
+given up half-way leaves no trace.
 """
 
 import errno
 import hashlib
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from io import FileIO
 from math import prod
 from pathlib import Path
@@ -20,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedwmsam.engine.checkpoint import Checkpoint, Damaged, sync_folder
+from fedwmsam.engine.checkpoint import Checkpoint, Damaged, on, sync_folder
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
 
@@ -248,3 +252,85 @@ def temporary_folder() -> str:
     if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):
         return "/var/tmp"
     return tempfile.gettempdir()
+
+
+CPU = torch.device("cpu")
+
+
+@dataclass(slots=True)
+class Row:
+    """One version of a client's row: in RAM, in the store, or both once it was saved."""
+
+    vectors: Vectors | None = None
+    slot: Slot | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Memory(Mapping[int, Vectors]):
+    store: Store = field(default_factory=Store)
+    budget: float = math.inf
+    """Bytes of rows in RAM, those included that a round is about to replace."""
+    device: torch.device = CPU
+    rows: Mapping[int, Row] = field(default_factory=dict)
+
+    def __getitem__(self, client: int) -> Vectors:
+        row = self.rows[client]
+        if row.vectors is not None:
+            return row.vectors
+        assert row.slot
+        return on(self.store.read(row.slot.number), self.device)
+
+    def __contains__(self, client: object) -> bool:
+        return client in self.rows
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def in_ram(self) -> int:
+        return sum(row.vectors is not None for row in self.rows.values())
+
+    def changing(self) -> "Changes":
+        return Changes(self)
+
+    def stored(self, slots: Mapping[int, Slot]) -> "Memory":
+        """The memory of which all rows are on disk, in these slots."""
+        return replace(self, rows={client: Row(slot=slot) for client, slot in slots.items()})
+
+    def save(self) -> dict[int, Slot]:
+        """Make every row durable, writing only those that are not on disk yet; where they are."""
+        slots = {}
+        for client, row in self.rows.items():
+            if row.slot is None:
+                assert row.vectors
+                row.slot = self.store.write(row.vectors)
+            slots[client] = row.slot
+        self.store.sync()
+        return slots
+
+
+class Changes:
+    """A memory in the making: rows come one by one, and none has to stay in RAM."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.rows: dict[int, Row] = {}
+        self.in_ram = memory.in_ram
+
+    def put(self, client: int, vectors: Vectors) -> None:
+        """Replace a client's row; one of whom nothing is kept gets none."""
+        if not vectors:
+            return
+        store = self.memory.store
+        store.admit(vectors)
+        if (self.in_ram + 1) * store.layout.size <= self.memory.budget:
+            self.rows[client] = Row(vectors)
+            self.in_ram += 1
+        else:
+            self.rows[client] = Row(slot=store.write(vectors))
+
+    def done(self) -> Memory:
+        return replace(self.memory, rows={**self.memory.rows, **self.rows})

@@ -9,9 +9,9 @@ from support import FULL, make, run
 
 import fedwmsam
 from fedwmsam import InputError
-from fedwmsam.engine import robust
+from fedwmsam.engine import aggregation
+from fedwmsam.engine.aggregation import Held, Rule, check_rule, parse_rule
 from fedwmsam.engine.faults import Corruption, Faults
-from fedwmsam.engine.robust import Held, Rule, check_rule, parse_rule
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.methods import METHODS, FedAvg, FedCM, FedWMSAM, MimeLite
 from fedwmsam.settings.config import Settings
@@ -39,7 +39,7 @@ def contributions(count, size=37):
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 10, 11])
 @pytest.mark.parametrize("kind", SHARES)
 def test_rules_work_coordinate_by_coordinate(kind, count, monkeypatch):
-    monkeypatch.setattr(robust, "BLOCK", 8)  # several blocks and a rest
+    monkeypatch.setattr(aggregation, "BLOCK", 8)  # several blocks and a rest
     held, given = Held(Rule(kind, SHARES[kind]), count), contributions(count)
     for contribution in given:
         held.add(contribution, 1)
@@ -53,10 +53,10 @@ def test_rules_work_coordinate_by_coordinate(kind, count, monkeypatch):
 
 
 def test_at_least_one_is_trimmed_at_either_end():
-    counts = [robust.trimmed_count(Rule("trimmed", 0.1), count) for count in (1, 2, 3, 5, 10, 11, 30)]
+    counts = [aggregation.trimmed_count(Rule("trimmed", 0.1), count) for count in (1, 2, 3, 5, 10, 11, 30)]
     assert counts == [0, 0, 1, 1, 1, 2, 3]
-    assert robust.trimmed_count(Rule("trimmed", 0.0), 10) == 0
-    assert [robust.trimmed_count(Rule("median"), count) for count in (1, 2, 5, 6)] == [0, 0, 2, 2]
+    assert aggregation.trimmed_count(Rule("trimmed", 0.0), 10) == 0
+    assert [aggregation.trimmed_count(Rule("median"), count) for count in (1, 2, 5, 6)] == [0, 0, 2, 2]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -81,7 +81,7 @@ def test_norms_are_bounded_vector_by_vector():
     bounds = {name: float(np.median([float(up[name].norm()) for up in uploads])) for name in ("delta", "F_k")}
     answers = [(k, fedwmsam.training.local.LocalResult(up, {}, 0.0, 0)) for k, up in enumerate(uploads)]
     lengths = {name: [] for name in bounds}
-    for job, result in robust.bounded(Rule("norm_bound"), answers, 5):
+    for job, result in aggregation.bounded(Rule("norm_bound"), answers, 5):
         for name, value in result.up.items():
             true = uploads[job][name]
             assert float(value.norm()) == pytest.approx(min(float(true.norm()), bounds[name]))
@@ -133,7 +133,7 @@ def test_one_huge_update_in_five_moves_the_mean_and_not_these(method, kind, valu
 
 
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(robust, "LIMIT", 5 * 8 * 50)  # five clients of 51 parameters are a little more
+    monkeypatch.setattr(aggregation, "LIMIT", 5 * 8 * 50)  # five clients of 51 parameters are a little more
     for kind in ("median", "norm_bound"):
         with pytest.raises(InputError, match=r"all 5 clients of a round send.*norm_bound:TAU"):
             run(ruled(FedAvg(), kind), 1)

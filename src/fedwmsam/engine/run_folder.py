@@ -9,21 +9,22 @@ import fcntl
 import hashlib
 import json
 import logging
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
+
+import torch
 
 from fedwmsam import toml
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.checkpoint import Checkpoint, Damaged
-from fedwmsam.engine.memory import Memory
-from fedwmsam.engine.store import Slot, Store, index_of
+from fedwmsam.engine.checkpoint import Checkpoint, Damaged, on
+from fedwmsam.engine.client_state import Memory, Slot, Store, index_of
+from fedwmsam.engine.records import Record, finite_only, json_line, read_lines, whole_lines
+from fedwmsam.engine.rounds import Average, Federation, State
 from fedwmsam.errors import InputError
 
 log = logging.getLogger("fedwmsam")
-Record = dict[str, Any]
 DIGEST = 16
 """Bytes of the digest of metrics.jsonl in a checkpoint."""
 
@@ -235,54 +236,8 @@ def existing(path: Path) -> Path:
     return path
 
 
-def read_lines(path: Path) -> list[Record]:
-    """Whole lines of a .jsonl file; a last line cut short by a crash is left out."""
-    try:
-        records = [json.loads(line) for line in whole_lines(path)]
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: {error}.") from error
-    for number, record in enumerate(records, start=1):
-        if not isinstance(record, dict):
-            raise InputError(f"{path} is damaged: line {number} is not a JSON object.")
-    return records
-
-
-def whole_lines(path: Path) -> list[bytes]:
-    """None if there is no such file."""
-    lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
-    return [line + b"\n" for line in lines[:-1]]
-
-
-def read_json(path: Path) -> Record:
-    """An object, as all JSON files of a run are."""
-    try:
-        record = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
-    if not isinstance(record, dict):
-        raise InputError(f"{path} does not hold a JSON object.")
-    return record
-
-
 def digest_of(content: bytes) -> "hashlib.blake2b":
     return hashlib.blake2b(content, digest_size=DIGEST)
-
-
-def json_line(record: Record) -> str:
-    return json.dumps(finite_only(record)) + "\n"
-
-
-def finite_only(record: Record) -> Record:
-    """JSON has no NaN or infinity: they become null."""
-    return {key: finite(value) for key, value in record.items()}
-
-
-def finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return finite_only(value)
-    if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def unused(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunFolder:
@@ -293,3 +248,42 @@ def unused(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunF
         if not is_run(path):
             return create(path)
         number += 1
+
+
+def without_memory(federation: Federation, state: State) -> Checkpoint:
+    """A state but for what is remembered about clients."""
+    bundles = {"server": state.server, "buffers": state.buffers, "frozen": federation.task.frozen()}
+    if state.average:
+        bundles |= {"averaged": {"w": state.average.w}, "averaged buffers": state.average.buffers}
+    return Checkpoint(bundles, {"round": state.round, "method": federation.method.name})
+
+
+def with_memory(federation: Federation, found: Checkpoint, memory: Memory) -> State:
+    """The state that a checkpoint holds; its frozen weights are put into the model."""
+    federation.task.load_frozen(found.bundles["frozen"])
+    server, buffers = (on(found.bundles[name], federation.task.device) for name in ("server", "buffers"))
+    return State(found.notes["round"], server, buffers, memory, average_in(found, federation.task.device))
+
+
+def average_in(found: Checkpoint, device: torch.device) -> Average | None:
+    """The averaged twin that a checkpoint holds."""
+    if "averaged" not in found.bundles:
+        return None
+    return Average(found.bundles["averaged"]["w"].to(device), on(found.bundles["averaged buffers"], device))
+
+
+def kept_state(federation: Federation, state: State) -> Checkpoint:
+    """All that the next round reads: the server's state and the memory of the clients that will take part."""
+    cohort, kept = federation.schedule.cohort(state.round), without_memory(federation, state)
+    rows = {f"memory/{client}": state.memory[client] for client in cohort if client in state.memory}
+    return Checkpoint(kept.bundles | rows, kept.notes)
+
+
+def recalled_state(federation: Federation, kept: Checkpoint) -> State:
+    """The state before a round, from what `kept_state` kept of it: `run_round` then repeats the round exactly."""
+    device = federation.task.device
+    changes = Memory(device=device).changing()
+    for name, row in kept.bundles.items():
+        if name.startswith("memory/"):
+            changes.put(int(name.removeprefix("memory/")), on(row, device))
+    return with_memory(federation, kept, changes.done())
