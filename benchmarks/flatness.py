@@ -16,7 +16,7 @@ from fedwmsam.analysis.hessian import largest_eigenvalues
 from fedwmsam.analysis.samples import draw, everybody
 from fedwmsam.analysis.saved import SavedRun
 from fedwmsam.analysis.surface import Surface
-from fedwmsam.experiment import Experiment, prepare
+from fedwmsam.experiment.experiment import Experiment, prepare
 from fedwmsam.settings.config import resolve
 from fedwmsam.training.task import calm_torch
 

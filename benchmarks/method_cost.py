@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import torch
 from measuring import Samples, Turn, cells, interleave, table, timed
 
-from fedwmsam.assembly import make_federation
 from fedwmsam.engine.rounds import Federation, first_state, run_round
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.assembly import make_federation
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.models import model_factory
 from fedwmsam.reading import make_reader

@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedwmsam.assembly import make_federation
 from fedwmsam.engine.rounds import Federation, first_state, run_round
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.assembly import make_federation
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import FedWMSAM
 from fedwmsam.methods.base import Gradient, Info, Slot
 from fedwmsam.methods.vectors import Vectors, cosine, unit

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from fedwmsam.engine.records import read_lines
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.settings.config import resolve
 
 EVERY = 10

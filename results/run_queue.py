@@ -37,7 +37,7 @@ from fedwmsam.analysis.saved import SavedRun
 from fedwmsam.comparison.grid import Member, fingerprint, make_grid
 from fedwmsam.comparison.hand import opened
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import anchored, prepare
+from fedwmsam.experiment.experiment import anchored, prepare
 from fedwmsam.report.runs import read_run
 from fedwmsam.termination import heed_termination
 

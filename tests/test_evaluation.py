@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedwmsam.evaluation import Breakdown, fine_tuned
-from fedwmsam.experiment import prepare, resolve
+from fedwmsam.experiment.evaluation import Breakdown, fine_tuned
+from fedwmsam.experiment.experiment import prepare, resolve
 from fedwmsam.training.task import calm_torch
 
 OUTPUTS = torch.eye(3)[[0, 0, 1, 1, 2, 0]]  # predictions
@@ -84,7 +84,7 @@ def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
     result = experiment.run(experiment.create(tmp_path / "run"))
     with calm_torch():
         w, buffers = experiment.task.adopt(result.model)
-        from fedwmsam.assembly import make_federation
+        from fedwmsam.experiment.assembly import make_federation
 
         federation = make_federation(
             experiment.config, experiment.config.make_method(), experiment.task, experiment.clients

@@ -36,8 +36,8 @@ from fedwmsam.data.mnist import FILES as IDX_FILES
 from fedwmsam.data.npy import map_npy
 from fedwmsam.data.text import SHAKESPEARE
 from fedwmsam.engine import checkpoint
+from fedwmsam.experiment.verify import verify_file
 from fedwmsam.flower import wire
-from fedwmsam.verify import verify_file
 
 SOURCE = Path(fedwmsam.__file__).parent
 

@@ -5,9 +5,9 @@ import argparse
 import protocol
 import workload
 
-from fedwmsam.assembly import make_run, side_by_side
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.engine.run import Run
+from fedwmsam.experiment.assembly import make_run, side_by_side
 from fedwmsam.methods import make_method
 from fedwmsam.reading import make_reader
 from fedwmsam.settings.config import Settings

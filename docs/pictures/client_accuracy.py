@@ -10,7 +10,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.settings.config import resolve
 
 BEFORE, AFTER = "#0072B2", "#D55E00"  # of Okabe and Ito, told apart by colour-blind readers

@@ -10,13 +10,13 @@ from fedwmsam.errors import InputError
 from fedwmsam.version import __version__
 
 if TYPE_CHECKING:
-    from fedwmsam.api import fit
+    from fedwmsam.experiment.api import fit
+    from fedwmsam.experiment.result import Result
     from fedwmsam.methods import METHODS, FedWMSAM, Method, make_method
-    from fedwmsam.result import Result
 
 __all__ = ["METHODS", "FedWMSAM", "InputError", "Method", "Result", "__version__", "fit", "make_method"]
 
-_HOMES = {"fit": "api", "Result": "result", "make_method": "methods"}
+_HOMES = {"fit": "experiment.api", "Result": "experiment.result", "make_method": "methods"}
 
 
 def __getattr__(name: str) -> Any:

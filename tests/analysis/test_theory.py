@@ -16,7 +16,7 @@ from fedwmsam.analysis.training_surface import global_surface
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.rounds import first_state
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.settings.config import resolve
 from fedwmsam.training.objectives import OBJECTIVES

@@ -1,6 +1,6 @@
 """What --dry-run says agrees with what the run then does."""
 
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.settings.config import resolve
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fedwmsam.engine.records import read_lines
 from fedwmsam.engine.run import Run
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.settings.config import resolve
 
 

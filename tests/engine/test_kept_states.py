@@ -2,12 +2,12 @@
 
 import pytest
 
-from fedwmsam.assembly import make_federation
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.records import read_lines
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.engine.run_folder import recalled_state
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.assembly import make_federation
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.settings.config import resolve
 from fedwmsam.training.task import calm_torch
 

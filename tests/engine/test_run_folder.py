@@ -18,7 +18,7 @@ from fedwmsam.engine.checkpoint import Checkpoint, Damaged
 from fedwmsam.engine.client_state import Memory, Store
 from fedwmsam.engine.records import read_json, read_lines
 from fedwmsam.engine.run_folder import RunFolder, is_run
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.settings.config import resolve
 
 

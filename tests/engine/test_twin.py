@@ -15,7 +15,7 @@ import fedwmsam
 from fedwmsam import InputError, Result
 from fedwmsam.engine.records import read_json, read_lines
 from fedwmsam.engine.rounds import Fault, first_state, run_round
-from fedwmsam.experiment import load_config, prepare
+from fedwmsam.experiment.experiment import load_config, prepare
 from fedwmsam.methods import METHODS, FedAvg
 
 Cli = Callable[..., Any]

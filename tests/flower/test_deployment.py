@@ -13,8 +13,8 @@ from source_files import module_of
 
 import fedwmsam
 from fedwmsam import rng
-from fedwmsam.assembly import make_run
 from fedwmsam.engine.rounds import Fault, train_client
+from fedwmsam.experiment.assembly import make_run
 from fedwmsam.methods import make_method
 from fedwmsam.reading import make_reader
 from fedwmsam.settings.config import Settings

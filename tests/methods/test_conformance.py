@@ -14,9 +14,9 @@ from fedwmsam.engine import checkpoint, rounds
 from fedwmsam.engine.client_state import Memory, Store
 from fedwmsam.engine.rounds import Job, State, first_state, run_round, train_client
 from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.experiment.verify import federation_of
 from fedwmsam.methods import METHODS, FedGloSS, FedLESAM, FedLESAMS, FedSpeed, FedWMSAM
 from fedwmsam.methods.base import Method
-from fedwmsam.verify import federation_of
 
 REFERENCE = Path(__file__).parents[1] / "data" / "reference_vectors" / "fedavg-1.json"
 FUNCTIONS = ("server_init", "memory_init", "downlink", "begin", "direction", "pull", "uplink", "settle", "aggregate")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import METHODS
 from fedwmsam.settings.config import resolve
 from fedwmsam.settings.presets import BY_METHOD

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedwmsam import verify
 from fedwmsam.engine import rounds
+from fedwmsam.experiment.experiment import verify
 from fedwmsam.methods import METHODS
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "reference_vectors").glob("*.json"))

@@ -9,7 +9,7 @@ import pytest
 from run_folders import write_run
 
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import prepare
+from fedwmsam.experiment.experiment import prepare
 from fedwmsam.recipes.catalogue import RECIPES
 from fedwmsam.recipes.recipe import Column, Contender, Plan
 from fedwmsam.recipes.results import Results

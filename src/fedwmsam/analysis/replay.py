@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from fedwmsam.assembly import make_federation
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
 from fedwmsam.engine.client_state import Memory
@@ -14,7 +13,8 @@ from fedwmsam.engine.rounds import Diverged, Federation, State, run_round
 from fedwmsam.engine.run import Recorder, Watch
 from fedwmsam.engine.run_folder import RunFolder, existing, recalled_state, with_memory
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import load_config, prepare
+from fedwmsam.experiment.assembly import make_federation
+from fedwmsam.experiment.experiment import load_config, prepare
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import RunConfig
 

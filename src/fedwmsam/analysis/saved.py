@@ -12,7 +12,7 @@ from fedwmsam.engine.checkpoint import Damaged, on
 from fedwmsam.engine.records import Record, finite_only, read_json
 from fedwmsam.engine.run_folder import existing
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import Experiment, load_config, prepare
+from fedwmsam.experiment.experiment import Experiment, load_config, prepare
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.task import Task
 

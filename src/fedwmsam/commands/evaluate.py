@@ -24,9 +24,9 @@ def evaluate(
     - `fedwmsam evaluate runs/fedwmsam-digits-dirichlet0.1-seed0`
     - `fedwmsam evaluate runs/fedwmsam-digits-dirichlet0.1-seed0 --fine-tune 1`
     """
-    from fedwmsam.experiment import load_config, prepare
+    from fedwmsam.experiment.experiment import load_config, prepare
+    from fedwmsam.experiment.result import Result
     from fedwmsam.report.terminal import show_evaluation
-    from fedwmsam.result import Result
 
     result = Result.load(run)
     show_evaluation(output.console, prepare(load_config(run)).examine(result.weights(best, averaged), fine_tune, lr))

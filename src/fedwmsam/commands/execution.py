@@ -10,7 +10,7 @@ from fedwmsam.termination import heed_termination
 
 if TYPE_CHECKING:
     from fedwmsam.engine.run_folder import RunFolder
-    from fedwmsam.experiment import Experiment
+    from fedwmsam.experiment.experiment import Experiment
     from fedwmsam.trackers import Tracker
 
 

@@ -24,7 +24,7 @@ def partition(
     - `fedwmsam partition --dataset fashion-mnist --partition dirichlet:0.1 --clients 100`
     - `fedwmsam partition --partition shards:2 --save shards.png`
     """
-    from fedwmsam.experiment import deal, load_data, split_pool
+    from fedwmsam.experiment.experiment import deal, load_data, split_pool
     from fedwmsam.report.partition import draw_partition, partition_chart
     from fedwmsam.settings.config import resolve
 

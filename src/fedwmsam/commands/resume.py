@@ -28,7 +28,7 @@ def resume(
     - `fedwmsam resume runs/fedwmsam-digits-dirichlet0.1-seed0 --rounds 80`
     """
     start_workers(workers)
-    from fedwmsam.experiment import load_config, prepare
+    from fedwmsam.experiment.experiment import load_config, prepare
     from fedwmsam.settings.config import parse_workers
     from fedwmsam.trackers import make_trackers
 

@@ -114,7 +114,7 @@ def run(
     )
     resolved = configs.resolve(file, given, configs.parse_assignments(set_ or [], chosen))
     if dry_run:
-        from fedwmsam.experiment import anchored, prepare
+        from fedwmsam.experiment.experiment import anchored, prepare
         from fedwmsam.report.terminal import show_estimate
 
         show_estimate(output.console, prepare(anchored(resolved)).estimate(), resolved)
@@ -124,7 +124,7 @@ def run(
 
 def start(config: "RunConfig", out: Path, name: str | None, quiet: bool) -> None:
     from fedwmsam.engine.run_folder import unused
-    from fedwmsam.experiment import anchored, prepare
+    from fedwmsam.experiment.experiment import anchored, prepare
     from fedwmsam.trackers import make_trackers
 
     trackers = make_trackers(config.track)

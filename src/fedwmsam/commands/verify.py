@@ -17,7 +17,7 @@ def verify(
 
     Exits with 1 if any error is above the tolerance. Example: `fedwmsam verify tests/data/reference_vectors/*.json`
     """
-    from fedwmsam.verify import verify_file
+    from fedwmsam.experiment.verify import verify_file
 
     failed = 0
     for path in files:

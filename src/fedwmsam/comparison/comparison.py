@@ -14,7 +14,7 @@ from fedwmsam.comparison.pilot import Choice, choose
 from fedwmsam.engine.checkpoint import replacing
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import anchored
+from fedwmsam.experiment.experiment import anchored
 from fedwmsam.report.progress import Board
 from fedwmsam.trackers import make_trackers
 

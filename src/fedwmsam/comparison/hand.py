@@ -16,7 +16,7 @@ from typing import Any
 from fedwmsam.engine.run import Progress
 from fedwmsam.engine.run_folder import Busy, RunFolder, is_run
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import Experiment, prepare
+from fedwmsam.experiment.experiment import Experiment, prepare
 from fedwmsam.settings.config import resolve
 from fedwmsam.termination import heed_termination
 from fedwmsam.trackers import make_trackers

@@ -4,10 +4,10 @@ import logging
 import time
 from pathlib import Path
 
-from fedwmsam.assembly import open_folder
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.run_folder import Busy, RunFolder
 from fedwmsam.errors import InputError
+from fedwmsam.experiment.assembly import open_folder
 
 log = logging.getLogger("flwr.fedwmsam")
 

@@ -12,12 +12,13 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
 from fedwmsam import rng
-from fedwmsam.assembly import configuration, execute, make_run
 from fedwmsam.data.clients import Collate
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Fault, Job, State, jobs, opening
 from fedwmsam.engine.run import Callback, Progress
 from fedwmsam.errors import InputError
+from fedwmsam.experiment.assembly import configuration, execute, make_run
+from fedwmsam.experiment.result import Result
 from fedwmsam.flower.arguments import check_arguments, read_settings
 from fedwmsam.flower.evaluation import mean_evaluation, read_evaluation
 from fedwmsam.flower.folder import absolute, patiently_opened
@@ -26,7 +27,6 @@ from fedwmsam.flower.training import Outcome, RemoteTraining, TooFew, answer_lay
 from fedwmsam.flower.wire import Terms, WireError
 from fedwmsam.methods import Method
 from fedwmsam.reading import make_reader
-from fedwmsam.result import Result
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Task, calm_torch
 

@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 
 from fedwmsam.analysis.statistics import Spread, mean_spread
-from fedwmsam.experiment import load_config, prepare
+from fedwmsam.experiment.experiment import load_config, prepare
+from fedwmsam.experiment.result import Result
 from fedwmsam.report.sheets import NOTHING, amount, spread_cell
 from fedwmsam.report.tables import ACCURACY as ACCURACY_GOAL
 from fedwmsam.report.tables import Goal, Row
-from fedwmsam.result import Result
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from fedwmsam.comparison.grid import Member, Values, applies
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import anchored
+from fedwmsam.experiment.experiment import anchored
 from fedwmsam.recipes.paper import Printed
 from fedwmsam.recipes.quantities import ACCURACY, Quantity
 from fedwmsam.settings.config import WITHOUT_EFFECT, RunConfig, resolve

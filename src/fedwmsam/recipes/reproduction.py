@@ -11,7 +11,7 @@ from fedwmsam.comparison.crew import only_one
 from fedwmsam.comparison.grid import Member, Values
 from fedwmsam.data.image_folder import COLLECTIONS, find_collection
 from fedwmsam.errors import InputError
-from fedwmsam.experiment import load_data
+from fedwmsam.experiment.experiment import load_data
 from fedwmsam.recipes.catalogue import RECIPES
 from fedwmsam.recipes.recipe import Plan, Recipe, departures
 from fedwmsam.recipes.results import Results

@@ -17,9 +17,9 @@ from fedwmsam.engine.estimate import Estimate
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.run import Progress as RoundProgress
 from fedwmsam.errors import duration, guarantee
+from fedwmsam.experiment.result import Result
 from fedwmsam.methods import METHODS, method_class
 from fedwmsam.report.sheets import Sheet
-from fedwmsam.result import Result
 from fedwmsam.settings.config import Settings
 from fedwmsam.settings.options import limits
 from fedwmsam.settings.presets import BY_METHOD, COMMON, preset_values

@@ -23,9 +23,9 @@ from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
+from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method
 from fedwmsam.reading import probe
-from fedwmsam.result import Result
 from fedwmsam.settings.config import ALWAYS_TOLD, GOALS, Settings, defaults_of, distinguishing
 from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import Measure, Objective

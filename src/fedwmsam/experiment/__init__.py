@@ -1,0 +1,1 @@
+"""From settings to a run and its outcome: `fit`, what the command line runs, results, verification."""
