@@ -15,10 +15,10 @@ from measuring import Sample, Samples, cells, interleave, table
 from method_cost import rounds_of
 from torch import nn
 
+from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.methods import make_method
-from fedwmsam.reading import make_reader
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, calm_torch

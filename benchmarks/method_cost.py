@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import torch
 from measuring import Samples, Turn, cells, interleave, table, timed
 
+from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.rounds import Federation, first_state, run_round
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.models import model_factory
-from fedwmsam.reading import make_reader
 from fedwmsam.settings.config import Settings, resolve
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, calm_torch

@@ -35,7 +35,7 @@ from fedwmsam.analysis.flatness import Wanted
 from fedwmsam.analysis.run_flatness import Scope, run_flatness
 from fedwmsam.analysis.saved import SavedRun
 from fedwmsam.comparison.grid import Member, fingerprint, make_grid
-from fedwmsam.comparison.hand import opened
+from fedwmsam.comparison.run_worker import opened
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import anchored, prepare
 from fedwmsam.report.runs import read_run

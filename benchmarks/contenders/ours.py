@@ -5,11 +5,11 @@ import argparse
 import protocol
 import workload
 
+from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.engine.run import Run
 from fedwmsam.experiment.assembly import make_run, side_by_side
 from fedwmsam.methods import make_method
-from fedwmsam.reading import make_reader
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, calm_torch

@@ -3,7 +3,7 @@
 import pytest
 
 from fedwmsam.comparison.grid import fingerprint, make_grid, read_axes, read_settings
-from fedwmsam.comparison.pilot import pilot_grid
+from fedwmsam.comparison.tuning import pilot_grid
 from fedwmsam.errors import InputError
 from fedwmsam.settings import config
 from fedwmsam.settings.config import resolve

@@ -15,7 +15,7 @@ import pytest
 import torch
 from data_support import idx_bytes, refusal
 
-from fedwmsam.data import DATASETS, dataset_options, download, load_dataset, mnist, places
+from fedwmsam.data import DATASETS, dataset_options, download, load_dataset, mnist, paths
 from fedwmsam.data.idx import read_idx
 
 SYSTEM_FASHION = Path("/usr/share/datasets/fashion-mnist")
@@ -48,7 +48,7 @@ def change_fashion(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
 @pytest.fixture
 def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Nothing installed, an empty cache and no network; returns the cache's folder."""
-    monkeypatch.setattr(places, "SYSTEM_DATA", tmp_path / "system")
+    monkeypatch.setattr(paths, "SYSTEM_DATA", tmp_path / "system")
     change_fashion(monkeypatch, url="http://127.0.0.1:9/")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -268,7 +268,7 @@ def test_paths_that_lead_nowhere_or_to_another_kind_of_file(tmp_path: Path) -> N
 
 @pytest.mark.skipif(not SYSTEM_FASHION.is_dir(), reason="needs the Debian package dataset-fashion-mnist")
 def test_the_real_fashion_mnist(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "SYSTEM_DATA", SYSTEM_FASHION.parent)
+    monkeypatch.setattr(paths, "SYSTEM_DATA", SYSTEM_FASHION.parent)
     fashion = load_dataset("fashion-mnist")
     assert fashion.prepared(fashion.train)[0].shape == (60000, 1, 28, 28) and fashion.prepared(fashion.test)[
         0

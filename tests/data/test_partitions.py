@@ -8,8 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedwmsam.data.partitions import SYNTAX, Partition, heterogeneity, make_partition, parse_rule
-from fedwmsam.data.partitions.with_priors import _draw_columns, _Drawn, _renormalise, _turns
-from fedwmsam.data.partitions.without_priors import _apportion, _longtail_counts, _taken_from_the_top
+from fedwmsam.data.partitions.rules import (
+    _apportion,
+    _draw_columns,
+    _Drawn,
+    _longtail_counts,
+    _renormalise,
+    _taken_from_the_top,
+    _turns,
+)
 from fedwmsam.errors import InputError
 
 LABELS = np.repeat(np.arange(10), 600)

@@ -13,10 +13,10 @@ from source_files import module_of
 
 import fedwmsam
 from fedwmsam import rng
+from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.rounds import Fault, train_client
 from fedwmsam.experiment.assembly import make_run
 from fedwmsam.methods import make_method
-from fedwmsam.reading import make_reader
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task, calm_torch

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedwmsam.comparison.grid import fingerprint
 from fedwmsam.data.mnist import FAMILIES, _missing
-from fedwmsam.data.places import candidates
+from fedwmsam.data.paths import candidates
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.recipes.catalogue import RECIPES
 from fedwmsam.recipes.recipe import Plan

@@ -19,9 +19,9 @@ from fedwmsam.analysis.hessian import Estimate, largest_eigenvalues, trace
 from fedwmsam.analysis.samples import draw
 from fedwmsam.analysis.sharpness import Rise, rises
 from fedwmsam.analysis.surface import Surface
+from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
-from fedwmsam.reading import make_reader
 from fedwmsam.settings.options import check, option
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import Task, calm_torch

@@ -19,11 +19,11 @@ from fedwmsam.analysis.hessian import Normal
 from fedwmsam.analysis.samples import draw
 from fedwmsam.analysis.statistics import Numbers
 from fedwmsam.analysis.surface import Surface
+from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Slot
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import Task, calm_torch
 

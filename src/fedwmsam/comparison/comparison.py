@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import Console
 
-from fedwmsam.comparison.crew import Task, carry_out, only_one, tasks_of
 from fedwmsam.comparison.grid import Axes, Grid, Member
-from fedwmsam.comparison.pilot import Choice, choose
+from fedwmsam.comparison.queue import Task, carry_out, only_one, tasks_of
+from fedwmsam.comparison.tuning import Choice, choose
 from fedwmsam.engine.checkpoint import replacing
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError

@@ -22,7 +22,7 @@ import numpy as np
 
 from fedwmsam.data.base import Array, Split, make_split
 from fedwmsam.data.npy import map_npy
-from fedwmsam.data.places import cache_folder
+from fedwmsam.data.paths import cache_folder
 from fedwmsam.errors import InputError
 
 VERSION = 1  # of what the readers decode: raise it when they decode the same files differently

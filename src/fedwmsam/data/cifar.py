@@ -12,8 +12,8 @@ import numpy as np
 from fedwmsam.data.base import Array, Dataset, Normalise
 from fedwmsam.data.cache import Decoded, cached
 from fedwmsam.data.download import DownloadError, download, file_md5, unpack
+from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates, given_folders
 from fedwmsam.data.pickled import read_plain_pickle
-from fedwmsam.data.places import DATA_VARIABLE, cache_folder, candidates, given_folders
 from fedwmsam.errors import InputError
 
 PIXELS = 3 * 32 * 32

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedwmsam.data.base import Array, Dataset, centred, held_out, make_dataset, whole
 from fedwmsam.data.cache import Decoded, cached
-from fedwmsam.data.places import DATA_VARIABLE, cache_folder, candidates
+from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates
 from fedwmsam.errors import InputError, unknown
 
 if TYPE_CHECKING:

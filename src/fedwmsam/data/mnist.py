@@ -9,7 +9,7 @@ import numpy as np
 from fedwmsam.data.base import Array, Dataset, Normalise, Split, make_split
 from fedwmsam.data.download import DownloadError, download, file_md5
 from fedwmsam.data.idx import read_idx
-from fedwmsam.data.places import DATA_VARIABLE, cache_folder, candidates
+from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates
 from fedwmsam.errors import InputError
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fedwmsam.data.base import Array, Dataset, as_tokens, whole
 from fedwmsam.data.cache import Decoded, cached
-from fedwmsam.data.places import DATA_VARIABLE, cache_folder, candidates
+from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates
 from fedwmsam.errors import InputError
 
 SHAKESPEARE = "tinyshakespeare_by_speaker.jsonl"

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 from fedwmsam import rng
-from fedwmsam.data.clients import Clients, Collate, Reader, split_validation
+from fedwmsam.data.clients import Clients, Collate, split_validation
+from fedwmsam.data.reader import Reader, make_reader
 from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder, side_by_side
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method, make_method
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.reading import make_reader
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch

@@ -11,7 +11,8 @@ import torch
 
 from fedwmsam import rng, toml
 from fedwmsam.analysis.recording import Recorder
-from fedwmsam.data.clients import Clients, LazyClients, Reader
+from fedwmsam.data.clients import Clients, LazyClients
+from fedwmsam.data.reader import Reader, probe
 from fedwmsam.engine import privacy
 from fedwmsam.engine.aggregation import check_rule, parse_rule
 from fedwmsam.engine.faults import Faults, Stragglers, parse_corruption, parse_stragglers
@@ -25,7 +26,6 @@ from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method
-from fedwmsam.reading import probe
 from fedwmsam.settings.config import ALWAYS_TOLD, GOALS, Settings, defaults_of, distinguishing
 from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import Measure, Objective

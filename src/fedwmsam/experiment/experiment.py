@@ -11,25 +11,18 @@ from fedwmsam import rng, toml
 from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, load_dataset, make_partition
 from fedwmsam.data.augmentation import Augmentation, augment
 from fedwmsam.data.clients import TensorSamples
+from fedwmsam.data.reader import DataCheck, make_reader
 from fedwmsam.engine.estimate import Estimate, estimate
 from fedwmsam.engine.records import read_json
 from fedwmsam.engine.run import Callback
 from fedwmsam.engine.run_folder import RunFolder, existing
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
-from fedwmsam.experiment.assembly import (
-    check_method,
-    check_stopping,
-    execute,
-    make_federation,
-    make_run,
-    side_by_side,
-)
+from fedwmsam.experiment.assembly import check_method, check_stopping, execute, make_federation, make_run, side_by_side
 from fedwmsam.experiment.evaluation import Breakdown, fine_tuned
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
-from fedwmsam.reading import DataCheck, make_reader
 from fedwmsam.settings.config import RunConfig, is_natural, resolve
 from fedwmsam.settings.options import parse
 from fedwmsam.training.objectives import Objective, accuracy, make_objective, measure, top5

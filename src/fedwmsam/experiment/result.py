@@ -7,14 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from fedwmsam import toml
-from fedwmsam.data.clients import Collate, Reader
+from fedwmsam.data.clients import Collate
+from fedwmsam.data.reader import Reader, make_reader
 from fedwmsam.engine.checkpoint import read_tensors
 from fedwmsam.engine.records import Record, read_json, read_lines
 from fedwmsam.engine.run_folder import existing
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
-from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import OBJECTIVES, Measure, make_objective
 from fedwmsam.training.task import ModelSource, Task, calm_torch
 

@@ -13,12 +13,12 @@ from flwr.clientapp import ClientApp
 
 from fedwmsam import rng
 from fedwmsam.data.clients import Collate
+from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.rounds import Federation, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.evaluation import SIZE
 from fedwmsam.flower.wire import Terms, WireError
-from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
 

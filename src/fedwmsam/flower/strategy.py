@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Strategy
 
 from fedwmsam import rng
 from fedwmsam.data.clients import Collate
+from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Fault, Job, State, jobs, opening
 from fedwmsam.engine.run import Callback, Progress
@@ -26,7 +27,6 @@ from fedwmsam.flower.remote import RemoteClients
 from fedwmsam.flower.training import Outcome, RemoteTraining, TooFew, answer_layout, without_values
 from fedwmsam.flower.wire import Terms, WireError
 from fedwmsam.methods import Method
-from fedwmsam.reading import make_reader
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Task, calm_torch
 

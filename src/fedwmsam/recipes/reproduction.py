@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fedwmsam.comparison.comparison import Comparison
-from fedwmsam.comparison.crew import only_one
 from fedwmsam.comparison.grid import Member, Values
+from fedwmsam.comparison.queue import only_one
 from fedwmsam.data.image_folder import COLLECTIONS, find_collection
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import load_data

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedwmsam.comparison.crew import Task, seconds_left
+from fedwmsam.comparison.queue import Task, seconds_left
 from fedwmsam.errors import duration
 
 EVERY = 15.0

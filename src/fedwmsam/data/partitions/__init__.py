@@ -7,7 +7,7 @@ same. All other rules, and `dirichlet` with `exhausted=renormalise`, never deal 
 defines every rule.
 """
 
-from fedwmsam.data.partitions.make import SYNTAX, make_partition, parse_rule
+from fedwmsam.data.partitions.parse import SYNTAX, make_partition, parse_rule
 from fedwmsam.data.partitions.partition import Partition, heterogeneity
 
 __all__ = ["SYNTAX", "Partition", "heterogeneity", "make_partition", "parse_rule"]

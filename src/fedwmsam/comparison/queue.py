@@ -104,7 +104,7 @@ class Hand:
     def start(self) -> None:
         # A session of its own: Ctrl-C in the terminal is for the crew, which ends its processes itself.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedwmsam.comparison.hand"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", "fedwmsam.comparison.run_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=self.messages, text=True, start_new_session=True, env=environment(),
         )  # fmt: skip
         threading.Thread(target=self.listen, args=(self.process.stdout,), daemon=True).start()
