@@ -13,9 +13,8 @@ from pathlib import Path
 from fedwmsam import rng
 from fedwmsam.analysis.flatness import Wanted, flatness_at
 from fedwmsam.analysis.hessian import largest_eigenvalues
-from fedwmsam.analysis.samples import draw, everybody
-from fedwmsam.analysis.saved import SavedRun
-from fedwmsam.analysis.surface import Surface
+from fedwmsam.analysis.loss_surface import Surface, draw, everybody
+from fedwmsam.analysis.saved_run import SavedRun
 from fedwmsam.experiment.experiment import Experiment, prepare
 from fedwmsam.settings.config import resolve
 from fedwmsam.training.task import calm_torch

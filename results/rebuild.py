@@ -17,20 +17,18 @@ from statistics import mean
 
 import store
 
-from fedwmsam.analysis import run_flatness
+from fedwmsam.analysis import dynamics, flatness
 from fedwmsam.analysis.dynamics import FILE
-from fedwmsam.analysis.statistics import mean_spread
 from fedwmsam.comparison.grid import Member, make_grid
 from fedwmsam.methods import FedWMSAM
 from fedwmsam.recipes.catalogue import find_recipe
 from fedwmsam.recipes.recipe import Plan
 from fedwmsam.recipes.results import Results
-from fedwmsam.report import dynamics, flatness
-from fedwmsam.report.formats import markdown_sheet
 from fedwmsam.report.plots import Picture, draw_pictures, pictures
 from fedwmsam.report.runs import Run, is_run, read_run, with_twins
-from fedwmsam.report.sheets import NOTHING, Sheet, number_cell, sheets, spread_cell
-from fedwmsam.report.tables import ACCURACY, make_goal, score, summarise
+from fedwmsam.report.summary import ACCURACY, make_goal, score, summarise
+from fedwmsam.report.text_tables import NOTHING, Sheet, markdown_sheet, number_cell, sheets, spread_cell
+from fedwmsam.statistics import mean_spread
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, README = ROOT / "RESULTS.md", ROOT / "README.md"
@@ -204,7 +202,7 @@ PARTS = {
     "table-1": reproduced("table-1", 500, ["β = 0.1"]),
     "decay": compared("a.toml", targets=[0.8, 0.84]),
     "seeds": compared("b.toml", baselines=["fedavg", "scaffold"], targets=[0.8, 0.84]),
-    "flatness": analysed(FLATNESS, (five := members_of("b.toml")), run_flatness.FILE, flatness_sheets),
+    "flatness": analysed(FLATNESS, (five := members_of("b.toml")), flatness.FILE, flatness_sheets),
     "dynamics": analysed(
         DYNAMICS, five, FILE, dynamics_sheets, lambda runs: dynamics.pictures(dynamics.groups_of(runs))
     ),
@@ -215,7 +213,7 @@ PARTS = {
     "corrections": compared("corrections.toml"),
     "candidates": compared("candidates.toml", ["fedwmsam rho=0.01 perturbation=trajectory"], [0.8, 0.84, 0.86]),
     "printed-dynamics": analysed(DYNAMICS, (printed := printed_members()), FILE, dynamics_sheets),
-    "printed-flatness": analysed(FLATNESS, printed, run_flatness.FILE, flatness_sheets),
+    "printed-flatness": analysed(FLATNESS, printed, flatness.FILE, flatness_sheets),
     "table-6": reproduced("table-6", 150),
     "table-9": (by_rate := reproduced("table-9", 150)),
     "rates": tabled(by_rate.command, by_rate.members, [], [0.8, 0.83]),

@@ -31,9 +31,8 @@ from typing import Any
 
 import store
 
-from fedwmsam.analysis.flatness import Wanted
-from fedwmsam.analysis.run_flatness import Scope, run_flatness
-from fedwmsam.analysis.saved import SavedRun
+from fedwmsam.analysis.flatness import Scope, Wanted, run_flatness
+from fedwmsam.analysis.saved_run import SavedRun
 from fedwmsam.comparison.grid import Member, fingerprint, make_grid
 from fedwmsam.comparison.run_worker import opened
 from fedwmsam.errors import InputError

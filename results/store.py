@@ -19,7 +19,7 @@ import torch
 from safetensors.torch import load_file
 
 from fedwmsam import toml
-from fedwmsam.analysis import dynamics, run_flatness
+from fedwmsam.analysis import dynamics, flatness
 from fedwmsam.engine.checkpoint import replacing
 from fedwmsam.report.runs import Run, State, find_runs
 
@@ -31,7 +31,7 @@ SECONDS = ("train_seconds", "cpu_seconds")
 """What is kept of a run's timings; runs kept before there was a twin have the first only."""
 LEFT_OUT = ("lr", "evaluate_seconds", "record_seconds")
 """The first follows from the configuration, the others from the machine."""
-ANALYSED = (run_flatness.FILE, run_flatness.AVERAGED_FILE, dynamics.FILE)
+ANALYSED = (flatness.FILE, flatness.AVERAGED_FILE, dynamics.FILE)
 EXACT = ("accuracy", "validation_accuracy", "averaged_accuracy", "averaged_validation_accuracy")
 """Columns with so many digits that the tables come out the same; of all others five."""
 

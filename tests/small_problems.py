@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedwmsam.analysis.samples import Sample, draw
-from fedwmsam.analysis.surface import Surface
+from fedwmsam.analysis.loss_surface import Sample, Surface, draw
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.training.objectives import OBJECTIVES, Measure, make_objective
 from fedwmsam.training.task import Task

@@ -23,7 +23,7 @@ from flwr.app import Array, ArrayRecord
 
 import fedwmsam
 from fedwmsam import InputError, toml
-from fedwmsam.analysis import dynamics, estimates, run_embedding, run_flatness
+from fedwmsam.analysis import dynamics, embedding, flatness, theory
 from fedwmsam.data import load_dataset
 from fedwmsam.data.cifar import RELEASES, _read_pickled
 from fedwmsam.data.datasets import DATASETS, FILES
@@ -160,7 +160,7 @@ COMMANDS = (
     ["resume", "RUN", "-q"], ["evaluate", "RUN"], ["report", "RUN", "--html", "PAGE"],
     ["analyse", "dynamics", "RUN", "--states", "1", "--sample", "20", "-q"],
 )  # fmt: skip
-ANALYSES = [f"analysis/{module.FILE}" for module in (dynamics, estimates, run_embedding, run_flatness)]
+ANALYSES = [f"analysis/{module.FILE}" for module in (dynamics, theory, embedding, flatness)]
 
 
 @pytest.fixture(scope="module")

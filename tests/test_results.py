@@ -12,12 +12,12 @@ import run_queue
 import store
 from safetensors.torch import load_file
 
+from fedwmsam.analysis import dynamics, flatness
 from fedwmsam.analysis.flatness import Wanted
 from fedwmsam.comparison.grid import fingerprint
-from fedwmsam.report import dynamics, flatness
 from fedwmsam.report.runs import Run, find_runs, read_run
-from fedwmsam.report.sheets import Sheet, sheets
-from fedwmsam.report.tables import make_goal, summarise
+from fedwmsam.report.summary import make_goal, summarise
+from fedwmsam.report.text_tables import Sheet, sheets
 from fedwmsam.settings.config import resolve
 
 ROOT = Path(__file__).parents[1]

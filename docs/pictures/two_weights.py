@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import fedwmsam
-from fedwmsam.analysis.watching import Sight, Watched
 from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.rounds import Federation, State, first_state, jobs, opening, run_round, train_client
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.methods import Method
+from fedwmsam.recording.instrumentation import Sight, Watched
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task

@@ -12,10 +12,10 @@ from rich.console import Console
 from run_folders import write_run
 
 from fedwmsam.analysis.flatness import measure_flatness
-from fedwmsam.analysis.saved import SavedRun
+from fedwmsam.analysis.saved_run import SavedRun
 from fedwmsam.report.page import page_text
 from fedwmsam.report.runs import find_runs
-from fedwmsam.report.tables import ACCURACY, summarise
+from fedwmsam.report.summary import ACCURACY, summarise
 
 Cli = Callable[..., Any]
 FEW = [
@@ -99,7 +99,7 @@ def test_what_was_measured_is_not_measured_again_unless_asked_otherwise(
     cli("analyse", "flatness", runs / "fedavg", "--rounds", "4", *FEW, "--quiet")
     assert [one["round"] for one in rounds_of(path)] == [2, 4] and rounds_of(path)[0] == before[0]
     with monkeypatch.context() as patch:
-        patch.setattr("fedwmsam.analysis.run_flatness.at_round", None)
+        patch.setattr("fedwmsam.analysis.flatness.at_round", None)
         assert cli("analyse", "flatness", runs / "fedavg", "--rounds", "2,4", *FEW).code == 0
     cli("analyse", "flatness", runs / "fedavg", "--rounds", "2", *FEW, "--seed", "1", "--quiet")
     assert [one["round"] for one in rounds_of(path)] == [2] and rounds_of(path) != before

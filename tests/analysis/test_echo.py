@@ -7,10 +7,10 @@ import pytest
 import torch
 from support import make
 
-from fedwmsam.analysis.drift import Drift, spread_of
-from fedwmsam.analysis.echo import autocorrelation, echo, flips, in_order, oscillation, straightness, trail_after
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import make_method
+from fedwmsam.recording.drift import Drift, spread_of
+from fedwmsam.recording.echo import autocorrelation, echo, flips, in_order, oscillation, straightness, trail_after
 
 
 def test_to_and_fro():

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from fedwmsam.analysis.embedding import embed, features_before
-from fedwmsam.analysis.samples import Sample, draw, everybody, owners, picked
+from fedwmsam.analysis.loss_surface import Sample, draw, everybody, owners, picked
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.errors import InputError
 from fedwmsam.training.objectives import OBJECTIVES

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedwmsam.analysis.dynamics import dynamics, pick, spread_out
-from fedwmsam.analysis.recording import QUICK, Recorder
 from fedwmsam.analysis.replay import Past
 from fedwmsam.engine.records import read_lines
 from fedwmsam.experiment.experiment import prepare
+from fedwmsam.recording.recorder import QUICK, Recorder
 from fedwmsam.settings.config import RECORDABLE, resolve
 from fedwmsam.training.task import calm_torch
 

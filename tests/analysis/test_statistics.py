@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedwmsam.analysis.statistics import bootstrap_interval, holm, mean_spread, smallest_p, wilcoxon
+from fedwmsam.statistics import bootstrap_interval, holm, mean_spread, smallest_p, wilcoxon
 
 
 def test_mean_and_sample_deviation() -> None:

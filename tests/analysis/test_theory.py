@@ -10,14 +10,23 @@ import torch
 from support import PLAIN, make
 from torch import nn
 
-from fedwmsam.analysis.estimates import batch_variance, curvature, theory
-from fedwmsam.analysis.theory import PROPERTIES, RATES, Setting, bound, fourth_lemma, third_lemma
-from fedwmsam.analysis.training_surface import global_surface
+from fedwmsam.analysis.theory import (
+    PROPERTIES,
+    RATES,
+    Setting,
+    batch_variance,
+    bound,
+    curvature,
+    fourth_lemma,
+    theory,
+    third_lemma,
+)
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.rounds import first_state
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import METHODS, make_method
+from fedwmsam.recording.training_surface import global_surface
 from fedwmsam.settings.config import resolve
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task

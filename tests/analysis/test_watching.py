@@ -8,13 +8,13 @@ import torch
 from support import FULL, PLAIN, make, run
 from torch import nn
 
-from fedwmsam.analysis.alignment import Alignment, Care
-from fedwmsam.analysis.training_surface import global_surface, local_surface, worst_direction
-from fedwmsam.analysis.watching import moments, watching
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.methods.fedavg import FedAvg
 from fedwmsam.methods.vectors import cosine
+from fedwmsam.recording.alignment import Alignment, Care
+from fedwmsam.recording.instrumentation import moments, watching
+from fedwmsam.recording.training_surface import global_surface, local_surface, worst_direction
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import sklearn.datasets  # noqa: F401  (imported here once, for all the children)
 
 from fedwmsam import cli
-from fedwmsam.analysis import recording  # noqa: F401
 from fedwmsam.engine import worker_process, workers
+from fedwmsam.recording import recorder  # noqa: F401
 from fedwmsam.report import terminal  # noqa: F401
 
 Sabotage = Callable[[], None]

@@ -13,7 +13,7 @@ from fedwmsam.experiment.experiment import prepare
 from fedwmsam.recipes.catalogue import RECIPES
 from fedwmsam.recipes.recipe import Column, Contender, Plan
 from fedwmsam.recipes.results import Results
-from fedwmsam.report.sheets import Sheet
+from fedwmsam.report.text_tables import Sheet
 
 Curve = Callable[[Contender, Column, int], Sequence[float]]
 

@@ -22,8 +22,8 @@ from fedwmsam.report.page_commands import command
 from fedwmsam.report.page_markup import data_block, element
 from fedwmsam.report.runs import Run, find_runs, read_run, with_twins
 from fedwmsam.report.series import curve
-from fedwmsam.report.sheets import sheets
-from fedwmsam.report.tables import Comparison, make_goal, summarise
+from fedwmsam.report.summary import Comparison, make_goal, summarise
+from fedwmsam.report.text_tables import sheets
 from fedwmsam.settings.config import RunConfig, resolve
 
 Cli = Callable[..., Any]

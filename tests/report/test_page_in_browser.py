@@ -16,7 +16,7 @@ from run_folders import write_run
 from fedwmsam.report.page import write_page
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.series import curve
-from fedwmsam.report.tables import Comparison, make_goal, summarise
+from fedwmsam.report.summary import Comparison, make_goal, summarise
 
 pytestmark = pytest.mark.slow
 playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")

@@ -13,7 +13,7 @@ from run_folders import write_run
 from fedwmsam.errors import InputError
 from fedwmsam.report import plots
 from fedwmsam.report.runs import find_runs
-from fedwmsam.report.tables import Comparison, make_goal, summarise
+from fedwmsam.report.summary import Comparison, make_goal, summarise
 
 pytest.importorskip("matplotlib")
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from run_folders import write_run
 
-from fedwmsam.report.formats import latex_text, markdown_text
 from fedwmsam.report.runs import find_runs
-from fedwmsam.report.sheets import Sheet, seeds_needed, sheets
-from fedwmsam.report.tables import make_goal, summarise
+from fedwmsam.report.summary import make_goal, summarise
+from fedwmsam.report.text_tables import Sheet, latex_text, markdown_text, seeds_needed, sheets
 
 Cli = Callable[..., Any]
 

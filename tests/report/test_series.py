@@ -9,7 +9,7 @@ from run_folders import write_run
 
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.series import ablations, curve, sweeps
-from fedwmsam.report.tables import ACCURACY, Table, summarise
+from fedwmsam.report.summary import ACCURACY, Table, summarise
 
 
 def table_of(folder: Path, runs: list[dict[str, Any]]) -> Table:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from run_folders import write_run
 
-from fedwmsam.analysis.statistics import bootstrap_interval
 from fedwmsam.errors import InputError
 from fedwmsam.report.runs import State, find_runs, with_twins
-from fedwmsam.report.sheets import sheets
-from fedwmsam.report.tables import Comparison, make_goal, parse_targets, summarise
+from fedwmsam.report.summary import Comparison, make_goal, parse_targets, summarise
+from fedwmsam.report.text_tables import sheets
 from fedwmsam.settings import config
+from fedwmsam.statistics import bootstrap_interval
 
 Make = Callable[..., Path]
 

@@ -4,20 +4,31 @@ Silhouette (−1 to 1, more is better) and the Davies–Bouldin index (from 0, l
 themselves and, for comparison, of the picture: t-SNE makes clusters look tighter and apart than they are.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedwmsam import rng
-from fedwmsam.analysis.samples import Sample
-from fedwmsam.analysis.statistics import Numbers
+from fedwmsam.analysis.flatness import Say, digits
+from fedwmsam.analysis.loss_surface import Sample, everybody, owners, picked, read
+from fedwmsam.analysis.saved_run import Archive, SavedRun
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
-from fedwmsam.training.task import Task
+from fedwmsam.report.plots import COLOURS, FONT, MARKERS, Picture, add_legend, legend_height
+from fedwmsam.report.text_tables import NOTHING, Sheet
+from fedwmsam.statistics import Numbers
+from fedwmsam.training.task import Task, calm_torch
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 PERPLEXITY = 30.0
 
@@ -120,3 +131,153 @@ def last_linear(model: nn.Module, inputs: Any) -> str:
     if not used:
         raise InputError("The model uses no linear layer whose inputs could be embedded; name a layer with --layer.")
     return used[-1]
+
+
+FILE = "embedding.json"
+SOURCES = ("train", "test")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Of what, and how."""
+
+    data: str = "train"
+    """train: what the clients hold, so that each sample has a client; test."""
+    samples: int | None = 2000
+    layer: str | None = None
+    perplexity: float = PERPLEXITY
+    seed: int = 0
+    batch_size: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.data not in SOURCES:
+            raise InputError(f"The data must be {' or '.join(SOURCES)}, not {self.data!r}.")
+
+
+def run_embedding(
+    run: SavedRun, rounds: list[int], choice: Choice, place: Path, say: Say = lambda _: None
+) -> list[Record]:
+    """Computed, or read from `place` if it was computed like that before."""
+    archive = Archive(place / FILE, asdict(choice))
+    missing = [round for round in rounds if round not in archive]
+    if missing:
+        with calm_torch():
+            sample, clients = chosen(run, choice)
+            for round in missing:
+                say(f"round {round}, t-SNE of {sample.count:,} samples")
+                run.load(round)
+                found = embed(
+                    run.task, sample, clients, layer=choice.layer, perplexity=choice.perplexity, seed=choice.seed
+                )
+                archive.put(round, {"samples": sample.count, "of": sample.total} | found.record())
+    return [archive.found[round] for round in rounds]
+
+
+def chosen(run: SavedRun, choice: Choice) -> tuple[Sample, torch.Tensor | None]:
+    """The samples, and the client of each if it has one."""
+    experiment, stream = run.experiment, rng.key(choice.seed, "embedded sample")
+    if choice.data == "train":
+        index = picked(len(everybody(experiment.clients)), choice.samples, stream)
+        return read(everybody(experiment.clients), index, choice.batch_size), owners(experiment.clients, index)
+    index, groups = picked(len(experiment.test), choice.samples, stream), experiment.breakdown.groups
+    return read(experiment.test, index, choice.batch_size), None if groups is None else groups[index]
+
+
+def cluster_sheet(named: Sequence[tuple[str, Record]], notes: Sequence[str] = ()) -> Sheet:
+    """Silhouette and Davies–Bouldin index of embeddings."""
+    kinds = list(dict.fromkeys((score["by"], score["of"]) for _, one in named for score in one["scores"]))
+    header = ["run", "round"]
+    for by, of in kinds:
+        header += [f"by {by}, {of}: silhouette", "Davies–Bouldin"]
+    rows = []
+    for name, one in named:
+        scores = {(score["by"], score["of"]): score for score in one["scores"]}
+        cells = [
+            digits(scores[kind][figure]) if kind in scores else NOTHING
+            for kind in kinds
+            for figure in ("silhouette", "davies_bouldin")
+        ]
+        rows.append((name, str(one["round"]), *cells))
+    said = (
+        "Silhouette: −1 to 1, more is better. Davies–Bouldin: from 0, less is better. Compare those of the features: "
+        "t-SNE makes clusters look better than they are.",
+    )
+    return Sheet("Clusters before the last layer", tuple(header), tuple(rows), (*notes, *said))
+
+
+GROUP_COLOURS = (*COLOURS, "#882255", "#F0E442")
+"""For dots, which may be paler than lines: ten classes then have a colour each."""
+
+
+PANEL = 1.75
+"""Inches: the height of one of two embeddings side by side."""
+
+
+def embedding_pictures(records: Sequence[Record], class_names: Sequence[str]) -> list[Picture]:
+    """A picture for each round, by class and, if the samples have clients, beside it by client."""
+    return [
+        (f"embedding-round-{record['round']}", 2.35 + legend_height(shown_names(record, class_names)),
+         partial(draw_embedding, record, class_names))
+        for record in records
+    ]  # fmt: skip
+
+
+def draw_embedding(record: Record, class_names: Sequence[str], figure: "Figure") -> None:
+    kinds = ["class"] + (["client"] if record["clients"] is not None else [])
+    panels = figure.subplots(1, len(kinds), squeeze=False)[0]
+    for axes, by in zip(panels, kinds, strict=True):
+        scatter(axes, record, by, class_names)
+        axes.set_title(f"by {by}\n{score_words(record, by)}", fontsize=FONT - 1)
+    add_legend(
+        figure, panels[0], f"t-SNE of {record['samples']:,} samples, round {record['round']}; figures of the features"
+    )
+
+
+def grid_of_embeddings(named: Sequence[tuple[str, Record]], class_names: Sequence[str], name: str) -> Picture:
+    """Several models beside each other, by class."""
+    rows = math.ceil(len(named) / 2)
+    height = 0.3 + rows * PANEL + legend_height(shown_names(named[0][1], class_names))
+    return name, height, partial(draw_grid, named, class_names, rows)
+
+
+def draw_grid(named: Sequence[tuple[str, Record]], class_names: Sequence[str], rows: int, figure: "Figure") -> None:
+    panels = list(figure.subplots(rows, 2, squeeze=False).flat)
+    for axes, (title, record) in zip(panels, named, strict=False):
+        scatter(axes, record, "class", class_names)
+        axes.set_title(f"{title}\n{score_words(record, 'class')}", fontsize=FONT - 1)
+    for axes in panels[len(named) :]:
+        axes.set_axis_off()
+    record = named[0][1]
+    add_legend(
+        figure, panels[0], f"t-SNE of {record['samples']:,} samples, round {record['round']}; figures of the features"
+    )
+
+
+def scatter(axes: "Axes", record: Record, by: str, class_names: Sequence[str]) -> None:
+    """Colours and markers together tell more groups apart than either; of many clients only some can be."""
+    points, labels = np.array(record["points"]), np.array(record["classes" if by == "class" else "clients"])
+    for number, label in enumerate(np.unique(labels)):
+        own, lap = labels == label, number // len(GROUP_COLOURS)
+        name = class_name(int(label), class_names) if by == "class" else None
+        axes.scatter(
+            points[own, 0], points[own, 1], s=3, color=GROUP_COLOURS[number % len(GROUP_COLOURS)], linewidths=0,
+            marker=MARKERS[(number + lap) % len(MARKERS)], label=name,
+        )  # fmt: skip
+    axes.set(xticks=[], yticks=[])
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def shown_names(record: Record, class_names: Sequence[str]) -> list[str]:
+    return [class_name(label, class_names) for label in sorted(set(record["classes"]))]
+
+
+def class_name(label: int, names: Sequence[str]) -> str:
+    return names[label] if label < len(names) else str(label)
+
+
+def score_words(record: Record, by: str, of: str = "features") -> str:
+    for score in record["scores"]:
+        if (score["of"], score["by"]) == (of, by):
+            return f"silhouette {score['silhouette']:.2f}, D–B {score['davies_bouldin']:.2f}"
+    return "one group"

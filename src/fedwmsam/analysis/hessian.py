@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam import rng
-from fedwmsam.analysis.statistics import Numbers
+from fedwmsam.statistics import Numbers
 
 Product = Callable[[Tensor], Tensor]
 """v → H v."""

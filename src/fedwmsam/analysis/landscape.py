@@ -5,27 +5,42 @@ the picture shows how large the weights are. Weights without filters (biases, no
 are, as in that paper's pictures. Between two models, the direction is their difference.
 """
 
+import csv
+import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from fedwmsam import rng
-from fedwmsam.analysis.flatness import Say
+from fedwmsam.analysis.flatness import (
+    Say,
+    Scope,
+    digits,
+    surfaces,
+)
 from fedwmsam.analysis.hessian import Normal
-from fedwmsam.analysis.samples import draw
-from fedwmsam.analysis.statistics import Numbers
-from fedwmsam.analysis.surface import Surface
+from fedwmsam.analysis.loss_surface import Surface, draw
+from fedwmsam.analysis.saved_run import SavedRun, write_json
 from fedwmsam.data.reader import make_reader
+from fedwmsam.engine.checkpoint import replacing
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Slot
 from fedwmsam.methods.vectors import Vectors
+from fedwmsam.report.plots import COLOURS, FONT, Picture, add_legend, legend_height, style
+from fedwmsam.report.text_tables import Sheet
+from fedwmsam.statistics import Numbers
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import Task, calm_torch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EVERYBODY = "all clients"
 LINE_POINTS, PLANE_POINTS = 43, 25
@@ -177,3 +192,152 @@ def measure_landscape(
         return landscape(
             task, {EVERYBODY: surface}, here, other=second, plane=plane, points=points, reach=reach, seed=seed
         )
+
+
+@dataclass(frozen=True)
+class RunLandscape:
+    name: str
+    """Of its files."""
+    landscape: Landscape
+    round: int
+    samples: int
+    of: int
+    files: list[Path]
+
+
+def run_landscape(
+    run: SavedRun, round: int, scope: Scope, other: SavedRun | None, place: Path, *, seed: int, plane: bool,
+    say: Say = lambda _: None, **options: Any,
+) -> RunLandscape:  # fmt: skip
+    """On this run's data; the other's model is its last one."""
+    with calm_torch():
+        everyone, single = surfaces(run, scope, seed)
+        model, end = run.load(round), None
+        if other is not None:
+            if other.task.layout != run.task.layout:
+                raise InputError(
+                    f"{other.path} has another model than {run.path}; no line leads from one to the other."
+                )
+            end = other.load(other.rounds("last")[0])
+        named = {EVERYBODY: everyone} | {f"client {client}": surface for client, surface in single.items()}
+        name = "" if other is None else other.path.name
+        found = landscape(
+            run.task, named, model, other=end, other_name=name, seed=seed, plane=plane, say=say, **options
+        )
+    title = "-".join(["landscape", *(["plane"] if plane else []), *(["to", name] if name else []), f"round-{round}"])
+    settings = asdict(scope) | {"seed": seed, "round": round, "to": str(other.path) if other else None} | options
+    files = [place / f"{title}.json", place / f"{title}.csv"]
+    write_json(files[0], {"settings": settings, **found.record()})
+    with replacing(files[1]) as beside:
+        beside.write_text(csv_text(found), encoding="utf-8")
+    return RunLandscape(title, found, round, everyone.sample.count, everyone.sample.total, files)
+
+
+def csv_text(found: Landscape) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, ["loss_of", "x", "y", "loss"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found.lines())
+    return out.getvalue()
+
+
+def landscape_sheet(name: str, found: RunLandscape) -> Sheet:
+    """What a slice shows, in a few numbers."""
+    landscape = found.landscape
+    rows = tuple(
+        (whose, digits(at_model(landscape, losses)), digits(float(np.nanmin(losses))), digits(float(np.nanmax(losses))))
+        for whose, losses in landscape.losses.items()
+    )
+    notes = [
+        f"{found.samples:,} of {found.of:,} training samples, each counting alike; axes: "
+        + "; ".join(
+            f"{axis} (1 is {length:.3g} in weight space)"
+            for axis, length in zip(landscape.axes, landscape.lengths, strict=True)
+        )
+        + "."
+    ]
+    if landscape.barrier is not None:
+        notes.append(
+            f"Between the two models the loss rises by at most {landscape.barrier:.4g} above the straight line "
+            "between their losses."
+        )
+    title = f"Loss on a {'line' if landscape.y is None else 'plane'} through {name}, round {found.round}"
+    return Sheet(title, ("loss of", "at the model", "lowest", "highest"), rows, tuple(notes))
+
+
+def at_model(landscape: Landscape, losses: Numbers) -> float:
+    """At the point nearest to the model, which an even number of points leaves out."""
+    column = int(np.abs(landscape.x).argmin())
+    return float(losses[column] if landscape.y is None else losses[int(np.abs(landscape.y).argmin()), column])
+
+
+LEVELS = 14
+"""Lines of equal loss."""
+
+
+def landscape_pictures(found: Landscape, name: str) -> list[Picture]:
+    if found.y is None:
+        names = [EVERYBODY] + (["single clients"] if len(found.losses) > 1 else [])
+        return [(name, 2.0 + legend_height(names), partial(draw_line, found))]
+    return [
+        (f"{name}-contours", 2.7, partial(draw_contours, found)),
+        (f"{name}-surface", 2.8, partial(draw_surface, found)),
+    ]
+
+
+def draw_line(found: Landscape, figure: "Figure") -> None:
+    axes = figure.add_subplot()
+    single = [losses for whose, losses in found.losses.items() if whose != EVERYBODY]
+    for place, losses in enumerate(single):
+        label = "single clients" if place == 0 else None
+        axes.plot(found.x, losses, color=COLOURS[7], linewidth=0.7, alpha=0.8, label=label)
+    axes.plot(found.x, found.losses[EVERYBODY], label=EVERYBODY, **style(0) | {"marker": ""}, linewidth=1.6)
+    for x in (0.0, 1.0) if found.axes[0].startswith("to ") else (0.0,):
+        axes.axvline(x, color="black", linewidth=0.5, linestyle=(0, (2, 2)))
+    # Where single clients' losses explode, the rest would be a flat line.
+    top = np.nanmax(np.minimum(found.losses[EVERYBODY], 1e6))
+    axes.set(xlabel=found.axes[0], ylabel="loss", ylim=(0, 2 * top if single else None))
+    axes.margins(x=0)
+    axes.grid()
+    add_legend(figure, axes, "")
+
+
+def draw_contours(found: Landscape, figure: "Figure") -> None:
+    axes = figure.add_subplot()
+    losses = found.losses[EVERYBODY]
+    levels = level_values(losses)
+    axes.locator_params(nbins=5)
+    axes.contourf(found.x, found.y, losses, levels=levels, cmap="cividis", norm=logarithmic(levels), extend="both")
+    lines = axes.contour(found.x, found.y, losses, levels=levels, colors="white", linewidths=0.4)
+    axes.clabel(lines, levels[::3], fontsize=FONT - 2, fmt="%.3g")
+    marks: list[tuple[float, str]] = [(0.0, "o")] + ([(1.0, "s")] if found.axes[0].startswith("to ") else [])
+    for x, marker in marks:
+        axes.plot([x], [0.0], marker, color="white", markeredgecolor="black", markersize=4)
+    axes.set(xlabel=found.axes[0], ylabel=found.axes[1], title=f"loss of {EVERYBODY}")
+
+
+def draw_surface(found: Landscape, figure: "Figure") -> None:
+    axes: Any = figure.add_subplot(projection="3d")
+    losses = found.losses[EVERYBODY]
+    x, y = np.meshgrid(found.x, np.asarray(found.y))
+    levels = level_values(losses)
+    shown = np.clip(losses, None, levels[-1])
+    axes.plot_surface(x, y, shown, cmap="cividis", norm=logarithmic(levels), rstride=1, cstride=1, linewidth=0.1,
+                      edgecolor="white", antialiased=True)  # fmt: skip
+    axes.tick_params(pad=-3, labelsize=FONT - 2)
+    axes.locator_params(nbins=4)
+    axes.set_title(f"loss of {EVERYBODY}")  # the axes are those of the contours; their names find no room here
+    axes.view_init(elev=35, azim=-60)
+
+
+def level_values(losses: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """From the lowest loss up to a hundred times it, in equal ratios; what is not finite counts as high."""
+    finite = losses[np.isfinite(losses)]
+    low, high = max(float(finite.min()), 1e-6), float(finite.max())
+    return np.geomspace(low, max(min(high, 100 * low), 1.001 * low), LEVELS)
+
+
+def logarithmic(levels: np.ndarray[Any, np.dtype[np.float64]]) -> Any:
+    from matplotlib.colors import LogNorm
+
+    return LogNorm(levels[0], levels[-1])

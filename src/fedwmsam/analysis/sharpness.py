@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam.analysis.hessian import Estimate, Normal
-from fedwmsam.analysis.surface import Surface
+from fedwmsam.analysis.loss_surface import Surface
 
 
 class Rise(NamedTuple):

@@ -12,8 +12,8 @@ from fedwmsam.errors import InputError
 from fedwmsam.pictures import Picture
 
 if TYPE_CHECKING:
-    from fedwmsam.analysis.saved import SavedRun
-    from fedwmsam.report.sheets import Sheet
+    from fedwmsam.analysis.saved_run import SavedRun
+    from fedwmsam.report.text_tables import Sheet
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -65,10 +65,15 @@ def flatness(
     """
     from dataclasses import asdict
 
-    from fedwmsam.analysis.flatness import Wanted
-    from fedwmsam.analysis.run_flatness import AVERAGED_FILE, FILE, Scope, run_flatness
-    from fedwmsam.report.analysis_plots import flatness_pictures
-    from fedwmsam.report.flatness import flatness_sheets
+    from fedwmsam.analysis.flatness import (
+        AVERAGED_FILE,
+        FILE,
+        Scope,
+        Wanted,
+        flatness_pictures,
+        flatness_sheets,
+        run_flatness,
+    )
 
     wanted = Wanted(
         eigenvalues, probes, radii("--rho", rho), radii("--adaptive-rho", adaptive_rho), steps, directions, seed
@@ -112,11 +117,9 @@ def landscape(
     - `fedwmsam analyse landscape runs/fedwmsam --plane --reach 0.5`
     - `fedwmsam analyse landscape runs/fedavg --to runs/fedwmsam`
     """
-    from fedwmsam.analysis.run_flatness import Scope
-    from fedwmsam.analysis.run_landscape import run_landscape
-    from fedwmsam.analysis.saved import SavedRun
-    from fedwmsam.report.analysis_plots import landscape_pictures
-    from fedwmsam.report.flatness import landscape_sheet
+    from fedwmsam.analysis.flatness import Scope
+    from fedwmsam.analysis.landscape import landscape_pictures, landscape_sheet, run_landscape
+    from fedwmsam.analysis.saved_run import SavedRun
 
     scope = Scope(
         number("--samples", samples, 1), number("--clients", clients or ("0" if plane else "10"), 0), batch_size
@@ -157,9 +160,7 @@ def embedding(
     - `fedwmsam analyse embedding runs/fedavg runs/fedwmsam`
     - `fedwmsam analyse embedding runs/fedwmsam --rounds 10,100 --data test`
     """
-    from fedwmsam.analysis.run_embedding import FILE, Choice, run_embedding
-    from fedwmsam.report.analysis_plots import embedding_pictures
-    from fedwmsam.report.flatness import cluster_sheet
+    from fedwmsam.analysis.embedding import FILE, Choice, cluster_sheet, embedding_pictures, run_embedding
 
     choice = Choice(data, number("--samples", samples, 2), layer, perplexity, seed, batch_size)
     work = Work(runs, out, format, quiet)
@@ -192,7 +193,7 @@ def dynamics(
     - `fedwmsam analyse dynamics comparison`
     - `fedwmsam analyse dynamics runs/mine --states 50 --plots figures`
     """
-    from fedwmsam.analysis.run_dynamics import run_dynamics
+    from fedwmsam.analysis.dynamics import run_dynamics
 
     picture = None if plots is None else (plots, format.value)
     sheets, written = run_dynamics(runs, states, sample, again, picture, teller(quiet))
@@ -224,8 +225,7 @@ def theory(
     - `fedwmsam analyse theory --smoothness 50 --rounds 1000`
     - `fedwmsam analyse theory comparison/fedwmsam-seed0-a8c4ceb8`
     """
-    from fedwmsam.analysis.run_dynamics import run_theory
-    from fedwmsam.analysis.theory import Setting
+    from fedwmsam.analysis.theory import Setting, run_theory
 
     setting = Setting(smoothness, gap, sigma, rho, cohort, steps, rounds, clients)
     sheets, written = run_theory(runs or [], states, sample, setting, teller(quiet))
@@ -248,12 +248,12 @@ class Work:
 
     def __iter__(self) -> Iterator[tuple["SavedRun", Path, Any]]:
         """Each run, its place for results, and a function that says what is being done."""
-        from fedwmsam.analysis.saved import SavedRun
-        from fedwmsam.report.waiting import Waiting
+        from fedwmsam.analysis.saved_run import SavedRun
+        from fedwmsam.report.terminal import WaitingDisplay
 
-        with Waiting(output.console, self.quiet) as waiting:
+        with WaitingDisplay(output.console, self.quiet) as display:
             for path, place in zip(self.paths, self.places, strict=True):
-                yield SavedRun(path), place, lambda what, name=path.name: waiting.say(f"{name}: {what}")
+                yield SavedRun(path), place, lambda what, name=path.name: display.update(f"{name}: {what}")
 
     def draw(self, pictures: Any, place: Path) -> None:
         from fedwmsam.report.plots import draw_pictures
@@ -272,7 +272,7 @@ def teller(quiet: bool) -> Callable[[str], None]:
 
 
 def present(sheets: "list[Sheet]", written: list[Path], markdown: Path | None, quiet: bool) -> None:
-    from fedwmsam.report.formats import markdown_text, write
+    from fedwmsam.report.text_tables import markdown_text, write
 
     if markdown is not None:
         write(markdown, markdown_text(sheets))

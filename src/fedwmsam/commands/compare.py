@@ -91,6 +91,7 @@ def compare(
     from fedwmsam.comparison.comparison import compare as carry_out
     from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
     from fedwmsam.engine.run_folder import is_run
+    from fedwmsam.report.terminal import ComparisonDisplay
     from fedwmsam.settings.config import parse_workers
 
     file = toml.load(config) if config else {}
@@ -102,7 +103,8 @@ def compare(
     if baseline is not None:
         check_baseline(plan, baseline, piloted=bool(trial))
     with resumable("Stopped; the same command goes on from the last completed rounds."):
-        folders = carry_out(plan, out, parse_workers(jobs), trial, pilot_rounds, output.console, quiet)
+        display = ComparisonDisplay(output.console, quiet)
+        folders = carry_out(plan, out, parse_workers(jobs), trial, pilot_rounds, display)
     if html is not None or not quiet:
         show_comparison([folder for folder in folders if is_run(folder)], baseline, html, quiet)
     if not quiet:
@@ -114,7 +116,7 @@ def compare(
 def check_baseline(plan: "Grid", baseline: str, piloted: bool) -> None:
     """Refuse, before hours of runs, a baseline that will be none of the rows, or several; a pilot decides on names."""
     from fedwmsam.report.runs import Run
-    from fedwmsam.report.tables import baseline_rows, summarise
+    from fedwmsam.report.summary import baseline_rows, summarise
 
     members = plan.members()
     methods = {member.config.method for member in members}
@@ -127,8 +129,8 @@ def check_baseline(plan: "Grid", baseline: str, piloted: bool) -> None:
 def show_comparison(folders: list[Path], baseline: str | None, html: Path | None, quiet: bool) -> None:
     from fedwmsam.report.page import write_page
     from fedwmsam.report.runs import find_runs
-    from fedwmsam.report.sheets import sheets
-    from fedwmsam.report.tables import ACCURACY, summarise
+    from fedwmsam.report.summary import ACCURACY, summarise
+    from fedwmsam.report.text_tables import sheets
 
     comparison = summarise(find_runs(folders)[0], ACCURACY, baseline)
     if not quiet:

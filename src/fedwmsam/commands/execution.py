@@ -36,10 +36,10 @@ def resumable(advice: str) -> Iterator[None]:
 
 def carry_out(experiment: "Experiment", folder: "RunFolder", trackers: "Sequence[Tracker]", quiet: bool) -> None:
     """Run with a live display; what is interrupted has saved its last completed round."""
-    from fedwmsam.report.terminal import Display, summarise
+    from fedwmsam.report.terminal import RunDisplay, summarise
 
     with resumable(f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}"):
-        display = Display(output.console, experiment, folder.path, quiet)
+        display = RunDisplay(output.console, experiment, folder.path, quiet)
         with display:
             result = experiment.run(folder, [display.update, *trackers])
     if not quiet:

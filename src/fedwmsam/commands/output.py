@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from fedwmsam.report.sheets import Sheet
+    from fedwmsam.report.text_tables import Sheet
 
 # What people type must be printed as it is, so no markup. A pipe or a file has no width of its own.
 console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)

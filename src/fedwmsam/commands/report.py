@@ -52,10 +52,10 @@ def report(
     - `fedwmsam report runs --html report.html`
     - `fedwmsam report runs --twins --baseline "scaffold twin=8"`
     """
-    from fedwmsam.report import formats
+    from fedwmsam.report import text_tables
     from fedwmsam.report.runs import find_runs, with_twins
-    from fedwmsam.report.sheets import sheets
-    from fedwmsam.report.tables import make_goal, parse_targets, summarise
+    from fedwmsam.report.summary import make_goal, parse_targets, summarise
+    from fedwmsam.report.text_tables import sheets
 
     found, without = find_runs(runs)
     if twins:
@@ -65,7 +65,7 @@ def report(
     show(pages)
     for place in without:
         say(f"No run in {place}.")
-    written = formats.write_files(comparison, pages, csv, markdown, latex)
+    written = text_tables.write_files(comparison, pages, csv, markdown, latex)
     if html is not None:
         from fedwmsam.report.page import write_page
 

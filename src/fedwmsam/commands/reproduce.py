@@ -46,6 +46,7 @@ def reproduce(
     from fedwmsam.recipes import reproduction
     from fedwmsam.recipes.catalogue import check_scale, find_recipe
     from fedwmsam.recipes.recipe import SCALES, Plan
+    from fedwmsam.report.terminal import ComparisonDisplay
     from fedwmsam.settings.config import parse_workers
 
     chosen, recipe = check_scale(scale or "small"), find_recipe(name) if name else None
@@ -63,7 +64,7 @@ def reproduce(
             say(line)
         return
     with resumable("Stopped; the same command goes on from the last completed rounds."):
-        complete = reproduction.carry_out(plan, out, parse_workers(jobs), output.console, quiet)
+        complete = reproduction.carry_out(plan, out, parse_workers(jobs), ComparisonDisplay(output.console, quiet))
     sheets, written = reproduction.present(plan, out, format.value)
     if not quiet:
         show(sheets)

@@ -1,12 +1,11 @@
 """What `fedwmsam compare` does once its settings are read: pilot, runs, and where everything is."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
+from typing import Any, Protocol
 
 from fedwmsam.comparison.grid import Axes, Grid, Member
 from fedwmsam.comparison.queue import Task, carry_out, only_one, tasks_of
@@ -15,15 +14,26 @@ from fedwmsam.engine.checkpoint import replacing
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import anchored
-from fedwmsam.report.progress import Board
 from fedwmsam.trackers import make_trackers
+
+
+class Display(Protocol):
+    """Where a comparison tells a person what it does."""
+
+    def say(self, text: str, style: str | None = None) -> None: ...
+
+    def watching(self, tasks: Sequence[Task], jobs: int) -> AbstractContextManager[Callable[[], None]]:
+        """While the runs go on; what is entered is called after every change of the tasks and once a second."""
+        ...
 
 
 class Comparison:
     """Runs in one folder; asking again for what is done already costs nothing."""
 
-    def __init__(self, out: Path, jobs: int, console: Console, quiet: bool) -> None:
-        self.out, self.jobs, self.console, self.quiet = out, jobs or cores(), console, quiet
+    def __init__(self, out: Path, jobs: int, display: Display) -> None:
+        self.out = out
+        self.jobs = jobs or cores()
+        self.display = display
 
     def run(self, members: Sequence[Member]) -> list[Path]:
         """The runs' folders, all over; those that failed are said to have."""
@@ -31,34 +41,31 @@ class Comparison:
         for names in {member.config.track for member in members}:
             make_trackers(names)  # what is missing is said once, before any run
         tasks = tasks_of(anchored_members, self.out)
-        with Board(self.console, tasks, self.jobs, self.quiet) as board:
-            carry_out(tasks, self.jobs, self.out / "messages.log", board.update)
+        with self.display.watching(tasks, self.jobs) as update:
+            carry_out(tasks, self.jobs, self.out / "messages.log", update)
         self.complain(tasks)
         return [task.path for task in tasks]
 
     def complain(self, tasks: Sequence[Task]) -> None:
         failed = [task for task in tasks if task.failed]
         for task in failed:
-            self.console.print(f"{task.path.name}: {task.status}", style="red", soft_wrap=True)
+            self.display.say(f"{task.path.name}: {task.status}", style="red")
         if len(failed) == len(tasks):
             raise InputError(f"No run succeeded; {self.out / 'messages.log'} has what they printed.")
 
 
-def compare(
-    grid: Grid, out: Path, jobs: int, pilot: Axes, pilot_rounds: int | None, console: Console,
-    quiet: bool,
-) -> list[Path]:  # fmt: skip
+def compare(grid: Grid, out: Path, jobs: int, pilot: Axes, pilot_rounds: int | None, display: Display) -> list[Path]:
     """Carry out the grid's runs below `out` and return their folders."""
     grid.members()  # a mistake is better found before the pilot than after it
     with only_one(out):
         if pilot:
-            trial = Comparison(out / "pilot", jobs, console, quiet)
+            trial = Comparison(out / "pilot", jobs, display)
             trial.out.mkdir(exist_ok=True)
             grid, choices = choose(grid, pilot, pilot_rounds, trial.run)
             write_choices(out / "pilot.json", choices)
             for choice in choices:
-                console.print(sentence(choice), soft_wrap=True)
-        return Comparison(out, jobs, console, quiet).run(grid.members())
+                display.say(sentence(choice))
+        return Comparison(out, jobs, display).run(grid.members())
 
 
 def sentence(choice: Choice) -> str:

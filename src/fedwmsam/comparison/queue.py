@@ -69,13 +69,10 @@ def tasks_of(members: Sequence[Member], out: Path) -> list[Task]:
     return found
 
 
-Watcher = Callable[[Sequence[Task]], None]
-
-
-def carry_out(tasks: Sequence[Task], jobs: int, log: Path, watch: Watcher) -> None:
-    """Run what is not over, `jobs` at a time; `watch` sees the tasks after every change and once a second."""
+def carry_out(tasks: Sequence[Task], jobs: int, log: Path, watch: Callable[[], None]) -> None:
+    """Run what is not over, `jobs` at a time; `watch` is called after every change of the tasks and once a second."""
     queue = [task for task in tasks if not task.is_over]
-    watch(tasks)
+    watch()
     if not queue:
         return
     news: SimpleQueue[tuple[Hand, str]] = SimpleQueue()
@@ -90,7 +87,7 @@ def carry_out(tasks: Sequence[Task], jobs: int, log: Path, watch: Watcher) -> No
                     queue.insert(0, hand.task)
                 if not hand.task or hand.task.status != "running":
                     hand.take(queue)
-            watch(tasks)
+            watch()
 
 
 class Hand:

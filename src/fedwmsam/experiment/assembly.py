@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from fedwmsam import rng, toml
-from fedwmsam.analysis.recording import Recorder
 from fedwmsam.data.clients import Clients, LazyClients
 from fedwmsam.data.reader import Reader, probe
 from fedwmsam.engine import privacy
@@ -26,6 +25,7 @@ from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method
+from fedwmsam.recording.recorder import Recorder
 from fedwmsam.settings.config import ALWAYS_TOLD, GOALS, Settings, defaults_of, distinguishing
 from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import Measure, Objective

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from fedwmsam.analysis.statistics import Numbers, mean_spread
 from fedwmsam.recipes.common import CIFAR10, CIFAR100, FASHION, LAMBDAS, methods, scales, splits
 from fedwmsam.recipes.drawing import Curves, Lines
 from fedwmsam.recipes.paper import NUMBERS
@@ -12,7 +11,8 @@ from fedwmsam.recipes.quantities import SIMILARITY
 from fedwmsam.recipes.recipe import Column, Contender, Recipe, Setting
 from fedwmsam.recipes.results import Results
 from fedwmsam.report.runs import Run
-from fedwmsam.report.sheets import NOTHING, Sheet, spread_cell
+from fedwmsam.report.text_tables import NOTHING, Sheet, spread_cell
+from fedwmsam.statistics import Numbers, mean_spread
 
 FOUR = methods("fedavg", "scaffold", "mofedsam", "fedwmsam")
 SKEWS = [f"dirichlet:{beta}" for beta in (0.05, 0.1, 0.3, 0.6, 1.0)]

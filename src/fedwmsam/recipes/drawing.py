@@ -7,7 +7,7 @@ from functools import partial
 from fedwmsam.recipes.results import Results
 from fedwmsam.report.plots import Picture, draw_curves, draw_sweep, legend_height, rows_with, slug
 from fedwmsam.report.series import Line, Sweep
-from fedwmsam.report.tables import ACCURACY, Table
+from fedwmsam.report.summary import ACCURACY, Table
 
 
 @dataclass(frozen=True)

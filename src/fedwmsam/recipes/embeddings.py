@@ -3,16 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fedwmsam.analysis.run_embedding import Choice, run_embedding
-from fedwmsam.analysis.saved import SavedRun
-from fedwmsam.analysis.statistics import mean_spread
+from fedwmsam.analysis.embedding import Choice, grid_of_embeddings, run_embedding
+from fedwmsam.analysis.saved_run import SavedRun
 from fedwmsam.engine.records import Record
 from fedwmsam.recipes.recipe import Column
 from fedwmsam.recipes.results import Results
-from fedwmsam.report.analysis_plots import grid_of_embeddings
 from fedwmsam.report.plots import Picture, slug
 from fedwmsam.report.runs import Run
-from fedwmsam.report.sheets import NOTHING, Sheet, spread_cell
+from fedwmsam.report.text_tables import NOTHING, Sheet, spread_cell
+from fedwmsam.statistics import mean_spread
 
 UNSEEN = Choice(data="test")
 """Of test samples: how a model clusters what it was trained on says nothing about generalisation."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from fedwmsam.analysis.statistics import Spread, mean_spread
 from fedwmsam.experiment.experiment import load_config, prepare
 from fedwmsam.experiment.result import Result
-from fedwmsam.report.sheets import NOTHING, amount, spread_cell
-from fedwmsam.report.tables import ACCURACY as ACCURACY_GOAL
-from fedwmsam.report.tables import Goal, Row
+from fedwmsam.report.summary import ACCURACY as ACCURACY_GOAL
+from fedwmsam.report.summary import Goal, Row
+from fedwmsam.report.text_tables import NOTHING, amount, spread_cell
+from fedwmsam.statistics import Spread, mean_spread
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedwmsam.recipes.drawing import Curves, Lines
     from fedwmsam.recipes.embeddings import Embeddings
     from fedwmsam.recipes.results import Results
-    from fedwmsam.report.sheets import Sheet
+    from fedwmsam.report.text_tables import Sheet
 
 SCALES = ("small", "paper")
 

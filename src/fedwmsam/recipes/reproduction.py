@@ -4,9 +4,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
-from fedwmsam.comparison.comparison import Comparison
+from fedwmsam.comparison.comparison import Comparison, Display
 from fedwmsam.comparison.grid import Member, Values
 from fedwmsam.comparison.queue import only_one
 from fedwmsam.data.image_folder import COLLECTIONS, find_collection
@@ -15,9 +13,8 @@ from fedwmsam.experiment.experiment import load_data
 from fedwmsam.recipes.catalogue import RECIPES
 from fedwmsam.recipes.recipe import Plan, Recipe, departures
 from fedwmsam.recipes.results import Results
-from fedwmsam.report.formats import markdown_text, write
 from fedwmsam.report.plots import draw_pictures
-from fedwmsam.report.sheets import Sheet
+from fedwmsam.report.text_tables import Sheet, markdown_text, write
 
 
 def runs_of(out: Path) -> Path:
@@ -109,7 +106,7 @@ def commands(plan: Plan, out: Path) -> Iterator[str]:
         yield shlex.join(["fedwmsam", "run", "--preset", "paper", "--method", member.config.method, *settings, *place])
 
 
-def carry_out(plan: Plan, out: Path, jobs: int, console: Console, quiet: bool) -> bool:
+def carry_out(plan: Plan, out: Path, jobs: int, display: Display) -> bool:
     """Run what is not done; False if some runs failed."""
     members = plan.members()
     with only_one(runs_of(out)):
@@ -117,7 +114,7 @@ def carry_out(plan: Plan, out: Path, jobs: int, console: Console, quiet: bool) -
             # Before any run: if data are missing, theirs is the message to show, once.
             for dataset, data_dir in dict.fromkeys((m.config.dataset, m.config.data_dir) for m in members):
                 load_data(dataset, data_dir)
-        Comparison(runs_of(out), jobs, console, quiet).run(members)
+        Comparison(runs_of(out), jobs, display).run(members)
     return len(done(members, out)) == len(members)
 
 

@@ -12,8 +12,8 @@ from fedwmsam.engine.run_folder import is_run
 from fedwmsam.recipes.quantities import Quantity
 from fedwmsam.recipes.recipe import Column, Contender, Plan
 from fedwmsam.report.runs import Run, number, read_run
-from fedwmsam.report.sheets import NOTHING, Sheet, remarks, seeds_cell
-from fedwmsam.report.tables import TAIL, Row, Table, make_row
+from fedwmsam.report.summary import TAIL, Row, Table, make_row
+from fedwmsam.report.text_tables import NOTHING, Sheet, remarks, seeds_cell
 
 NOT_REACHED = "-"
 

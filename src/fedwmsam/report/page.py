@@ -11,11 +11,10 @@ from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
+from fedwmsam.analysis.flatness import seeds_sheet
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
 from fedwmsam.report import page_clients, page_data
-from fedwmsam.report.flatness import seeds_sheet
-from fedwmsam.report.formats import write
 from fedwmsam.report.page_analysis import analysis_parts
 from fedwmsam.report.page_commands import command
 from fedwmsam.report.page_environment import environment
@@ -25,8 +24,8 @@ from fedwmsam.report.page_tables import LENGTHS, frame, ledger, partition_sheet,
 from fedwmsam.report.plots import COLOURS, SCHEDULES, window_of, words
 from fedwmsam.report.runs import Run, State
 from fedwmsam.report.series import sweeps
-from fedwmsam.report.sheets import Sheet, sheets
-from fedwmsam.report.tables import Comparison, Goal, Table
+from fedwmsam.report.summary import Comparison, Goal, Table
+from fedwmsam.report.text_tables import Sheet, sheets, write
 from fedwmsam.version import __version__
 
 CLIENT_COLUMNS = ("worst_client_accuracy", "tenth_percentile_accuracy", "accuracy")

@@ -4,19 +4,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from fedwmsam.analysis import estimates, run_embedding
-from fedwmsam.analysis.results import load_analysis
-from fedwmsam.analysis.saved import read_archive
+from fedwmsam.analysis import dynamics, embedding, theory
+from fedwmsam.analysis.embedding import cluster_sheet
+from fedwmsam.analysis.saved_run import load_analysis, read_archive
+from fedwmsam.analysis.theory import run_sheets
 from fedwmsam.engine.records import Record
-from fedwmsam.report import dynamics
-from fedwmsam.report.flatness import cluster_sheet
 from fedwmsam.report.page_data import column, look, runs_of
 from fedwmsam.report.page_figures import curve_figure
 from fedwmsam.report.page_markup import Html, joined
 from fedwmsam.report.page_pictures import picture_block
 from fedwmsam.report.page_tables import sheet_block, word_block
-from fedwmsam.report.tables import Table
-from fedwmsam.report.theory import run_sheets
+from fedwmsam.report.summary import Table
 
 
 class Part(NamedTuple):
@@ -40,7 +38,7 @@ def analysis_parts(table: Table, charts: list[list[Record]]) -> Iterator[Part]:
     drawn = picture_block(named)
     if drawn:
         yield Part("pictures", "Landscapes and embeddings", joined([drawn, *cluster_block(named)]))
-    found = [(name, record) for name, path in named if (record := load_analysis(path, estimates.FILE))]
+    found = [(name, record) for name, path in named if (record := load_analysis(path, theory.FILE))]
     if found:
         sheets = [sheet for label, record in found for sheet in run_sheets(label, record)]
         yield Part("theory", "The theorem and these runs", joined(map(word_block, sheets)))
@@ -48,7 +46,7 @@ def analysis_parts(table: Table, charts: list[list[Record]]) -> Iterator[Part]:
 
 def cluster_block(named: Iterable[tuple[str, Path]]) -> Iterator[Html]:
     """How tight the clusters of the embeddings are, if any was made."""
-    files = [(name, path / "analysis" / run_embedding.FILE) for name, path in named]
+    files = [(name, path / "analysis" / embedding.FILE) for name, path in named]
     found = [(name, one) for name, file in files if file.exists() for one in read_archive(file)[1].values()]
     if found:
         yield sheet_block(cluster_sheet(found))

@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedwmsam.analysis.statistics import Numbers, mean_spread
 from fedwmsam.engine.records import Record
 from fedwmsam.report.page_data import column, look, short, strings
 from fedwmsam.report.runs import Run
-from fedwmsam.report.sheets import Sheet, spread_cell
-from fedwmsam.report.tables import Row, Table
+from fedwmsam.report.summary import Row, Table
+from fedwmsam.report.text_tables import Sheet, spread_cell
 from fedwmsam.settings.config import is_natural
+from fedwmsam.statistics import Numbers, mean_spread
 
 QUANTILES = {
     "worst": 0.0, "10%": 0.1, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "best": 1.0,

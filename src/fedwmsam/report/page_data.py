@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from fedwmsam.analysis.statistics import Numbers
 from fedwmsam.data.partitions.partition import Indices
 from fedwmsam.engine.records import Record
 from fedwmsam.report.plots import COLOURS, DASHES, style
 from fedwmsam.report.runs import Cost, Run
 from fedwmsam.report.series import Sweep, by_seed
-from fedwmsam.report.tables import Goal, Row, Table
+from fedwmsam.report.summary import Goal, Row, Table
+from fedwmsam.statistics import Numbers
 
 COUNTERS = ("round", "bytes_down", "bytes_up", "backprops")
 """Columns that are axes here: what had been spent by then."""

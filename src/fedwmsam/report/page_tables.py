@@ -5,17 +5,16 @@ from dataclasses import fields
 
 import numpy as np
 
-from fedwmsam.analysis.statistics import mean_spread
 from fedwmsam.data.partitions import Partition, heterogeneity
 from fedwmsam.engine.records import Record
 from fedwmsam.methods import METHODS, Method
-from fedwmsam.report.grouping import shown, varied
 from fedwmsam.report.page_data import Dealt
 from fedwmsam.report.page_markup import Html, element, joined
-from fedwmsam.report.runs import number
-from fedwmsam.report.sheets import COSTS, NOTHING, Sheet, amount
-from fedwmsam.report.tables import Row, Table
+from fedwmsam.report.runs import number, shown, varied
+from fedwmsam.report.summary import Row, Table
+from fedwmsam.report.text_tables import COSTS, NOTHING, Sheet, amount
 from fedwmsam.settings.config import RunConfig
+from fedwmsam.statistics import mean_spread
 
 LENGTHS = (*COSTS, "rounds", "MB down", "MB up", "evaluation s")
 """Columns of costs, which are drawn as lengths too."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedwmsam.analysis.statistics import Numbers, Spread, mean_spread
 from fedwmsam.errors import InputError
-from fedwmsam.report.grouping import shown
+from fedwmsam.report.runs import shown
 from fedwmsam.report.series import Ablation, Curve, Sweep, ablations, curve, sweeps
-from fedwmsam.report.tables import TAIL, Comparison, Goal, Row, Table
+from fedwmsam.report.summary import TAIL, Comparison, Goal, Row, Table
+from fedwmsam.statistics import Numbers, Spread, mean_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedwmsam.analysis.statistics import Numbers, Spread
 from fedwmsam.engine.records import Record
 from fedwmsam.methods import METHODS
-from fedwmsam.report.grouping import labels, shown, varied
-from fedwmsam.report.tables import Difference, Goal, Row, Table, difference
+from fedwmsam.report.runs import labels, shown, varied
+from fedwmsam.report.summary import Difference, Goal, Row, Table, difference
 from fedwmsam.settings.config import RunConfig
+from fedwmsam.statistics import Numbers, Spread
 
 SWEEP_VALUES = 3
 """From so many values of an option on, a line through them says something."""

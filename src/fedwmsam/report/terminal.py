@@ -1,69 +1,166 @@
-"""Runs in the terminal: progress while they go, tables when they are done."""
+"""The terminal: what runs, comparisons and analyses are at while they go on, and tables when they are done."""
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Self
 
-from rich.console import Console, Group
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as ProgressBars
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Column, Table
+from rich.text import Text
 
+from fedwmsam.comparison.queue import Task, seconds_left
 from fedwmsam.engine.estimate import Estimate
 from fedwmsam.engine.records import Record
-from fedwmsam.engine.run import Progress as RoundProgress
+from fedwmsam.engine.run import Progress
 from fedwmsam.errors import duration, guarantee
+from fedwmsam.experiment.experiment import Experiment
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import METHODS, method_class
-from fedwmsam.report.sheets import Sheet
+from fedwmsam.report.text_tables import Sheet
 from fedwmsam.settings.config import Settings
 from fedwmsam.settings.options import limits
 from fedwmsam.settings.presets import BY_METHOD, COMMON, preset_values
 
 
 class Display:
-    """A bar with round, accuracy, loss, α and time left on a terminal; a line now and then elsewhere."""
+    """What is going on: a picture that changes on a terminal, a line now and then elsewhere, nothing if quiet."""
 
-    def __init__(self, console: Console, experiment: Any, folder: Path, quiet: bool) -> None:
-        self.console, self.quiet, self.rounds = console, quiet, experiment.config.rounds
-        self.bar: Progress | None = None
+    def __init__(self, console: Console, quiet: bool, every: float = 15.0) -> None:
+        self.console = console
+        self.quiet = quiet
+        self.every = every
+        """Seconds between lines where there is no terminal."""
+        self.live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
         self.last_line = -math.inf
-        if not quiet:
-            say = partial(console.print, soft_wrap=True)
-            config, data = experiment.config, experiment.dataset
-            say(f"{config.method} on {config.dataset} ({data.source}), {experiment.task.size:,} parameters")
-            say(experiment.partition.describe())
-            say(f"Run folder: {folder}")
-        if console.is_terminal and not quiet:
-            self.bar = Progress(
-                TextColumn("round {task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=None),
-                TextColumn("{task.description}"), TimeRemainingColumn(), console=console,
-            )  # fmt: skip
 
-    def __enter__(self) -> "Display":
-        if self.bar:
-            self.bar.start()
-            self.task = self.bar.add_task("", total=self.rounds)
+    def __enter__(self) -> Self:
+        if self.live:
+            self.live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.bar:
-            self.bar.stop()
+        if self.live:
+            self.live.stop()
 
-    def update(self, progress: RoundProgress) -> None:
+    def say(self, text: str) -> None:
+        """Print a line, however long, so that a path or a command in it can be copied."""
+        if not self.quiet:
+            self.console.print(text, soft_wrap=True)
+
+    def show(self, picture: RenderableType, line: str, at_once: bool = False) -> None:
+        """Show the picture, or print the line if it is time for one; `at_once` does not wait for that."""
+        now = time.monotonic()
+        if self.live:
+            self.live.update(picture)
+        elif at_once or now - self.last_line > self.every:
+            self.say(line)
+            self.last_line = now
+
+
+class RunDisplay(Display):
+    """A run: a bar with round, accuracy, loss, α and time left."""
+
+    def __init__(self, console: Console, experiment: Experiment, folder: Path, quiet: bool) -> None:
+        super().__init__(console, quiet, every=5.0)
+        config = experiment.config
+        self.rounds = config.rounds
+        self.say(
+            f"{config.method} on {config.dataset} ({experiment.dataset.source}), {experiment.task.size:,} parameters"
+        )
+        self.say(experiment.partition.describe())
+        self.say(f"Run folder: {folder}")
+        self.bar = ProgressBars(
+            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+        )
+        self.task = self.bar.add_task("", total=self.rounds)
+
+    def update(self, progress: Progress) -> None:
         record = progress.record
-        shown = [f"{name} {record[name]:.4f}" for name in ("accuracy", "loss", "alpha") if record.get(name) is not None]
-        if self.bar:
-            self.bar.update(self.task, completed=record["round"], description="  ".join(shown))
-        elif not self.quiet and (time.monotonic() - self.last_line > 5 or record["round"] == self.rounds):
-            self.console.print(f"round {record['round']}/{self.rounds}  {'  '.join(shown)}")
-            self.last_line = time.monotonic()
+        known = [name for name in ("accuracy", "loss", "alpha") if record.get(name) is not None]
+        shown = "  ".join(f"{name} {record[name]:.4f}" for name in known)
+        self.bar.update(self.task, completed=record["round"], description=shown)
+        self.show(self.bar, f"round {record['round']}/{self.rounds}  {shown}", at_once=record["round"] == self.rounds)
+
+
+class QueueDisplay(Display):
+    """A comparison: one bar over all rounds with the time left, and a line for each run at work."""
+
+    def __init__(self, console: Console, quiet: bool, tasks: Sequence[Task], jobs: int) -> None:
+        super().__init__(console, quiet)
+        self.tasks = tasks
+        self.jobs = jobs
+        over = sum(task.is_over for task in tasks)
+        self.say(f"{len(tasks)} runs, {over} of them done before, {jobs} at a time")
+
+    def update(self) -> None:
+        self.show(self.picture(), self.summary(), at_once=all(task.is_over for task in self.tasks))
+
+    def rounds(self) -> tuple[int, int]:
+        """How many rounds are done, and how many there are in all."""
+        done = sum(task.rounds if task.is_over else task.done for task in self.tasks)
+        return done, sum(task.rounds for task in self.tasks)
+
+    def summary(self) -> str:
+        done, total = self.rounds()
+        over = sum(task.is_over for task in self.tasks)
+        left = seconds_left(self.tasks, self.jobs)
+        ends = f", about {duration(left)} left" if left else ""
+        return f"{over} of {len(self.tasks)} runs, {done:,} of {total:,} rounds{ends}"
+
+    def picture(self) -> Group:
+        done, total = self.rounds()
+        table = Table.grid(padding=(0, 2))
+        for task in self.tasks:
+            if task.status == "running":
+                known = [name for name in ("accuracy", "loss") if task.record.get(name) is not None]
+                shown = "  ".join(f"{name} {task.record[name]:.4f}" for name in known)
+                table.add_row(
+                    task.member.label, f"seed {task.member.config.seed}", f"round {task.done}/{task.rounds}", shown
+                )
+        return Group(ProgressBar(total=total, completed=done), Text(self.summary()), table)
+
+
+class WaitingDisplay(Display):
+    """An analysis: one line that says what it is at."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        super().__init__(console, quiet)
+        self.last_line = time.monotonic()  # what takes less than a while needs no line
+
+    def update(self, text: str) -> None:
+        self.show(Spinner("dots", text=text), text)
+
+
+class ComparisonDisplay:
+    """What a comparison tells a person on the terminal."""
+
+    def __init__(self, console: Console, quiet: bool) -> None:
+        self.console = console
+        self.quiet = quiet
+
+    def say(self, text: str, style: str | None = None) -> None:
+        self.console.print(text, style=style, soft_wrap=True)
+
+    @contextmanager
+    def watching(self, tasks: Sequence[Task], jobs: int) -> Iterator[Callable[[], None]]:
+        with QueueDisplay(self.console, self.quiet, tasks, jobs) as display:
+            yield display.update
 
 
 def summarise(console: Console, result: Result) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fedwmsam import rng
-from fedwmsam.analysis.alignment import Alignment, Care, by_moment, summary
-from fedwmsam.analysis.drift import Drift
-from fedwmsam.analysis.echo import carried_share, echo, in_order, trail_after
-from fedwmsam.analysis.watching import Clock, Sight, watching
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State
 from fedwmsam.engine.run import Watch
 from fedwmsam.methods.vectors import Vectors
+from fedwmsam.recording.alignment import Alignment, Care, by_moment, summary
+from fedwmsam.recording.drift import Drift
+from fedwmsam.recording.echo import carried_share, echo, in_order, trail_after
+from fedwmsam.recording.instrumentation import Clock, Sight, watching
 from fedwmsam.training.local import LocalResult
 
 QUICK = Care(sample=2000, ascents=1, clients=3)

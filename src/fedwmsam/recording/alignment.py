@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedwmsam.analysis.statistics import mean_spread
-from fedwmsam.analysis.training_surface import TrainingSurface, global_surface, length, local_surface, worst_direction
-from fedwmsam.analysis.watching import MOMENTS, Sight, moments
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods.vectors import cosine
+from fedwmsam.recording.instrumentation import MOMENTS, Sight, moments
+from fedwmsam.recording.training_surface import TrainingSurface, global_surface, length, local_surface, worst_direction
+from fedwmsam.statistics import mean_spread
 
 COSINES = ("global", "received", "worst", "local", "gradients")
 

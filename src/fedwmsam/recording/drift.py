@@ -13,11 +13,11 @@ With u_k the update of client k and ū their plain mean:
 import torch
 from torch import Tensor
 
-from fedwmsam.analysis.statistics import mean_spread
-from fedwmsam.analysis.training_surface import length
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State, all_finite, memory_of, scalars
 from fedwmsam.methods.vectors import cosine, norm, unit
+from fedwmsam.recording.training_surface import length
+from fedwmsam.statistics import mean_spread
 from fedwmsam.training.local import LocalResult
 
 

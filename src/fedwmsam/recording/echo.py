@@ -19,10 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwmsam.analysis.training_surface import length
-from fedwmsam.analysis.watching import Sight
 from fedwmsam.engine.records import Record
 from fedwmsam.methods.vectors import Vectors, cosine
+from fedwmsam.recording.instrumentation import Sight
+from fedwmsam.recording.training_surface import length
 
 LAGS = 3
 """How many updates back a recording looks; so many vectors of the model's size are held, and kept in checkpoints."""

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedwmsam.analysis.statistics import Numbers, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.run import AVERAGED
 from fedwmsam.errors import InputError, unknown
-from fedwmsam.report.grouping import configuration, grouped, held_equal, labels, titles, unsaid
-from fedwmsam.report.runs import Cost, Run, State
+from fedwmsam.report.runs import Cost, Run, State, configuration, grouped, held_equal, labels, titles, unsaid
+from fedwmsam.statistics import Numbers, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
 
 TAIL = 10
 """Evaluations whose mean stands for the end of a run: the last one alone is noisy on skewed data."""
