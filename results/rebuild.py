@@ -21,9 +21,9 @@ from fedwmsam.analysis import dynamics, flatness
 from fedwmsam.analysis.dynamics import FILE
 from fedwmsam.comparison.grid import Member, make_grid
 from fedwmsam.methods import FedWMSAM
-from fedwmsam.recipes.catalogue import find_recipe
-from fedwmsam.recipes.recipe import Plan
-from fedwmsam.recipes.results import Results
+from fedwmsam.paper.recipe import Plan
+from fedwmsam.paper.reproduction import find_recipe
+from fedwmsam.paper.results import Results
 from fedwmsam.report.plots import Picture, draw_pictures, pictures
 from fedwmsam.report.runs import Run, is_run, read_run, with_twins
 from fedwmsam.report.summary import ACCURACY, make_goal, score, summarise

@@ -18,12 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from fedwmsam import rng
-from fedwmsam.analysis.flatness import (
-    Say,
-    Scope,
-    digits,
-    surfaces,
-)
+from fedwmsam.analysis.flatness import Say, Scope, digits, surfaces
 from fedwmsam.analysis.hessian import Normal
 from fedwmsam.analysis.loss_surface import Surface, draw
 from fedwmsam.analysis.saved_run import SavedRun, write_json

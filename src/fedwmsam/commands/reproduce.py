@@ -43,9 +43,9 @@ def reproduce(
     - `fedwmsam reproduce table-1 --scale paper --dry-run`
     """
     from fedwmsam.comparison.grid import read_settings, seeds_of
-    from fedwmsam.recipes import reproduction
-    from fedwmsam.recipes.catalogue import check_scale, find_recipe
-    from fedwmsam.recipes.recipe import SCALES, Plan
+    from fedwmsam.paper import reproduction
+    from fedwmsam.paper.recipe import SCALES, Plan
+    from fedwmsam.paper.reproduction import check_scale, find_recipe
     from fedwmsam.report.terminal import ComparisonDisplay
     from fedwmsam.settings.config import parse_workers
 

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Any
 from fedwmsam.errors import InputError
 
 if TYPE_CHECKING:
-    from fedwmsam.flower.arguments import from_run_config
     from fedwmsam.flower.client import make_client_app
-    from fedwmsam.flower.strategy import FlowerStrategy
+    from fedwmsam.flower.strategy import FlowerStrategy, from_run_config
     from fedwmsam.flower.training import TooFew
 
 __all__ = ["FlowerStrategy", "TooFew", "from_run_config", "make_client_app"]
 _HOMES = {
-    "FlowerStrategy": "strategy", "TooFew": "training", "make_client_app": "client", "from_run_config": "arguments",
+    "FlowerStrategy": "strategy", "TooFew": "training", "make_client_app": "client", "from_run_config": "strategy",
 }  # fmt: skip
 
 

@@ -131,9 +131,7 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
-    from fedwmsam.flower.arguments import check_arguments, from_run_config, read_settings
-    from fedwmsam.flower.folder import absolute
-    from fedwmsam.flower.strategy import FlowerStrategy
+    from fedwmsam.flower.strategy import FlowerStrategy, absolute, check_arguments, from_run_config, read_settings
 
     own = inspect.signature(FlowerStrategy).parameters
     try:

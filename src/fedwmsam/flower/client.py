@@ -17,7 +17,7 @@ from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.rounds import Federation, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
-from fedwmsam.flower.evaluation import SIZE
+from fedwmsam.flower.exchange import SIZE
 from fedwmsam.flower.wire import Terms, WireError
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch

@@ -1,12 +1,13 @@
 """Messages to nodes and their answers, whatever becomes of the nodes; and which node holds which client's data."""
 
 import logging
+import math
 import re
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedwmsam.flower import wire
@@ -224,3 +225,24 @@ def reason_of(reply: Message) -> str:
     text = " ".join(str(error.reason or "no reason given").split())
     raised = re.fullmatch(r"<class '[\w.]+'>:<'(.*)'>", text)
     return f"error {error.code}: {raised[1] if raised else text}"[:300]
+
+
+SIZE = "num-examples"
+
+
+def read_evaluation(reply: Message) -> dict[str, float]:
+    """A client's numbers; WireError unless all of them are finite and they say how many samples they are over."""
+    if reply.has_error():
+        raise WireError(reason_of(reply))
+    record = reply.content.metric_records.get("metrics", MetricRecord())
+    values = {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
+    if len(values) != len(record) or not all(map(math.isfinite, values.values())) or not values.get(SIZE, 0) > 0:
+        raise WireError(f"its numbers cannot be used: {dict(record)}.")
+    return values
+
+
+def mean_evaluation(records: list[dict[str, float]]) -> dict[str, float]:
+    """Means over clients, weighted by their numbers of samples, under names that begin with clients_."""
+    total = math.fsum(record[SIZE] for record in records)
+    names = [name for name in records[0] if name != SIZE and all(name in record for record in records)]
+    return {f"clients_{name}": math.fsum(r[name] * r[SIZE] for r in records) / total for name in names}

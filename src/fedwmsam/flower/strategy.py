@@ -1,8 +1,9 @@
 """The server's side on Flower: the simulator's own round, run and checkpoints; only the training happens elsewhere."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +18,82 @@ from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Fault, Job, State, jobs, opening
 from fedwmsam.engine.run import Callback, Progress
-from fedwmsam.errors import InputError
-from fedwmsam.experiment.assembly import configuration, execute, make_run
+from fedwmsam.engine.run_folder import Busy, RunFolder
+from fedwmsam.errors import InputError, unknown
+from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder
 from fedwmsam.experiment.result import Result
-from fedwmsam.flower.arguments import check_arguments, read_settings
-from fedwmsam.flower.evaluation import mean_evaluation, read_evaluation
-from fedwmsam.flower.folder import absolute, patiently_opened
-from fedwmsam.flower.remote import RemoteClients
-from fedwmsam.flower.training import Outcome, RemoteTraining, TooFew, answer_layout, without_values
-from fedwmsam.flower.wire import Terms, WireError
-from fedwmsam.methods import Method
+from fedwmsam.flower.exchange import mean_evaluation, read_evaluation
+from fedwmsam.flower.training import Outcome, RemoteClients, RemoteTraining, TooFew, answer_layout, without_values
+from fedwmsam.flower.wire import TRANSPORTS, Terms, WireError
+from fedwmsam.methods import Method, make_method, method_class
+from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Task, calm_torch
+
+SIMULATED = "clients fail and lie by themselves here; simulate that with fedwmsam.fit"
+UNCOUNTED = "differential privacy is built for the simulator only"
+ELSEWHERE = "it needs the clients' data where the server is"
+REFUSED = {
+    "dropout": SIMULATED, "stragglers": SIMULATED, "deadline": SIMULATED, "corrupt": SIMULATED,
+    "dp_noise": UNCOUNTED, "dp_epsilon": UNCOUNTED,
+    "record": ELSEWHERE, "keep_states": ELSEWHERE, "workers": "each client is a process of its own",
+}  # fmt: skip
+"""Settings of the simulator that have no meaning on Flower, and why."""
+
+
+def check_arguments(method: object, clients: int, quorum: float, transport: str) -> None:
+    if not isinstance(method, Method):
+        raise InputError(f"method must be a method with its options, such as FedWMSAM(), not {method!r}.")
+    if not isinstance(clients, int) or clients < 1:
+        raise InputError(f"clients must be the number of clients, not {clients!r}.")
+    if not 0 < quorum <= 1:
+        raise InputError(f"quorum must be a share above 0 and at most 1, not {quorum!r}.")
+    if transport not in TRANSPORTS:
+        raise InputError(unknown("transport", str(transport), TRANSPORTS))
+
+
+def read_settings(given: Mapping[str, Any]) -> Settings:
+    """A round takes long on a network: unless told otherwise each one is kept."""
+    known = [f.name for f in fields(Settings) if f.name not in REFUSED]
+    for name, value in given.items():
+        if name in REFUSED and value is not None:
+            raise InputError(f"{name} does not apply on Flower: {REFUSED[name]}.")
+        if name not in known and name not in REFUSED:
+            raise InputError(unknown("setting", name, known))
+    return Settings(**{"checkpoint_every": 1} | dict(given))
+
+
+def from_run_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
+    """The method, and the other arguments of FlowerStrategy, from an app's run config; "none" is None."""
+    values = {key.replace("-", "_"): None if value == "none" else value for key, value in config.items()}
+    name = str(values.pop("method", "fedwmsam"))
+    options = {f.name: values.pop(f.name) for f in fields(method_class(name)) if f.name in values}
+    return make_method(name, **options), values
+
+
+def absolute(folder: str | Path | None) -> Path | None:
+    if not folder:
+        return None
+    path = Path(folder).expanduser()
+    if not path.is_absolute():
+        raise InputError(
+            f"run_folder {str(folder)!r} must be an absolute path: Flower moves apps to a place of its own."
+        )
+    return path
+
+
+def patiently_opened(path: Path, config: Record) -> RunFolder:
+    """The process of a run that was cut off may take a minute to notice."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            return open_folder(path, config, resume=True)
+        except Busy:
+            if time.monotonic() > deadline:
+                raise
+            log.info("Another process still holds %s; waiting.", path)
+            time.sleep(5)
+
 
 log = logging.getLogger("flwr.fedwmsam")
 

@@ -4,10 +4,12 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from flwr.app import Message
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fedwmsam.engine.checkpoint import on
 from fedwmsam.engine.client_state import Layout
@@ -17,9 +19,35 @@ from fedwmsam.engine.run import Run
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.exchange import MARGIN, Answers, Doubts, Nodes, Post, reason_of
-from fedwmsam.flower.remote import RemoteClients
 from fedwmsam.flower.wire import Terms, WireError
 from fedwmsam.training.local import LocalResult
+from fedwmsam.training.task import Samples
+
+
+class RemoteSamples:
+    """Data that are elsewhere: only their number is known here."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def batch(self, index: Tensor, seed: int | None = None) -> Any:
+        raise AssertionError("the data are with the client")
+
+
+class RemoteClients:
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.nodes: Nodes | None = None
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, client: int) -> Samples:
+        return RemoteSamples(self.nodes.samples(client) if self.nodes else 0)
+
 
 log = logging.getLogger("flwr.fedwmsam")
 ATTEMPTS = 3

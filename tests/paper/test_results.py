@@ -10,9 +10,9 @@ from run_folders import write_run
 
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.recipes.catalogue import RECIPES
-from fedwmsam.recipes.recipe import Column, Contender, Plan
-from fedwmsam.recipes.results import Results
+from fedwmsam.paper.recipe import Column, Contender, Plan
+from fedwmsam.paper.reproduction import RECIPES
+from fedwmsam.paper.results import Results
 from fedwmsam.report.text_tables import Sheet
 
 Curve = Callable[[Contender, Column, int], Sequence[float]]

@@ -4,12 +4,22 @@ import math
 
 import numpy as np
 
-from fedwmsam.recipes.common import CIFAR10, CIFAR100, FASHION, LAMBDAS, methods, scales, splits
-from fedwmsam.recipes.drawing import Curves, Lines
-from fedwmsam.recipes.paper import NUMBERS
-from fedwmsam.recipes.quantities import SIMILARITY
-from fedwmsam.recipes.recipe import Column, Contender, Recipe, Setting
-from fedwmsam.recipes.results import Results
+from fedwmsam.paper.numbers import NUMBERS
+from fedwmsam.paper.recipe import (
+    CIFAR10,
+    CIFAR100,
+    FASHION,
+    LAMBDAS,
+    SIMILARITY,
+    Column,
+    Contender,
+    Recipe,
+    Setting,
+    methods,
+    scales,
+    splits,
+)
+from fedwmsam.paper.results import Curves, Lines, Results
 from fedwmsam.report.runs import Run
 from fedwmsam.report.text_tables import NOTHING, Sheet, spread_cell
 from fedwmsam.statistics import Numbers, mean_spread

@@ -15,8 +15,8 @@ from fedwmsam.comparison.grid import fingerprint
 from fedwmsam.data.mnist import FAMILIES, _missing
 from fedwmsam.data.paths import candidates
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.recipes.catalogue import RECIPES
-from fedwmsam.recipes.recipe import Plan
+from fedwmsam.paper.recipe import Plan
+from fedwmsam.paper.reproduction import RECIPES
 
 Cli = Callable[..., Any]
 TINY = [

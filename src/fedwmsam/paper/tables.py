@@ -1,22 +1,27 @@
 """The paper's tables."""
 
-from fedwmsam.recipes.common import (
+from fedwmsam.paper.numbers import NUMBERS
+from fedwmsam.paper.recipe import (
     CIFAR10,
     CIFAR100,
     ELEVEN,
     FASHION,
     FIVE,
     LAMBDAS,
+    SECONDS,
     SMALLER,
     UNSTATED_PARTITION,
+    Column,
+    Contender,
+    Recipe,
+    Setting,
+    domain_accuracy,
     methods,
     over,
+    rounds_to,
     scales,
     splits,
 )
-from fedwmsam.recipes.paper import NUMBERS
-from fedwmsam.recipes.quantities import SECONDS, domain_accuracy, rounds_to
-from fedwmsam.recipes.recipe import Column, Contender, Recipe, Setting
 
 TEN_CLASSES = ("dirichlet:0.6", "dirichlet:0.1", "pathological:6", "pathological:3")
 HUNDRED_CLASSES = ("dirichlet:0.6", "dirichlet:0.1", "pathological:20", "pathological:10")

@@ -1,4 +1,4 @@
-"""What `fedwmsam reproduce` does: the checklist, a plan's runs, its tables and pictures."""
+"""What `fedwmsam reproduce` does: all recipes in the paper's order, the checklist, a plan's runs and tables."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -8,13 +8,29 @@ from fedwmsam.comparison.comparison import Comparison, Display
 from fedwmsam.comparison.grid import Member, Values
 from fedwmsam.comparison.queue import only_one
 from fedwmsam.data.image_folder import COLLECTIONS, find_collection
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, unknown
 from fedwmsam.experiment.experiment import load_data
-from fedwmsam.recipes.catalogue import RECIPES
-from fedwmsam.recipes.recipe import Plan, Recipe, departures
-from fedwmsam.recipes.results import Results
+from fedwmsam.paper.claims import CLAIMS
+from fedwmsam.paper.figures import FIGURES
+from fedwmsam.paper.recipe import SCALES, Plan, Recipe, departures
+from fedwmsam.paper.results import Results
+from fedwmsam.paper.tables import TABLES
 from fedwmsam.report.plots import draw_pictures
 from fedwmsam.report.text_tables import Sheet, markdown_text, write
+
+RECIPES = {recipe.name: recipe for recipe in (*TABLES, *FIGURES, *CLAIMS)}
+
+
+def find_recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise InputError(unknown("recipe", name, RECIPES))
+    return RECIPES[name]
+
+
+def check_scale(scale: str) -> str:
+    if scale not in SCALES:
+        raise InputError(unknown("scale", scale, SCALES))
+    return scale
 
 
 def runs_of(out: Path) -> Path:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fedwmsam.comparison.grid import fingerprint
-from fedwmsam.recipes.catalogue import RECIPES
-from fedwmsam.recipes.paper import NUMBERS
-from fedwmsam.recipes.recipe import Plan
-from fedwmsam.recipes.tables import VARIANTS
+from fedwmsam.paper.numbers import NUMBERS
+from fedwmsam.paper.recipe import Plan
+from fedwmsam.paper.reproduction import RECIPES
+from fedwmsam.paper.tables import VARIANTS
 
 DATA = Path(__file__).parents[1] / "data"
 LABELS = (DATA / "paper_labels.txt").read_text().split()

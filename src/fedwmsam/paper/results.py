@@ -1,17 +1,24 @@
-"""What a plan's runs say: each cell as a row of a report, and all of them beside the paper's numbers."""
+"""What a plan's runs say: numbers taken from a cell's runs, all cells beside the paper's, and pictures."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
 from fedwmsam.engine.run_folder import is_run
-from fedwmsam.recipes.quantities import Quantity
-from fedwmsam.recipes.recipe import Column, Contender, Plan
+from fedwmsam.paper.recipe import (
+    Column,
+    Contender,
+    Plan,
+    Quantity,
+)
+from fedwmsam.report.plots import Picture, draw_curves, draw_sweep, legend_height, rows_with, slug
 from fedwmsam.report.runs import Run, number, read_run
+from fedwmsam.report.series import Line, Sweep
+from fedwmsam.report.summary import ACCURACY as ACCURACY_GOAL
 from fedwmsam.report.summary import TAIL, Row, Table, make_row
 from fedwmsam.report.text_tables import NOTHING, Sheet, remarks, seeds_cell
 
@@ -126,3 +133,51 @@ def with_complement(run: Run) -> Run:
         for row in run.rows
     ]
     return replace(run, rows=rows)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A column of the metrics over the rounds, a picture for each setting."""
+
+    column: str = "accuracy"
+
+    @property
+    def name(self) -> str:
+        return f"{slug(self.column)}-over-rounds"
+
+    def pictures(self, results: Results) -> Iterator[Picture]:
+        settings = {str(setting.values): setting for setting in results.plan.columns}.values()
+        for setting in settings:
+            table = with_runs(results.table(setting))
+            shown = rows_with(table, self.column)
+            if shown:
+                place = f"-{slug(setting.name)}" if len(settings) > 1 else ""
+                drawing = partial(draw_curves, table, self.column, "rounds")
+                yield self.name + place, 2.0 + legend_height(shown), drawing
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Each contender's accuracy over the settings, in one picture."""
+
+    axis: str
+    name: str
+
+    def pictures(self, results: Results) -> Iterator[Picture]:
+        tables = [(column.x, with_runs(results.table(column))) for column in results.plan.columns]
+        found = []
+        for contender in results.recipe.contenders:
+            points = [
+                (x, row.spread("tail")) for x, table in tables for row in table.rows if row.label == contender.name
+            ]
+            spreads = {x: spread for x, spread in points if x is not None and spread is not None}
+            if spreads:
+                found.append(Line(contender.name, tuple(spreads), tuple(spreads.values())))
+        if found:
+            together = Table("", {}, tuple(row for _, table in tables for row in table.rows))
+            height = 2.0 + legend_height([line.label for line in found])
+            yield self.name, height, partial(draw_sweep, together, ACCURACY_GOAL, Sweep(self.axis, tuple(found)))
+
+
+def with_runs(table: Table) -> Table:
+    return replace(table, rows=tuple(row for row in table.rows if row.scores))
