@@ -80,7 +80,7 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
         made.append(Paper(*arguments))
         return made[-1]
 
-    monkeypatch.setitem(trackers.TRACKERS, "wandb", make)  # type: ignore[arg-type]
+    monkeypatch.setitem(trackers.TRACKER_CLASSES, "wandb", make)  # type: ignore[arg-type]
     return made
 
 
@@ -234,7 +234,7 @@ def test_a_run_tracked_elsewhere_can_be_read_and_gone_on_with_here(
     cli: Cli, tmp_path: Path, paper: list[Paper], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli("run", *SMALL, "--track", "wandb", "--out", tmp_path, "--name", "a").code == 0
-    monkeypatch.setitem(trackers.TRACKERS, "wandb", WeightsAndBiases)
+    monkeypatch.setitem(trackers.TRACKER_CLASSES, "wandb", WeightsAndBiases)
     monkeypatch.setattr(WeightsAndBiases, "package", "no_such_package")
     assert cli("report", tmp_path).code == cli("evaluate", tmp_path / "a").code == 0
     before = (tmp_path / "a" / "metrics.jsonl").read_bytes()

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 
 from fedwmsam.engine.records import Record, finite_only
 from fedwmsam.engine.run import Progress
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError
+from fedwmsam.settings.parsers import parse_trackers
 
 log = logging.getLogger("fedwmsam")
 
@@ -202,22 +203,9 @@ def earlier_id(place: Path) -> str | None:
     return logs[-1].stem.removeprefix("run-") if logs else None
 
 
-TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
-
-
-def parse_trackers(names: str | None) -> list[tuple[type[Tracker], list[str]]]:
-    """From "tensorboard,wandb:PROJECT": what to make with which arguments."""
-    found = []
-    for text in names.split(",") if names else []:
-        name, colon, project = text.strip().partition(":")
-        if name not in TRACKERS:
-            raise InputError(unknown("tracker", name, TRACKERS))
-        if colon and (name != "wandb" or not project):
-            raise InputError(f"A tracker is written tensorboard, wandb or wandb:PROJECT, not {text!r}.")
-        found.append((TRACKERS[name], [project] if project else []))
-    return found
+TRACKER_CLASSES: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 
 
 def make_trackers(names: str | None) -> list[Tracker]:
     """An InputError if a package is missing, so make them before anything else."""
-    return [kind(*arguments) for kind, arguments in parse_trackers(names)]
+    return [TRACKER_CLASSES[name](*arguments) for name, arguments in parse_trackers(names)]

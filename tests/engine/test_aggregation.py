@@ -10,11 +10,12 @@ from support import FULL, make, run
 import fedwmsam
 from fedwmsam import InputError
 from fedwmsam.engine import aggregation
-from fedwmsam.engine.aggregation import Held, Rule, check_rule, parse_rule
-from fedwmsam.engine.faults import Corruption, Faults
+from fedwmsam.engine.aggregation import Held, check_rule
+from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.methods import METHODS, FedAvg, FedCM, FedWMSAM, MimeLite
 from fedwmsam.settings.config import Settings
+from fedwmsam.settings.parsers import Corruption, Rule, parse_rule
 
 ALLOWED = {"fedavg", "fedprox", "fedavgm", "fedadam", "fedacg", "fedcm", "mimelite", "fedsam", "mofedsam", "fedlesam"}
 SHARES = {"median": None, "trimmed": 0.2}

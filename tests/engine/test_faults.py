@@ -10,11 +10,12 @@ from support import FULL, make, run
 
 import fedwmsam
 from fedwmsam import InputError
-from fedwmsam.engine.faults import Corruption, Faults, Stragglers, parse_corruption, parse_stragglers
+from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.methods import METHODS, SCAFFOLD, FedAvg, FedCM, FedSMOO, FedWMSAM, MimeLite
 from fedwmsam.settings.config import Settings
+from fedwmsam.settings.parsers import Corruption, Stragglers, parse_corruption, parse_stragglers
 
 SIZES = (9, 14, 5, 11, 7)
 

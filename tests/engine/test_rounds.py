@@ -12,13 +12,12 @@ from support import FULL, make, run
 from torch import nn
 
 from fedwmsam import InputError
-from fedwmsam.engine.aggregation import Rule
+from fedwmsam.engine.aggregation import WeightedMean
 from fedwmsam.engine.client_state import Memory, Store
-from fedwmsam.engine.faults import Corruption, Faults, Stragglers
+from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.rounds import (
     Diverged,
     Fault,
-    WeightedMean,
     all_finite,
     first_state,
     run_round,
@@ -27,6 +26,7 @@ from fedwmsam.engine.rounds import (
 )
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM, MimeLite
+from fedwmsam.settings.parsers import Corruption, Rule, Stragglers
 from fedwmsam.training.task import Task
 
 SIZES = (9, 14, 5, 11, 7)

@@ -60,7 +60,7 @@ class SavedRun:
         if missing:
             raise InputError(
                 f"{self.path} has no model of round {missing[0]}; it has {', '.join(map(str, known))}. "
-                "(`compare --keep-states`, or `--set keep_states=10`, keeps one every tenth round.)"
+                "(`--keep-states 10` keeps one every tenth round.)"
             )
         return chosen
 

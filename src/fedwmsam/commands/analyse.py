@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedwmsam.commands import output
-from fedwmsam.commands.options import FormatOption, MarkdownOption, QuietOption, RunArgument, RunsArgument
+from fedwmsam.commands.options import (
+    FormatOption,
+    MarkdownOption,
+    PictureFormat,
+    QuietOption,
+    RunArgument,
+    RunsArgument,
+)
 from fedwmsam.errors import InputError
-from fedwmsam.pictures import Picture
 
 if TYPE_CHECKING:
     from fedwmsam.analysis.saved_run import SavedRun
@@ -48,7 +54,7 @@ def flatness(
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
-    format: FormatOption = Picture.PNG,
+    format: FormatOption = PictureFormat.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Measure how flat the loss is at a run's models: for all clients together and for single ones.
@@ -104,7 +110,7 @@ def landscape(
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
-    format: FormatOption = Picture.PNG,
+    format: FormatOption = PictureFormat.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Draw the loss around a run's model, or on the way to another run's.
@@ -148,7 +154,7 @@ def embedding(
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
-    format: FormatOption = Picture.PNG,
+    format: FormatOption = PictureFormat.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Lay out what a model makes of samples before its last layer (t-SNE), by class and by client.
@@ -182,7 +188,7 @@ def dynamics(
     sample: Annotated[int, typer.Option(min=1, help="Samples the federation's gradient is taken on.")] = 3000,
     again: Annotated[bool, typer.Option("--again", help="Also runs that have been analysed before.")] = False,
     plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
-    format: FormatOption = Picture.PNG,
+    format: FormatOption = PictureFormat.PNG,
     markdown: MarkdownOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -235,7 +241,7 @@ def theory(
 class Work:
     """Runs to look at one after the other, where their results go, and what is shown at the end."""
 
-    def __init__(self, runs: list[Path], out: Path | None, format: Picture, quiet: bool) -> None:
+    def __init__(self, runs: list[Path], out: Path | None, format: PictureFormat, quiet: bool) -> None:
         from fedwmsam.report.runs import find_runs
 
         self.format, self.quiet = format.value, quiet

@@ -2,42 +2,25 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedwmsam import toml
 from fedwmsam.commands import output
 from fedwmsam.commands.execution import resumable
-from fedwmsam.commands.options import (
-    AggregationOption,
-    CorruptOption,
-    DataDirOption,
-    DatasetOption,
-    DeadlineOption,
-    DecayOption,
-    DropoutOption,
-    HtmlOption,
-    JobsOption,
-    ModelOption,
-    PartitionOption,
-    PresetOption,
-    QuietOption,
-    RoundsOption,
-    SetOption,
-    StragglersOption,
-    TrackOption,
-    TwinOption,
-    given_settings,
-)
+from fedwmsam.commands.options import HtmlOption, JobsOption, QuietOption, SetOption, with_settings
 from fedwmsam.commands.output import say, say_written, show
 from fedwmsam.errors import InputError, unknown
+from fedwmsam.settings.config import parse_workers, setting_names
 
 if TYPE_CHECKING:
     from fedwmsam.comparison.grid import Grid
 
 
+@with_settings([name for name in setting_names() if name not in ("method", "seed")])
 def compare(
+    settings: dict[str, Any],
     config: Annotated[Path | None, typer.Argument(help="A TOML file of settings, methods, seeds, grid …")] = None,
     methods: Annotated[str | None, typer.Option(help="Methods, such as fedavg,fedcm,fedwmsam.")] = None,
     seeds: Annotated[str | None, typer.Option(help="How many, or which: 3, or 0,7,8.", show_default="1")] = None,
@@ -48,24 +31,6 @@ def compare(
         list[str] | None, typer.Option(metavar="KEY=A,B", help="Choose an option's value on validation data first.")
     ] = None,
     pilot_rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a pilot run.", show_default="all")] = None,
-    dataset: DatasetOption = None,
-    model: ModelOption = None,
-    partition: PartitionOption = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients.", show_default="20")] = None,
-    rounds: RoundsOption = None,
-    preset: PresetOption = None,
-    weight_decay_mode: DecayOption = None,
-    aggregation: AggregationOption = None,
-    twin: TwinOption = None,
-    dropout: DropoutOption = None,
-    stragglers: StragglersOption = None,
-    deadline: DeadlineOption = None,
-    corrupt: CorruptOption = None,
-    keep_states: Annotated[
-        bool, typer.Option("--keep-states", help="Keep the state before every tenth round, for later analysis.")
-    ] = False,
-    data_dir: DataDirOption = None,
-    track: TrackOption = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
     jobs: JobsOption = "auto",
@@ -85,17 +50,14 @@ def compare(
     - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid aggregation=mean,median,trimmed:0.2`
     - `fedwmsam compare table1.toml --jobs 2`
     """
-    given = given_settings(locals(), apart=(
-        "config", "grid", "pilot", "pilot_rounds", "keep_states", "set_", "out", "jobs", "baseline", "html", "quiet",
-    ))  # fmt: skip
     from fedwmsam.comparison.comparison import compare as carry_out
     from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
     from fedwmsam.engine.run_folder import is_run
     from fedwmsam.report.terminal import ComparisonDisplay
-    from fedwmsam.settings.config import parse_workers
 
     file = toml.load(config) if config else {}
-    given |= ({"keep_states": 10} if keep_states else {}) | read_settings(set_ or [], file | given)
+    given = settings | {key: value for key, value in {"methods": methods, "seeds": seeds}.items() if value is not None}
+    given |= read_settings(set_ or [], file | given)
     if grid:
         given["grid"] = read_axes(grid, file | given)
     plan, trial = make_grid(file, given), read_axes(pilot or [], file | given)

@@ -1,12 +1,25 @@
-"""Options that several commands share."""
+"""The options of commands: those made from the declarations of settings, and those that several commands share."""
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import Field, fields
+from enum import Enum
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any
 
 import typer
 
-from fedwmsam.pictures import Picture
+from fedwmsam.settings.config import PANELS, RunConfig
+from fedwmsam.settings.options import kinds_of, limits, parse, restricted
+
+
+class PictureFormat(Enum):
+    PNG = "png"
+    SVG = "svg"
+    PDF = "pdf"
+
 
 RunArgument = Annotated[Path, typer.Argument(help="The run's folder.")]
 RunsArgument = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")]
@@ -14,58 +27,83 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any setting or option of the method; repeatable."),
 ]
-DatasetOption = Annotated[
-    str | None, typer.Option(help="digits, fashion-mnist, cifar-10 …, or a path to your own.", show_default="digits")
-]
-PartitionOption = Annotated[
-    str | None,
-    typer.Option(help="iid, dirichlet:0.1, shards:2, natural …; docs/partitions.md.", show_default="dirichlet:0.1"),
-]
-DataDirOption = Annotated[str | None, typer.Option(help="Folder with the data set's files.")]
-ModelOption = Annotated[
-    str | None, typer.Option(help="mlp, cnn, resnet18, char …, or package.module:function.", show_default="mlp")
-]
-PresetOption = Annotated[str | None, typer.Option(help="paper or tuned: named settings, below explicit values.")]
 JobsOption = Annotated[str, typer.Option(help="Runs at a time: auto or a number.")]
-FormatOption = Annotated[Picture, typer.Option(help="Of the pictures.")]
+FormatOption = Annotated[PictureFormat, typer.Option(help="Of the pictures.")]
 MarkdownOption = Annotated[Path | None, typer.Option(help="Write the tables here.")]
 HtmlOption = Annotated[Path | None, typer.Option(help="Write everything here as one page for a browser.")]
-DecayOption = Annotated[
-    str | None, typer.Option(help="objective, or sgd as published code does.", show_default="objective")
-]
-AggregationOption = Annotated[
-    str | None, typer.Option(help="mean, norm_bound[:TAU], median or trimmed:0.1; docs/faults.md.", show_default="mean")
-]
-TwinOption = Annotated[
-    float | None, typer.Option(help="γ, such as 8: also evaluate an average of the global models; docs/compare.md.")
-]
-DropoutOption = Annotated[
-    float | None, typer.Option(help="Probability that a sampled client never answers.", show_default="0")
-]
-StragglersOption = Annotated[
-    str | None, typer.Option(help="0.3:4: 30 % of the clients are 4 times slower; 0.3:4:drop: unfinished is lost.")
-]
-DeadlineOption = Annotated[
-    float | None, typer.Option(help="When a round closes, in an ordinary client's time.", show_default="1")
-]
-CorruptOption = Annotated[
-    str | None,
-    typer.Option(help="Hostile clients, such as sign_flip:0.1; nan, huge, sign_flip, random, stale, label_flip."),
-]
-ClientsOption = Annotated[
-    int | None, typer.Option(help="Number of clients.", show_default="20; with natural, what the data say")
-]
-RoundsOption = Annotated[int | None, typer.Option(help="Rounds to train.", show_default="50")]
-SeedOption = Annotated[int | None, typer.Option(help="Key of everything random.", show_default="0")]
-TrackOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Also log to tensorboard, wandb or wandb:PROJECT (offline); repeatable."),
-]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
+REPEATABLE = ("track",)
+"""Settings that hold several values with commas between, and whose flag may also be given several times."""
 
-def given_settings(arguments: dict[str, Any], apart: Sequence[str]) -> dict[str, Any]:
-    """What was given of a command's arguments, but for those that are no settings; trackers are one setting."""
-    given = {key: value for key, value in arguments.items() if value is not None and key not in apart}
-    track = given.pop("track", None)
-    return given | ({"track": ",".join(track)} if track else {})
+
+def with_settings(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for each of these settings; it gets the given ones in its argument `settings`."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        chosen = [f for f in fields(RunConfig) if f.name in names]
+        flags = [flag_of(f) for f in sorted(chosen, key=lambda f: PANELS.index(f.metadata["panel"]))]
+        arguments = [parameter for parameter in own if parameter.name != "settings"]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            settings = {name: given.pop(name) for name in names}
+            command(**given, settings=typed(settings))
+
+        signature = inspect.Signature([*(keyword(one) for one in arguments), *flags])
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
+        return called
+
+    return decorate
+
+
+def keyword(parameter: inspect.Parameter) -> inspect.Parameter:
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+
+
+def flag_of(setting: "Field[Any]") -> inspect.Parameter:
+    """The command-line option of a setting, as a parameter of a function."""
+    rule = setting.metadata
+    help = sentence(rule["help"])
+    help += f", {limits(rule)}" if restricted(rule) else ""
+    help += f"; {rule['see']}." if rule["see"] else "."
+    option = typer.Option(
+        f"--{setting.name.replace('_', '-')}",
+        help=help,
+        rich_help_panel=rule["panel"],
+        show_default=False if setting.default is None else str(setting.default),
+        metavar="|".join(rule["choices"]) or None,
+    )
+    annotation = Annotated[kind_of_flag(setting.name), option]  # type: ignore[valid-type]
+    return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def sentence(text: str) -> str:
+    """With a capital first, unless it begins with a value that is typed as it stands, as in "paper: …"."""
+    return text if text.split()[0].endswith(":") else f"{text[0].upper()}{text[1:]}"
+
+
+def kind_of_flag(name: str) -> Any:
+    """A number where a number is meant; where also a word is (auto, none), a text."""
+    if name in REPEATABLE:
+        return list[str] | None
+    return str | None if takes_a_word(name) else kinds_of(RunConfig)[name][0] | None
+
+
+def takes_a_word(name: str) -> bool:
+    kinds = kinds_of(RunConfig)[name]
+    may_be_switched_off = NoneType in kinds and getattr(RunConfig, name) is not None
+    return name == "workers" or may_be_switched_off
+
+
+def typed(settings: dict[str, Any]) -> dict[str, Any]:
+    """What was given of the settings, each as its own type; the number of workers is read where it is used."""
+    given = {name: value for name, value in settings.items() if value is not None and value != []}
+    for name in given:
+        if name in REPEATABLE:
+            given[name] = ",".join(given[name])
+        elif name != "workers" and isinstance(given[name], str):
+            given[name] = parse(name, given[name], kinds_of(RunConfig)[name])
+    return given

@@ -1,20 +1,18 @@
 """`fedwmsam partition`: who would hold which data."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedwmsam.commands import output
-from fedwmsam.commands.options import ClientsOption, DataDirOption, DatasetOption, PartitionOption, SeedOption
+from fedwmsam.commands.options import with_settings
+from fedwmsam.settings.config import resolve
 
 
+@with_settings(["dataset", "partition", "clients", "seed", "data_dir"])
 def partition(
-    dataset: DatasetOption = None,
-    partition: PartitionOption = None,
-    clients: ClientsOption = None,
-    seed: SeedOption = None,
-    data_dir: DataDirOption = None,
+    settings: dict[str, Any],
     save: Annotated[Path | None, typer.Option(help="Also draw it to a .png, .svg or .pdf file.")] = None,
 ) -> None:
     """Show how a data set would be dealt out: who has which classes, and how different the clients are.
@@ -26,10 +24,8 @@ def partition(
     """
     from fedwmsam.experiment.experiment import deal, load_data, split_pool
     from fedwmsam.report.partition import draw_partition, partition_chart
-    from fedwmsam.settings.config import resolve
 
-    given = {"dataset": dataset, "partition": partition, "clients": clients, "seed": seed, "data_dir": data_dir}
-    config = resolve({key: value for key, value in given.items() if value is not None})
+    config = resolve(settings)
     data = load_data(config.dataset, config.data_dir)
     split = deal(config, data, split_pool(len(data.train), 0.0, config.seed)[0])
     output.console.print(partition_chart(split, data.class_names))

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from fedwmsam.commands.options import FormatOption, HtmlOption, MarkdownOption, RunsArgument
+from fedwmsam.commands.options import FormatOption, HtmlOption, MarkdownOption, PictureFormat, RunsArgument
 from fedwmsam.commands.output import say, say_written, show
-from fedwmsam.pictures import Picture
 
 
 class Better(Enum):
@@ -37,7 +36,7 @@ def report(
     latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
     html: HtmlOption = None,
     plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
-    format: FormatOption = Picture.PNG,
+    format: FormatOption = PictureFormat.PNG,
 ) -> None:
     """Compare runs: one row for each method and its settings, over its seeds.
 

@@ -8,9 +8,8 @@ import typer
 
 from fedwmsam.commands import output
 from fedwmsam.commands.execution import resumable
-from fedwmsam.commands.options import DataDirOption, FormatOption, JobsOption, QuietOption, SetOption
+from fedwmsam.commands.options import FormatOption, JobsOption, PictureFormat, QuietOption, SetOption
 from fedwmsam.commands.output import say, say_written, show
-from fedwmsam.pictures import Picture
 
 
 def reproduce(
@@ -23,12 +22,12 @@ def reproduce(
     column: Annotated[
         list[str] | None, typer.Option(help="Only columns with this in their name; repeatable.", show_default="all")
     ] = None,
-    data_dir: DataDirOption = None,
+    data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets' files.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of runs, tables and pictures.")] = Path("reproduction"),
     jobs: JobsOption = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and their commands only.")] = False,
-    format: FormatOption = Picture.PNG,
+    format: FormatOption = PictureFormat.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Run a table, figure or claim of the FedWMSAM paper and set its numbers beside ours.

@@ -2,82 +2,25 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedwmsam import toml
 from fedwmsam.commands import output
 from fedwmsam.commands.execution import carry_out, start_workers
-from fedwmsam.commands.options import (
-    AggregationOption,
-    ClientsOption,
-    CorruptOption,
-    DataDirOption,
-    DatasetOption,
-    DeadlineOption,
-    DecayOption,
-    DropoutOption,
-    ModelOption,
-    PartitionOption,
-    PresetOption,
-    QuietOption,
-    RoundsOption,
-    SeedOption,
-    SetOption,
-    StragglersOption,
-    TrackOption,
-    TwinOption,
-    given_settings,
-)
+from fedwmsam.commands.options import QuietOption, SetOption, with_settings
 from fedwmsam.errors import InputError
+from fedwmsam.settings.config import method_name, parse_assignments, resolve, setting_names
 
 if TYPE_CHECKING:
     from fedwmsam.settings.config import RunConfig
 
 
+@with_settings(setting_names())
 def run(
+    settings: dict[str, Any],
     config: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
-    method: Annotated[str | None, typer.Option(help="Method; see `fedwmsam methods`.", show_default="fedwmsam")] = None,
-    dataset: DatasetOption = None,
-    model: ModelOption = None,
-    partition: PartitionOption = None,
-    augmentation: Annotated[str | None, typer.Option(help="paper: flip and crop images.", show_default="none")] = None,
-    clients: ClientsOption = None,
-    participation: Annotated[float | None, typer.Option(help="Share of clients a round.", show_default="0.25")] = None,
-    clients_per_round: Annotated[int | None, typer.Option(help="Their number, instead of the share.")] = None,
-    sampling: Annotated[
-        str | None, typer.Option(help="fixed: always as many; bernoulli: each by its own coin.", show_default="fixed")
-    ] = None,
-    rounds: RoundsOption = None,
-    local_epochs: Annotated[int | None, typer.Option(help="Passes over a client's data.", show_default="5")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Samples a local step.", show_default="50")] = None,
-    lr: Annotated[float | None, typer.Option(help="Local step size.", show_default="0.1")] = None,
-    weight_decay_mode: DecayOption = None,
-    aggregation: AggregationOption = None,
-    twin: TwinOption = None,
-    dropout: DropoutOption = None,
-    stragglers: StragglersOption = None,
-    deadline: DeadlineOption = None,
-    corrupt: CorruptOption = None,
-    dp_noise: Annotated[float | None, typer.Option(help="Differential privacy: σ, noise over clip.")] = None,
-    dp_epsilon: Annotated[float | None, typer.Option(help="Instead of σ: ε that all rounds may spend.")] = None,
-    dp_clip: Annotated[float | None, typer.Option(help="Longest upload that counts in full.")] = None,
-    dp_delta: Annotated[float | None, typer.Option(help="δ of the guarantee.", show_default="1e-5")] = None,
-    workers: Annotated[
-        str | None, typer.Option(help="Processes that train clients side by side: auto or a number.", show_default="1")
-    ] = None,
-    seed: SeedOption = None,
-    validation: Annotated[float | None, typer.Option(help="Share of training data held out.", show_default="0")] = None,
-    target_accuracy: Annotated[float | None, typer.Option(help="Stop when it is reached.")] = None,
-    preset: PresetOption = None,
-    checkpoint_every: Annotated[int | None, typer.Option(help="Rounds between checkpoints.", show_default="10")] = None,
-    record: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="Record alignment, drift, echo; docs/dynamics.md.")
-    ] = None,
-    record_every: Annotated[int | None, typer.Option(help="Rounds between recordings.", show_default="10")] = None,
-    data_dir: DataDirOption = None,
-    track: TrackOption = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
     name: Annotated[
@@ -103,16 +46,12 @@ def run(
     - `fedwmsam run --method fedavg --sampling bernoulli --dp-epsilon 8 --dp-clip 1`
     - `fedwmsam run --dataset cifar-10 --model resnet18 --preset paper --dry-run`
     """
-    given = given_settings(locals(), apart=("config", "set_", "out", "name", "dry_run", "quiet"))
     file = toml.load(config) if config else {}
+    named = [{"method": text.removeprefix("method=")} for text in set_ or [] if text.startswith("method=")]
+    assigned = parse_assignments(set_ or [], method_name(file, settings, *named))
     if not dry_run:
-        start_workers(workers or file.get("workers"))
-    from fedwmsam.settings import config as configs
-
-    chosen = configs.method_name(
-        file, given, *({"method": text[7:]} for text in set_ or [] if text.startswith("method="))
-    )
-    resolved = configs.resolve(file, given, configs.parse_assignments(set_ or [], chosen))
+        start_workers(settings.get("workers", file.get("workers")))
+    resolved = resolve(file, settings, assigned)
     if dry_run:
         from fedwmsam.experiment.experiment import anchored, prepare
         from fedwmsam.report.terminal import show_estimate

@@ -8,56 +8,23 @@ whose server state must stay the mean of what it keeps per client cannot have th
 import math
 import statistics
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from dataclasses import replace
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Method
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.settings.options import number
+from fedwmsam.settings.parsers import Rule
 from fedwmsam.training.local import LocalResult
 
-RULES = ("mean", "norm_bound", "median", "trimmed")
 LIMIT = 4e9
 """Bytes of uploads or contributions that a round may hold at a time."""
 BLOCK = 1 << 18
 """Coordinates that are sorted at a time."""
 Job = TypeVar("Job")
-
-
-@dataclass(frozen=True)
-class Rule:
-    kind: str = "mean"
-    value: float | None = None
-    """The bound on the norm (None: the round's median norm), or the share to trim at either end."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether all contributions of a round are needed at once."""
-        return self.kind in ("median", "trimmed")
-
-
-MEAN = Rule()
-
-
-def parse_rule(text: str) -> Rule:
-    kind, colon, value = text.partition(":")
-    if kind not in RULES:
-        raise InputError(unknown("aggregation", kind, RULES))
-    given = number(value) if colon else None
-    if kind in ("mean", "median") and not colon:
-        return Rule(kind)
-    if kind == "norm_bound" and (given is None or 0 < given < math.inf):
-        return Rule(kind, given)
-    if kind == "trimmed" and given is not None and 0 <= given < 0.5:
-        return Rule(kind, given)
-    raise InputError(
-        "aggregation must be mean, norm_bound, norm_bound:TAU with a norm above 0, median, or trimmed:SHARE with a "
-        f"share below 0.5, such as trimmed:0.1, not {text!r}."
-    )
 
 
 def check_rule(rule: Rule, method: Method, w: Tensor, averaging: str) -> None:
@@ -112,6 +79,40 @@ def norm_of(value: Tensor) -> float:
 def shortened(value: Tensor, bound: float) -> Tensor:
     length = norm_of(value)
     return value if length <= bound else value * (bound / length)
+
+
+class Aggregator(Protocol):
+    """Takes the contributions of a round as they come, and gives what stands for all of them."""
+
+    def add(self, contribution: Vectors, weight: float) -> None: ...
+
+    def value(self) -> Vectors: ...
+
+
+def make_aggregator(rule: Rule, count: int) -> Aggregator:
+    """For a round of so many clients."""
+    return Held(rule, count) if rule.holds else WeightedMean()
+
+
+class WeightedMean:
+    """A mean over contributions, added in the order they come; never more than one is held."""
+
+    def __init__(self) -> None:
+        self.total: Vectors = {}
+        self.weight = 0.0
+
+    def add(self, contribution: Vectors, weight: float) -> None:
+        self.weight += weight
+        for name, value in contribution.items():
+            if not value.is_floating_point():  # counters, such as BatchNorm's number of batches: the largest counts
+                self.total[name] = torch.maximum(self.total[name], value) if name in self.total else value
+            elif name in self.total:
+                self.total[name].add_(value, alpha=weight)
+            else:
+                self.total[name] = value * weight
+
+    def value(self) -> Vectors:
+        return {k: v / self.weight if v.is_floating_point() else v for k, v in self.total.items()}
 
 
 class Held:

@@ -49,7 +49,7 @@ class Estimate:
 
 
 def estimate(run: Run, workers: int) -> Estimate:
-    federation, plan = run.federation, run.plan
+    federation, settings = run.federation, run.settings
     state = first_state(federation)
     cohort, info = opening(federation, 0)
     cohort = cohort or [0]  # with privacy a round may be empty
@@ -60,9 +60,9 @@ def estimate(run: Run, workers: int) -> Estimate:
         federation.task, state, run.validation
     )
     row = size_in_bytes(federation.method.memory_init(state.server["w"]))
-    seen = len(federation.clients) * (1 - (1 - info.share) ** plan.rounds)
-    rows_in_ram = min(seen * row, plan.memory_budget * 1e6)
-    versions = min(VERSIONS * seen, seen + 2 * len(cohort) * plan.checkpoint_every)
+    seen = len(federation.clients) * (1 - (1 - info.share) ** settings.rounds)
+    rows_in_ram = min(seen * row, settings.memory_budget * 1e6)
+    versions = min(VERSIONS * seen, seen + 2 * len(cohort) * settings.checkpoint_every)
     return Estimate(
         parameters=federation.task.size, bytes_each=federation.task.dtype.itemsize, clients=info.clients,
         cohort=len(cohort), steps=steps,
@@ -70,8 +70,8 @@ def estimate(run: Run, workers: int) -> Estimate:
         bytes_up=size_in_bytes(result.up) + size_in_bytes(result.buffers), row=row, seen=seen,
         rows_in_ram=rows_in_ram, disk=versions * row + 3 * size_in_bytes(state.server),
         process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, step_seconds=step_seconds,
-        round_seconds=len(cohort) * (once + steps * step_seconds) / workers + evaluating / plan.evaluate_every,
-        rounds=plan.rounds, workers=workers,
+        round_seconds=len(cohort) * (once + steps * step_seconds) / workers + evaluating / settings.evaluate_every,
+        rounds=settings.rounds, workers=workers,
     )  # fmt: skip
 
 

@@ -14,35 +14,9 @@ import torch
 from torch import Tensor
 
 from fedwmsam import rng
-from fedwmsam.errors import InputError, unknown
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.settings.options import number
+from fedwmsam.settings.parsers import NO_STRAGGLERS, Corruption, Stragglers
 from fedwmsam.training.task import Batch, Samples
-
-
-@dataclass(frozen=True)
-class Stragglers:
-    """A share of the clients takes `slowness` times as long for a step; a round closes at the deadline."""
-
-    share: float = 0.0
-    slowness: float = 1.0
-    partial: bool = True
-    """Whether the steps done by the deadline count, or nothing does."""
-    deadline: float = 1.0
-    """In the time that a client of ordinary speed needs for all its steps."""
-
-
-@dataclass(frozen=True)
-class Corruption:
-    """A share of the clients is hostile and answers in one way."""
-
-    kind: str
-    share: float
-    size: float = 1.0
-
-
-SIZES = {"nan": None, "huge": 1000.0, "sign_flip": 1.0, "random": 1.0, "stale": None, "label_flip": None}
-"""The kinds of hostile clients; where a size can be given, the one that is meant without it."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +25,7 @@ class Faults:
     clients: int
     """N: all registered clients."""
     dropout: float = 0.0
-    stragglers: Stragglers = Stragglers()
+    stragglers: Stragglers = NO_STRAGGLERS
     corruption: Corruption | None = None
     classes: int = 0
     """How many there are, for flipping labels."""
@@ -126,32 +100,3 @@ class FlippedLabels:
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         inputs, targets = self.source.batch(index, seed)
         return inputs, self.classes - 1 - targets
-
-
-def parse_stragglers(text: str | None, deadline: float | None) -> Stragglers:
-    """`SHARE:FACTOR`, or `SHARE:FACTOR:drop` where unfinished work does not count."""
-    if text is None:
-        return Stragglers(deadline=1.0 if deadline is None else deadline)
-    numbers, last = text.split(":"), ""
-    if numbers[-1] == "drop":
-        last = numbers.pop()
-    share, slowness = (number(part) for part in numbers) if len(numbers) == 2 else (math.nan, math.nan)
-    if not (0 <= share <= 1 and 1 <= slowness < math.inf):
-        raise InputError(
-            f"stragglers must be SHARE:FACTOR or SHARE:FACTOR:drop with a share between 0 and 1 and a factor of at "
-            f"least 1, such as 0.3:4, not {text!r}."
-        )
-    return Stragglers(share, slowness, last != "drop", 1.0 if deadline is None else deadline)
-
-
-def parse_corruption(text: str) -> Corruption:
-    """`KIND:SHARE`, or `KIND:SHARE:SIZE` for the kinds that have a size."""
-    kind, *numbers = text.split(":")
-    if kind not in SIZES:
-        raise InputError(unknown("kind of corruption", kind, SIZES))
-    sized = SIZES[kind] is not None
-    values = [number(part) for part in numbers]
-    if not 1 <= len(values) <= 1 + sized or not 0 <= values[0] <= 1 or not all(0 < v < math.inf for v in values[1:]):
-        shape = f"{kind}:SHARE or {kind}:SHARE:SIZE with a size above 0" if sized else f"{kind}:SHARE"
-        raise InputError(f"corrupt must be {shape} and a share between 0 and 1, such as {kind}:0.1, not {text!r}.")
-    return Corruption(kind, values[0], values[1] if len(values) > 1 else SIZES[kind] or 1.0)

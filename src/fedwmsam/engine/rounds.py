@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam.data.clients import Clients
-from fedwmsam.engine.aggregation import MEAN, Held, Rule, bounded
+from fedwmsam.engine.aggregation import bounded, make_aggregator
 from fedwmsam.engine.client_state import Memory
 from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.privacy import Privacy
@@ -19,11 +19,11 @@ from fedwmsam.errors import InputError
 from fedwmsam.methods.average import averaged
 from fedwmsam.methods.base import Info, Method
 from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.parsers import MEAN, Rule
 from fedwmsam.training.local import LocalResult, LocalRules, train
 from fedwmsam.training.task import Task
 
 log = logging.getLogger("fedwmsam")
-AVERAGING = ("uniform", "size")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def run_round(
     """cohort → downlink → local training → settle → mean → aggregate; `observe` sees every client's answer."""
     method, server = federation.method, state.server
     cohort, info = opening(federation, state.round)
-    mean = Held(federation.rule, len(cohort)) if federation.rule.holds else WeightedMean()
+    mean = make_aggregator(federation.rule, len(cohort))
     ledger, changes = Ledger(federation.privacy is not None), state.memory.changing()
     receiver = federation.privacy or method
 
@@ -241,27 +241,6 @@ def train_client(federation: Federation, job: Job) -> LocalResult:
             f"Client {job.client} has a batch of one sample (it has {len(samples)}), on which BatchNorm cannot train; "
             "choose another batch_size, or a model with GroupNorm."
         ) from error
-
-
-class WeightedMean:
-    """A mean over contributions, added in the order they come; never more than one is held."""
-
-    def __init__(self) -> None:
-        self.total: Vectors = {}
-        self.weight = 0.0
-
-    def add(self, contribution: Vectors, weight: float) -> None:
-        self.weight += weight
-        for name, value in contribution.items():
-            if not value.is_floating_point():  # counters, such as BatchNorm's number of batches: the largest counts
-                self.total[name] = torch.maximum(self.total[name], value) if name in self.total else value
-            elif name in self.total:
-                self.total[name].add_(value, alpha=weight)
-            else:
-                self.total[name] = value * weight
-
-    def value(self) -> Vectors:
-        return {k: v / self.weight if v.is_floating_point() else v for k, v in self.total.items()}
 
 
 class Ledger:

@@ -22,6 +22,7 @@ from fedwmsam.engine.run_folder import RunFolder, kept_state, with_memory, witho
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.config import Settings
 from fedwmsam.training.local import LocalResult
 from fedwmsam.training.objectives import Objective, measure
 from fedwmsam.training.task import Samples, Task
@@ -173,26 +174,10 @@ class Recorder(Protocol):
 log = logging.getLogger("fedwmsam")
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How long, how often evaluated and saved, and when to stop early."""
-
-    rounds: int
-    evaluate_every: int = 1
-    checkpoint_every: int = 10
-    target_accuracy: float | None = None
-    patience: int | None = None
-    time_budget: float | None = None
-    memory_budget: float = 1000
-    """Megabytes of RAM for clients' rows; the others are on disk."""
-    keep_states: int | None = None
-    """Rounds from one kept state to the next."""
-
-
 @dataclass
 class Run:
     federation: Federation
-    plan: Plan
+    settings: Settings
     test: Samples | None = None
     validation: Samples | None = None
     breakdown: Breakdown | None = None
@@ -215,7 +200,7 @@ class Run:
 
     def __post_init__(self) -> None:
         device = self.federation.task.device
-        self.state = first_state(self.federation, Memory(Store(), self.plan.memory_budget * 1e6, device))
+        self.state = first_state(self.federation, Memory(Store(), self.settings.memory_budget * 1e6, device))
 
     def warm_start(self, weights: Vectors) -> None:
         """Begin from these weights instead of the model's own."""
@@ -223,7 +208,7 @@ class Run:
         self.state = state_from(self.federation, w, buffers, self.state.memory)
 
     def execute(self) -> None:
-        """Train until the plan is done, watched by those who asked for it."""
+        """Train until all rounds are done, watched by those who asked for it."""
         with contextlib.ExitStack() as stack:
             for observer in self.observers():
                 stack.enter_context(self.watched(observer))
@@ -248,10 +233,10 @@ class Run:
         self.started = time.perf_counter()
         if self.history:
             self.decide(self.history[-1])  # a resumed run may have reached its goal already
-        if self.folder and self.status == "running" and self.state.round < self.plan.rounds:
+        if self.folder and self.status == "running" and self.state.round < self.settings.rounds:
             self.folder.reopen_results()
         try:
-            while self.status == "running" and self.state.round < self.plan.rounds:
+            while self.status == "running" and self.state.round < self.settings.rounds:
                 self.one_round()
             if self.status == "running":
                 self.status = "completed"
@@ -268,7 +253,7 @@ class Run:
 
     def one_round(self) -> None:
         start, cpu = time.perf_counter(), self.cpu_seconds()
-        if self.folder and self.plan.keep_states and self.state.round % self.plan.keep_states == 0:
+        if self.folder and self.settings.keep_states and self.state.round % self.settings.keep_states == 0:
             self.folder.keep(kept_state(self.federation, self.state))
         watch = self.watch()
         try:
@@ -282,7 +267,7 @@ class Run:
         trained = time.perf_counter()
         if self.federation.privacy:
             record |= self.federation.privacy.spent(state.round)
-        due = state.round % self.plan.evaluate_every == 0 or state.round == self.plan.rounds
+        due = state.round % self.settings.evaluate_every == 0 or state.round == self.settings.rounds
         record |= self.further(state, due) if self.further else {}
         record |= self.evaluate(state, record) if due else {}
         self.history.append(record)
@@ -300,7 +285,7 @@ class Run:
                 **({"record_seconds": watch.seconds} if self.recorder else {}),
             }  # fmt: skip
             self.record(record, {"round": state.round, **seconds, "cpu_seconds": self.cpu_seconds() - cpu})
-        if self.folder and state.round % self.plan.checkpoint_every == 0:
+        if self.folder and state.round % self.settings.checkpoint_every == 0:
             self.save()
         for observer in self.observers():
             observer(self.progress())
@@ -333,20 +318,20 @@ class Run:
 
     def decide(self, record: Record) -> None:
         """Stop early? The target is judged on the validation data if there are any, else on the test data."""
-        plan = self.plan
+        settings = self.settings
         accuracy = record.get("accuracy" if self.validation is None else "validation_accuracy")
-        if plan.target_accuracy is not None and accuracy is not None and accuracy >= plan.target_accuracy:
-            self.status = f"reached accuracy {plan.target_accuracy:g}"
+        if settings.target_accuracy is not None and accuracy is not None and accuracy >= settings.target_accuracy:
+            self.status = f"reached accuracy {settings.target_accuracy:g}"
         elif self.patience_is_over(record):
-            self.status = f"no better validation score for {plan.patience} rounds"
-        elif plan.time_budget is not None and time.perf_counter() - self.started >= plan.time_budget:
-            self.status = f"time budget of {plan.time_budget:g} s used up"
+            self.status = f"no better validation score for {settings.patience} rounds"
+        elif settings.time_budget is not None and time.perf_counter() - self.started >= settings.time_budget:
+            self.status = f"time budget of {settings.time_budget:g} s used up"
 
     def patience_is_over(self, record: Record) -> bool:
         monitored = f"validation_{self.federation.task.objective.monitor}"
-        if self.plan.patience is None or self.best is None or monitored not in record:
+        if self.settings.patience is None or self.best is None or monitored not in record:
             return False
-        return self.state.round - self.best.round >= self.plan.patience
+        return self.state.round - self.best.round >= self.settings.patience
 
     def model(self) -> Vectors:
         return self.federation.task.state_dict(self.state.server["w"], self.state.buffers)
@@ -416,8 +401,8 @@ def check_same(run: "Run", folder: RunFolder, found: Checkpoint) -> None:
             f"{folder.path} was begun {'with' if begun else 'without'} an averaged twin, which is an average over all "
             "rounds; go on with the same twin, or start a new run."
         )
-    if run.plan.rounds < notes["round"]:
-        raise InputError(f"{folder.path} has done {notes['round']} rounds already; {run.plan.rounds} is less.")
+    if run.settings.rounds < notes["round"]:
+        raise InputError(f"{folder.path} has done {notes['round']} rounds already; {run.settings.rounds} is less.")
     privacy = run.federation.privacy
     if privacy and notes.get("dp_noise") != privacy.noise:
         raise InputError(

@@ -6,9 +6,8 @@ from typing import Protocol
 import torch
 
 from fedwmsam import rng
+from fedwmsam.settings.parsers import round_half_up
 from fedwmsam.training.local import Step
-
-SAMPLING = ("fixed", "bernoulli")
 
 
 class Schedule(Protocol):
@@ -73,7 +72,3 @@ class KeyedSchedule:
 
     def epoch(self, samples: int) -> int:
         return -(-samples // self.batch_size)
-
-
-def round_half_up(value: float) -> int:
-    return int(value + 0.5)

@@ -13,11 +13,11 @@ from fedwmsam import rng, toml
 from fedwmsam.data.clients import Clients, LazyClients
 from fedwmsam.data.reader import Reader, probe
 from fedwmsam.engine import privacy
-from fedwmsam.engine.aggregation import check_rule, parse_rule
-from fedwmsam.engine.faults import Faults, Stragglers, parse_corruption, parse_stragglers
+from fedwmsam.engine.aggregation import check_rule
+from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.privacy import Privacy
 from fedwmsam.engine.rounds import Federation
-from fedwmsam.engine.run import Callback, Plan, Run, restore
+from fedwmsam.engine.run import Callback, Run, restore
 from fedwmsam.engine.run_folder import RunFolder, is_run
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.engine.worker_process import cores
@@ -27,6 +27,7 @@ from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method
 from fedwmsam.recording.recorder import Recorder
 from fedwmsam.settings.config import ALWAYS_TOLD, GOALS, Settings, defaults_of, distinguishing
+from fedwmsam.settings.parsers import NO_STRAGGLERS, parse_corruption, parse_rule, parse_stragglers
 from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import Measure, Objective
 from fedwmsam.training.task import Samples, Task
@@ -38,13 +39,9 @@ def make_run(
 ) -> Run:  # fmt: skip
     """A run that has not begun."""
     check_stopping(settings, task.objective, test, validation)
-    plan = Plan(
-        settings.rounds, settings.evaluate_every, settings.checkpoint_every, settings.target_accuracy,
-        settings.patience, settings.time_budget, settings.memory_budget, settings.keep_states,
-    )  # fmt: skip
     federation, kinds = make_federation(settings, method, task, clients, sizes), settings.recorded()
     recorder = Recorder(kinds, settings.record_every, settings.seed) if kinds else None
-    return Run(federation, plan, test, validation, recorder=recorder, callbacks=callbacks)
+    return Run(federation, settings, test, validation, recorder=recorder, callbacks=callbacks)
 
 
 def check_stopping(settings: Settings, objective: Objective, test: object, validation: object) -> None:
@@ -96,7 +93,7 @@ def check_method(settings: Settings, method: Method, task: Task) -> None:
 def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | None:
     corruption = None if settings.corrupt is None else parse_corruption(settings.corrupt)
     stragglers = parse_stragglers(settings.stragglers, settings.deadline)
-    if not settings.dropout and stragglers == Stragglers() and corruption is None:
+    if not settings.dropout and stragglers == NO_STRAGGLERS and corruption is None:
         return None
     classes = 0
     if corruption and corruption.kind == "label_flip":

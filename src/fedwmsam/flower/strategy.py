@@ -30,14 +30,7 @@ from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Task, calm_torch
 
-SIMULATED = "clients fail and lie by themselves here; simulate that with fedwmsam.fit"
-UNCOUNTED = "differential privacy is built for the simulator only"
-ELSEWHERE = "it needs the clients' data where the server is"
-REFUSED = {
-    "dropout": SIMULATED, "stragglers": SIMULATED, "deadline": SIMULATED, "corrupt": SIMULATED,
-    "dp_noise": UNCOUNTED, "dp_epsilon": UNCOUNTED,
-    "record": ELSEWHERE, "keep_states": ELSEWHERE, "workers": "each client is a process of its own",
-}  # fmt: skip
+REFUSED = {f.name: f.metadata["flower"] for f in fields(Settings) if f.metadata["flower"]}
 """Settings of the simulator that have no meaning on Flower, and why."""
 
 
@@ -177,7 +170,7 @@ class FlowerStrategy(Strategy):
         self.training.timeout, self.evaluate_fn = timeout or self.training.timeout, evaluate_fn
         if num_rounds is not None:
             self.config["rounds"] = num_rounds
-            self.run.plan = replace(self.run.plan, rounds=num_rounds)
+            self.run.settings = replace(self.run.settings, rounds=num_rounds)
         self.training.connect(grid)
         self.summary()
         with calm_torch():
@@ -263,7 +256,7 @@ class FlowerStrategy(Strategy):
         record = progress.record
         shown = {key: record[key] for key in ("train_loss", "loss", "accuracy", "clients_accuracy") if record.get(key)}
         numbers = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
-        log.info("Round %d of %d: %d clients, %s", record["round"], self.run.plan.rounds, record["cohort"], numbers)
+        log.info("Round %d of %d: %d clients, %s", record["round"], self.run.settings.rounds, record["cohort"], numbers)
 
     def summary(self) -> None:
         federation = self.run.federation

@@ -1,8 +1,5 @@
-"""Every method by its name on the command line; a new method is a file here and a line in this table."""
+"""Every method, and all that a method's author needs; a new one is a file here and a line in the method table."""
 
-from dataclasses import fields
-
-from fedwmsam.errors import InputError, unknown
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, Method, Slot
 from fedwmsam.methods.fedacg import FedACG
 from fedwmsam.methods.fedadam import FedAdam, FedAvgM
@@ -24,51 +21,15 @@ from fedwmsam.methods.mimelite import MimeLite
 from fedwmsam.methods.mofedsam import MoFedSAM
 from fedwmsam.methods.scaffold import SCAFFOLD
 from fedwmsam.methods.scaffold_m import SCAFFOLDM
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.method_table import METHOD_CLASSES, make_method, method_class
+from fedwmsam.settings.options import option
 
-METHODS: dict[str, type[Method]] = {
-    "fedwmsam": FedWMSAM,
-    "fedwmsam-plus": FedWMSAMPlus,
-    "fedavg": FedAvg,
-    "fedprox": FedProx,
-    "fedavgm": FedAvgM,
-    "fedadam": FedAdam,
-    "fedacg": FedACG,
-    "fedcm": FedCM,
-    "mimelite": MimeLite,
-    "scaffold": SCAFFOLD,
-    "scaffold-m": SCAFFOLDM,
-    "feddyn": FedDyn,
-    "fedsam": FedSAM,
-    "mofedsam": MoFedSAM,
-    "fedgamma": FedGAMMA,
-    "fedspeed": FedSpeed,
-    "fedsmoo": FedSMOO,
-    "fedlesam": FedLESAM,
-    "fedlesam-s": FedLESAMS,
-    "fedlesam-d": FedLESAMD,
-    "fedgloss": FedGloSS,
-}
-
-
-def method_class(name: str) -> type[Method]:
-    if name not in METHODS:
-        raise InputError(unknown("method", name, METHODS))
-    return METHODS[name]
-
-
-def make_method(name: str, /, **options: object) -> Method:
-    """The method called `name` with its options; an unknown option is an error that names the nearest."""
-    cls = method_class(name)
-    known = [f.name for f in fields(cls)]
-    for option in options:
-        if option not in known:
-            raise InputError(unknown(f"option of {name}", option, known))
-    return cls(**options)
-
+METHODS: dict[str, type[Method]] = {name: method_class(name) for name in METHOD_CLASSES}
 
 __all__ = [
     "METHODS", "SCAFFOLD", "SCAFFOLDM", "Averaging", "Cost", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedCM",
     "FedDyn", "FedGAMMA", "FedGloSS", "FedLESAM", "FedLESAMD", "FedLESAMS", "FedProx", "FedSAM", "FedSMOO",
     "FedSpeed", "FedWMSAM", "FedWMSAMPlus", "Gradient", "Info", "Method", "MimeLite", "MoFedSAM", "Slot",
-    "make_method", "method_class",
+    "Vectors", "make_method", "method_class", "option",
 ]  # fmt: skip

@@ -9,12 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from fedwmsam.engine.run_folder import is_run
-from fedwmsam.paper.recipe import (
-    Column,
-    Contender,
-    Plan,
-    Quantity,
-)
+from fedwmsam.paper.recipe import Column, Contender, Plan, Quantity
 from fedwmsam.report.plots import Picture, draw_curves, draw_sweep, legend_height, rows_with, slug
 from fedwmsam.report.runs import Run, number, read_run
 from fedwmsam.report.series import Line, Sweep

@@ -14,11 +14,41 @@ LARGEST = 1e30
 
 
 def option(
-    default: Any, help: str, *, low: float = -LARGEST, high: float = LARGEST, above: float = -math.inf,
+    default: Any,
+    help: str,
+    *,
+    low: float = -LARGEST,
+    high: float = LARGEST,
+    above: float = -math.inf,
     choices: tuple[str, ...] = (),
-) -> Any:  # fmt: skip
-    """A dataclass field; `low` and `high` are included in the range, `above` is not."""
-    return field(default=default, metadata={"help": help, "low": low, "high": high, "above": above, "choices": choices})
+    panel: str = "",
+    see: str = "",
+    changes_numbers: bool = True,
+    held_equal: bool = False,
+    goal: bool = False,
+    flower: str | None = None,
+) -> Any:
+    """A dataclass field: a hyper-parameter of a method, or a setting of a run, declared here and nowhere else.
+
+    low, high, above: its range; `low` and `high` are included in it, `above` is not. choices: the words it may be.
+    The rest is for settings. panel: where `--help` lists its flag; without one it has no flag. see: a page to read.
+    changes_numbers: whether a run's numbers depend on it. held_equal: whether runs that differ in it are not compared.
+    goal: whether it says when a run ends. flower: why it does not apply on Flower, if it does not.
+    """
+    metadata = {
+        "help": help,
+        "low": low,
+        "high": high,
+        "above": above,
+        "choices": choices,
+        "panel": panel,
+        "see": see,
+        "changes_numbers": changes_numbers,
+        "held_equal": held_equal,
+        "goal": goal,
+        "flower": flower,
+    }
+    return field(default=default, metadata=metadata)
 
 
 def check(owner: str, values: Any) -> None:
@@ -61,6 +91,11 @@ def shortened(value: object) -> str:
     except ValueError:  # Python refuses to print integers of thousands of digits
         text = "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:50]}…"
+
+
+def restricted(rule: typing.Mapping[str, Any]) -> bool:
+    """Whether a number's range is narrower than that of all numbers."""
+    return bool(rule["low"] > -LARGEST or rule["high"] < LARGEST or rule["above"] > -math.inf)
 
 
 def limits(rule: typing.Mapping[str, Any]) -> str:

@@ -10,8 +10,6 @@ from fedwmsam.methods.base import Info, Method
 from fedwmsam.methods.vectors import Vectors, clip, is_held
 from fedwmsam.training.task import Samples, Task
 
-WEIGHT_DECAY_MODES = ("objective", "sgd")
-
 
 @dataclass(frozen=True)
 class LocalRules:
