@@ -22,10 +22,24 @@ from fedwmsam.methods.mofedsam import MoFedSAM
 from fedwmsam.methods.scaffold import SCAFFOLD
 from fedwmsam.methods.scaffold_m import SCAFFOLDM
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.settings.method_table import METHOD_CLASSES, make_method, method_class
+from fedwmsam.settings import method_table
 from fedwmsam.settings.options import option
 
-METHODS: dict[str, type[Method]] = {name: method_class(name) for name in METHOD_CLASSES}
+METHODS: dict[str, type[Method]] = {name: method_table.method_class(name) for name in method_table.METHOD_CLASSES}
+"""Every method by its name on the command line."""
+
+
+def method_class(name: str) -> type[Method]:
+    """The class of the method called `name`."""
+    found: type[Method] = method_table.method_class(name)
+    return found
+
+
+def make_method(name: str, /, **options: object) -> Method:
+    """The method called `name` with its options; an unknown option is an error that names the nearest."""
+    made: Method = method_table.make_method(name, **options)
+    return made
+
 
 __all__ = [
     "METHODS", "SCAFFOLD", "SCAFFOLDM", "Averaging", "Cost", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedCM",

@@ -7,7 +7,7 @@ partition). Command line over file over preset over default; an unknown key is a
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedwmsam.errors import InputError, unknown
 from fedwmsam.settings.method_table import METHOD_CLASSES, check_method_name, make_method, method_class
@@ -23,9 +23,6 @@ from fedwmsam.settings.parsers import (
     round_half_up,
 )
 from fedwmsam.settings.presets import preset_values
-
-if TYPE_CHECKING:
-    from fedwmsam.methods.base import Method
 
 ALWAYS_TOLD = frozenset({
     "method", "dataset", "model", "partition", "augmentation", "validation", "rounds", "participation", "sampling",
@@ -324,7 +321,8 @@ class RunConfig(Settings):
         if self.clients is not None:
             self.per_round(self.clients)
 
-    def make_method(self) -> "Method":
+    def make_method(self) -> Any:
+        """The method with its options, a `Method`."""
         return make_method(self.method, **self.options)
 
     def flat(self) -> dict[str, Any]:

@@ -1,16 +1,14 @@
 """The methods by their names on the command line, and where the class of each is: a new method is a line here.
 
-The table needs no PyTorch, whose import takes seconds; the classes do, and are imported when they are asked for.
+The table needs no PyTorch, whose import takes seconds; the classes do, and are imported when they are asked for. For
+those who need PyTorch anyway, `fedwmsam.methods` has the same two functions with their types.
 """
 
 from dataclasses import fields
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import Any
 
 from fedwmsam.errors import InputError, unknown
-
-if TYPE_CHECKING:
-    from fedwmsam.methods.base import Method
 
 METHOD_CLASSES = {
     "fedwmsam": "fedwmsam.FedWMSAM",
@@ -43,14 +41,14 @@ def check_method_name(name: str) -> None:
         raise InputError(unknown("method", name, METHOD_CLASSES))
 
 
-def method_class(name: str) -> "type[Method]":
+def method_class(name: str) -> Any:
+    """The class of the method called `name`."""
     check_method_name(name)
     module, _, class_name = METHOD_CLASSES[name].partition(".")
-    found: type[Method] = getattr(import_module(f"fedwmsam.methods.{module}"), class_name)
-    return found
+    return getattr(import_module(f"fedwmsam.methods.{module}"), class_name)
 
 
-def make_method(name: str, /, **options: object) -> "Method":
+def make_method(name: str, /, **options: object) -> Any:
     """The method called `name` with its options; an unknown option is an error that names the nearest."""
     cls = method_class(name)
     known = [f.name for f in fields(cls)]
