@@ -30,6 +30,12 @@ def test_imports_point_one_way(package: str):
     assert wrong == []
 
 
+def test_only_commands_use_the_page():
+    paths = [path.relative_to(SOURCE) for path in sorted(SOURCE.rglob("*.py"))]
+    users = {path.parts[0] for path in paths for module in imported(SOURCE / path) if module.split(".")[0] == "page"}
+    assert users == {"page", "commands"}
+
+
 def imported(path: Path) -> Iterator[str]:
     """This library's modules that a file imports, anywhere in it, without the library's own name."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -126,7 +126,7 @@ def check_baseline(plan: "Grid", baseline: str, piloted: bool) -> None:
 
 
 def show_comparison(folders: list[Path], baseline: str | None, html: Path | None, quiet: bool) -> None:
-    from fedwmsam.report.page import write_page
+    from fedwmsam.page.page import write_page
     from fedwmsam.report.runs import find_runs
     from fedwmsam.report.sheets import sheets
     from fedwmsam.report.tables import ACCURACY, summarise
