@@ -13,7 +13,7 @@ from run_folders import write_run
 
 from fedwmsam.analysis.flatness import measure_flatness
 from fedwmsam.analysis.saved_run import SavedRun
-from fedwmsam.report.page import page_text
+from fedwmsam.page.page import page_text
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.summary import ACCURACY, summarise
 

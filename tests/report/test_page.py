@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 import re
 import shlex
 from collections.abc import Callable
@@ -16,10 +17,9 @@ from run_folders import write_run
 
 from fedwmsam import toml
 from fedwmsam.errors import InputError
-from fedwmsam.report import page_pictures
-from fedwmsam.report.page import page_text
-from fedwmsam.report.page_commands import command
-from fedwmsam.report.page_markup import data_block, element
+from fedwmsam.page import analyses
+from fedwmsam.page.page import page_text
+from fedwmsam.page.provenance import command
 from fedwmsam.report.runs import Run, find_runs, read_run, with_twins
 from fedwmsam.report.series import curve
 from fedwmsam.report.summary import Comparison, make_goal, summarise
@@ -27,7 +27,7 @@ from fedwmsam.report.text_tables import sheets
 from fedwmsam.settings.config import RunConfig, resolve
 
 Cli = Callable[..., Any]
-NASTY = """</script><script>alert(1)</script><img src=x onerror=alert('1')>"&<!--"""
+NASTY = """</script><script>alert(1)</script><img src=x onerror=alert('1')>"&<!--{{ 7 * 7 }}"""
 
 
 class Reader(HTMLParser):
@@ -145,14 +145,40 @@ def test_nothing_that_people_named_becomes_markup(tmp_path: Path) -> None:
     assert NASTY in page.numbers["charts"][0][0]["y"]
 
 
-def test_markup_escapes_text_and_attributes_and_data() -> None:
-    assert element("p", "a<b>&", title='"<') == '<p title="&quot;&lt;">a&lt;b&gt;&amp;</p>'
-    assert element("input", checked=True, hidden=False, data_row=3) == '<input checked data-row="3">'
-    assert element("p", element("b", "x"), "\udcff") == "<p><b>x</b>?</p>"
-    block = data_block("numbers", {"name": "</script><!--"})
-    assert (
-        block.count("<") == 2 and json.loads(block[block.index(">") + 1 : block.rindex("<")])["name"] == "</script><!--"
-    )
+def test_a_name_in_an_attribute_stays_in_it(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.5, 0.6], columns={NASTY: [0.1, 0.2]}, method="fedsam", dataset=NASTY)
+    place = tmp_path / "a" / "analysis"
+    place.mkdir()
+    (place / 'x"><b>.png').write_bytes(b"a picture")
+    page = read(compared(tmp_path))
+    values = [value for _, attributes in page.tags for value in attributes.values()]
+    assert NASTY in values, "the column, as an option"
+    assert 'fedsam, seed 0: x"><b>' in values and "b" not in page.texts, "the picture's name"
+
+
+def test_the_data_block_cannot_be_ended_from_inside(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.5, 0.6], columns={"</script><!--": [0.1, 0.2]})
+    _, _, rest = page_text(compared(tmp_path)).partition('<script type="application/json" id="numbers">')
+    block, _, _ = rest.partition("<")
+    assert rest[len(block) :].startswith("</script>")
+    assert "</script><!--" in json.loads(block)["charts"][0][0]["y"]
+
+
+def test_bytes_that_are_no_characters_are_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"un\xff")
+    folder.mkdir()
+    (folder / "config.toml").write_text("= =")
+    text = page_text(compared(tmp_path))
+    assert text.encode() and f"{tmp_path}/un?" in Reader(text).texts["th"]
+
+
+def test_a_choice_of_one_is_not_offered(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.5, 0.6])
+    page = read(compared(tmp_path))
+    # A label, its words and its menu follow each other.
+    menus = zip(page.tags, page.tags[2:], strict=False)
+    hidden = {menu["data-control"]: "hidden" in label for (_, label), (tag, menu) in menus if tag == "select"}
+    assert hidden == {"column": True, "axis": False, "window": False, "spread": False}
 
 
 def test_the_page_fetches_nothing_and_allows_its_own_script_only(two_methods: Path) -> None:
@@ -327,7 +353,7 @@ def test_pictures_of_analyses_are_on_the_page_or_named(two_methods: Path, monkey
         assert f"data:{kind};base64,{base64.b64encode(content).decode()}" in text
     assert 'alt="fedavg, seed 0: landscape round 3"' in text and "landscape-plane-round-3.pdf" in text
     assert ["fedavg, seed 0", "3", "0.25", "1.5"] in [row for table in Reader(text).tables for row in table]
-    monkeypatch.setattr(page_pictures, "TOGETHER", 8)
+    monkeypatch.setattr(analyses, "TOGETHER", 8)
     text = page_text(compared(two_methods))
     assert "data:image/svg" in text and "data:image/png" not in text and "Not shown" in text
 

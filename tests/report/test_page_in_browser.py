@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from run_folders import write_run
 
-from fedwmsam.report.page import write_page
+from fedwmsam.page.page import write_page
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.series import curve
 from fedwmsam.report.summary import Comparison, make_goal, summarise

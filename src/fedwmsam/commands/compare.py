@@ -89,7 +89,7 @@ def check_baseline(plan: "Grid", baseline: str, piloted: bool) -> None:
 
 
 def show_comparison(folders: list[Path], baseline: str | None, html: Path | None, quiet: bool) -> None:
-    from fedwmsam.report.page import write_page
+    from fedwmsam.page.page import write_page
     from fedwmsam.report.runs import find_runs
     from fedwmsam.report.summary import ACCURACY, summarise
     from fedwmsam.report.text_tables import sheets

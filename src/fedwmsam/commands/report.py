@@ -66,7 +66,7 @@ def report(
         say(f"No run in {place}.")
     written = text_tables.write_files(comparison, pages, csv, markdown, latex)
     if html is not None:
-        from fedwmsam.report.page import write_page
+        from fedwmsam.page.page import write_page
 
         written.append(write_page(html, comparison, paper_columns))
     if plots is not None:

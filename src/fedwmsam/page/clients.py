@@ -9,17 +9,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedwmsam.engine.records import Record
-from fedwmsam.report.page_data import column, look, short, strings
+from fedwmsam.page.figures import Axis, Chart, Drawn, column, look, short, strings
 from fedwmsam.report.runs import Run
 from fedwmsam.report.summary import Row, Table
 from fedwmsam.report.text_tables import Sheet, spread_cell
 from fedwmsam.settings.config import is_natural
 from fedwmsam.statistics import Numbers, mean_spread
 
-QUANTILES = {
-    "worst": 0.0, "10%": 0.1, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "best": 1.0,
-}  # fmt: skip
+QUANTILES = {"worst": 0.0, "10%": 0.1, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "best": 1.0}
 SHARES = np.linspace(0, 1, 101)
 """Where the lines have points, however many clients there are."""
 NAMED_CLIENTS = 12
@@ -31,6 +28,19 @@ def is_known(table: Table) -> bool:
     return any(score.run.clients or score.run.values("worst_client_accuracy") for score in table.scores)
 
 
+def meaning(table: Table) -> str:
+    """What a client's accuracy is, and how the picture has the clients."""
+    whose = (
+        "on the test samples of the client's own group"
+        if is_natural(table.held_equal["partition"])
+        else "by class, weighted by the client's own mix of classes"
+    )
+    return (
+        f"The last model's test accuracy {whose}. The picture has the clients from the worst served (0) to the best "
+        "served (1), sorted for each seed."
+    )
+
+
 def measured(row: Row) -> list[Run]:
     return [score.run for score in row.scores if score.run.clients]
 
@@ -40,15 +50,24 @@ def quantiles(runs: Sequence[Run], shares: Sequence[float] | Numbers) -> Numbers
     return np.array([np.nanquantile(run.clients, shares) for run in runs])
 
 
-def client_lines(table: Table) -> list[Record]:
-    """Like `page_data.curves`, with the share of clients as the axis."""
+def client_chart(table: Table, drawn: Drawn) -> Chart | None:
+    """Accuracy over the clients, sorted; reading begins with the worst served."""
     places = range(1, len(SHARES) + 1)
-    return [
+    lines = [
         look(number, row.label)
         | {"x": {"share": short(SHARES)}, "y": {"accuracy": column(places, quantiles(runs, SHARES))}}
         for number, row in enumerate(table.rows)
         if (runs := measured(row))
     ]
+    if not lines:
+        return None
+    return Chart(
+        what="accuracy over the clients, worst served first",
+        place=drawn.add_chart(lines),
+        lines=dict(enumerate(lines)),
+        columns={"accuracy": "accuracy of the last model"},
+        axes=[Axis("share", "share of clients", exact=True, from_start=True)],
+    )
 
 
 def client_sheets(table: Table) -> Iterator[Sheet]:
@@ -114,15 +133,3 @@ def name_cells(runs: Sequence[Run], names: Sequence[str]) -> Iterator[str]:
     for name in names:
         values = [value for run in runs if math.isfinite(value := by_name(run).get(name, math.nan))]
         yield spread_cell(mean_spread(values) if values else None)
-
-
-def meaning(table: Table) -> str:
-    whose = (
-        "on the test samples of the client's own group"
-        if is_natural(table.held_equal["partition"])
-        else "by class, weighted by the client's own mix of classes"
-    )
-    return (
-        f"The last model's test accuracy {whose}. The picture has the clients from the worst served (0) to the best "
-        "served (1), sorted for each seed."
-    )

@@ -1,4 +1,4 @@
-"""The tables of a page: the report's sheets, and what only a page has room for."""
+"""Tables that only a page has room for: whole costs, how the data were dealt out, all settings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
@@ -8,8 +8,7 @@ import numpy as np
 from fedwmsam.data.partitions import Partition, heterogeneity
 from fedwmsam.engine.records import Record
 from fedwmsam.methods import METHODS, Method
-from fedwmsam.report.page_data import Dealt
-from fedwmsam.report.page_markup import Html, element, joined
+from fedwmsam.page.figures import Dealt
 from fedwmsam.report.runs import number, shown, varied
 from fedwmsam.report.summary import Row, Table
 from fedwmsam.report.text_tables import COSTS, NOTHING, Sheet, amount
@@ -18,38 +17,6 @@ from fedwmsam.statistics import mean_spread
 
 LENGTHS = (*COSTS, "rounds", "MB down", "MB up", "evaluation s")
 """Columns of costs, which are drawn as lengths too."""
-
-
-def sheet_block(sheet: Sheet, lengths: Sequence[str] = ()) -> Html:
-    """A table that can be sorted, with its remarks below."""
-    head = [
-        element(
-            "th", element("button", name, type="button"), scope="col", aria_sort="none", data_length=name in lengths
-        )
-        for name in sheet.header
-    ]
-    notes = element("ul", *(element("li", note) for note in sheet.notes), class_="notes") if sheet.notes else ""
-    return joined([frame(table(sheet, head, "sortable"), sheet.title), notes])
-
-
-def word_block(sheet: Sheet) -> Html:
-    """A table of words, in an order of its own."""
-    head = [element("th", name, scope="col") for name in sheet.header]
-    return frame(table(sheet, head, "words"), sheet.title)
-
-
-def table(sheet: Sheet, head: Sequence[Html], kind: str) -> Html:
-    rows = [
-        element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in others))
-        for first, *others in sheet.rows
-    ]
-    parts = (element("thead", element("tr", *head)), element("tbody", *rows))
-    return element("table", element("caption", sheet.title), *parts, class_=kind)
-
-
-def frame(content: Html, label: str) -> Html:
-    """What is too wide for the page scrolls by itself, also from the keyboard."""
-    return element("div", content, class_="frame", role="group", aria_label=label, tabindex="0")
 
 
 # Costs
@@ -78,9 +45,7 @@ def total(lines: Sequence[Record], name: str) -> float:
 
 
 def partition_sheet(rule: str, dealt: Sequence[Dealt]) -> Sheet:
-    header = (
-        "seed", "clients", "samples", "of a client", "distance", "largest distance", "effective classes", "hash",
-    )  # fmt: skip
+    header = ("seed", "clients", "samples", "of a client", "distance", "largest distance", "effective classes", "hash")
     notes = (
         "Of a client: smallest, median and largest number of samples.",
         "Distance: total variation between a client's classes and those of all clients together, mean over the "
@@ -108,24 +73,16 @@ def partition_cells(dealt: Dealt) -> tuple[str, ...]:
 # Settings
 
 
-def settings_block(table: Table) -> Html:
-    shared = common_settings(table)
-    count = f"{len(shared.rows)} setting{'s' * (len(shared.rows) != 1)}"
-    common = element("details", element("summary", f"{shared.title}: {count}"), word_block(shared))
-    return joined([sheet_block(differing_settings(table)), common])
-
-
 def differing_settings(table: Table) -> Sheet:
     names = [key for key in varied([row.config for row in table.rows]) if key != "method"]
-    rows = tuple(
-        (
-            row.label,
-            ", ".join(map(str, row.seeds)) or NOTHING,
-            *(shown(row.config[name]) if name in row.config else NOTHING for name in names),
-        )
-        for row in table.rows
-    )
+    rows = tuple((row.label, *setting_cells(row, names)) for row in table.rows)
     return Sheet("What sets the rows apart", ("method", "seeds", *names), rows)
+
+
+def setting_cells(row: Row, names: Sequence[str]) -> Iterator[str]:
+    yield ", ".join(map(str, row.seeds)) or NOTHING
+    for name in names:
+        yield shown(row.config[name]) if name in row.config else NOTHING
 
 
 def common_settings(table: Table) -> Sheet:

@@ -1,0 +1,106 @@
+"""Where the numbers come from: the commands that make the runs again, and the machine that made the page."""
+
+import os
+import platform
+import shlex
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fedwmsam.engine.records import Record
+from fedwmsam.errors import InputError
+from fedwmsam.page.figures import runs_of
+from fedwmsam.report.runs import Run, State
+from fedwmsam.report.summary import Comparison
+from fedwmsam.report.text_tables import Sheet
+from fedwmsam.settings.config import resolve
+from fedwmsam.version import __version__
+
+FLAGS = (
+    "preset", "method", "dataset", "model", "partition", "augmentation", "clients", "participation",
+    "clients_per_round", "rounds", "local_epochs", "batch_size", "lr", "weight_decay_mode", "twin", "workers",
+    "validation", "target_accuracy", "checkpoint_every", "record", "record_every", "data_dir", "track", "seed",
+)  # fmt: skip
+"""What `fedwmsam run` has an option of its own for, in the order in which they read well; the rest goes to --set."""
+PACKAGES = ("torch", "numpy", "scikit-learn")
+
+
+# Commands
+
+
+def commands(comparison: Comparison) -> tuple[str, list[str]]:
+    """Every run as a shell would take it, a line each; and those that have no command, in words."""
+    lines: list[str] = []
+    problems = []
+    for row in (row for table in comparison.tables for row in table.rows):
+        own = []
+        for run in runs_of(row):
+            try:
+                own += [*state_line(run), command(run)]
+            except InputError as error:
+                problems.append(f"{row.label}, seed {run.seed} ({run.path}): {error}")
+        if own:
+            # A line break in a name must not begin a command.
+            lines += [f"# {' '.join(row.label.split())}", *own]
+    return "\n".join(lines), problems
+
+
+def state_line(run: Run) -> list[str]:
+    return [] if run.state is State.COMPLETED else [f"# {run.state}:"]
+
+
+def command(run: Run) -> str:
+    """What to type; an InputError says why there is no such command."""
+    if "dataset" not in run.config:
+        raise InputError("made by fit() in Python, which does not record its data")
+    given = what_differs(run.config)
+    words = ["fedwmsam", "run"]
+    for key in (key for key in FLAGS if key in given):
+        words += [f"--{key.replace('_', '-')}", written(given[key])]
+    for key in (key for key in given if key not in FLAGS):
+        words += ["--set", f"{key}={written(given[key])}"]
+    return shlex.join(words)
+
+
+def what_differs(config: Record) -> Record:
+    """The settings that must be given because the method's defaults, or its preset's values, are others."""
+    base = {key: config[key] for key in ("method", "preset") if config.get(key) is not None}
+    usual = resolve(base).flat()
+    resolve({key: value for key, value in config.items() if value is not None})  # all of it must still be known
+    return base | {key: value for key, value in config.items() if value != usual.get(key)}
+
+
+def written(value: Any) -> str:
+    return "none" if value is None else value if isinstance(value, str) else repr(value)
+
+
+# Machine
+
+
+def machine() -> Sheet:
+    """Versions and machine, for whoever wants the same numbers again."""
+    versions = {
+        "fedwmsam": __version__,
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        **{name: installed(name) for name in PACKAGES},
+        "system": platform.platform(),
+        "processor": f"{processor()}, {os.cpu_count()} cores",
+    }
+    return Sheet("The machine that made this page", ("what", "value"), tuple(versions.items()))
+
+
+def installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def processor() -> str:
+    """Its name where the system tells it (Linux), else its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
