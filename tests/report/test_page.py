@@ -410,7 +410,7 @@ def test_the_command_of_a_run_has_its_configuration(
 
 def test_a_command_says_only_what_differs(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "a", [0.5], method="fedsam", preset="paper", rho=0.2, rounds=500))
-    assert command(run) == "fedwmsam run --preset paper --method fedsam --set rho=0.2"
+    assert command(run) == "fedwmsam run --method fedsam --preset paper --set rho=0.2"
 
 
 def test_runs_of_fit_and_of_unknown_methods_have_no_command(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import Field, fields
+from dataclasses import Field
 from enum import Enum
 from pathlib import Path
 from types import NoneType
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedwmsam.settings.config import PANELS, RunConfig
+from fedwmsam.settings.config import RunConfig, settings_by_panel
 from fedwmsam.settings.options import kinds_of, limits, parse, restricted
 
 
@@ -42,8 +42,7 @@ def with_settings(names: Sequence[str]) -> Callable[[Callable[..., None]], Calla
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters.values()
-        chosen = [f for f in fields(RunConfig) if f.name in names]
-        flags = [flag_of(f) for f in sorted(chosen, key=lambda f: PANELS.index(f.metadata["panel"]))]
+        flags = [flag_of(f) for f in settings_by_panel() if f.name in names]
         arguments = [parameter for parameter in own if parameter.name != "settings"]
 
         @functools.wraps(command)

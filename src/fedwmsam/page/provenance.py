@@ -13,15 +13,11 @@ from fedwmsam.page.figures import runs_of
 from fedwmsam.report.runs import Run, State
 from fedwmsam.report.summary import Comparison
 from fedwmsam.report.text_tables import Sheet
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve, settings_by_panel
 from fedwmsam.version import __version__
 
-FLAGS = (
-    "preset", "method", "dataset", "model", "partition", "augmentation", "clients", "participation",
-    "clients_per_round", "rounds", "local_epochs", "batch_size", "lr", "weight_decay_mode", "twin", "workers",
-    "validation", "target_accuracy", "checkpoint_every", "record", "record_every", "data_dir", "track", "seed",
-)  # fmt: skip
-"""What `fedwmsam run` has an option of its own for, in the order in which they read well; the rest goes to --set."""
+FLAGS = tuple(f.name for f in settings_by_panel())
+"""What `fedwmsam run` has an option of its own for; a method's options go to --set."""
 PACKAGES = ("torch", "numpy", "scikit-learn")
 
 

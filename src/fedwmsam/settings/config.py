@@ -5,7 +5,7 @@ partition). Command line over file over preset over default; an unknown key is a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import Field, asdict, dataclass, field, fields
 from types import NoneType
 from typing import Any
 
@@ -423,6 +423,12 @@ def defaults_of(method: object) -> dict[str, Any]:
     """Of all settings, and of the method's options if it is one of this library's."""
     own = fields(method_class(method)) if isinstance(method, str) and method in METHOD_CLASSES else ()
     return {f.name: f.default for f in (*fields(RunConfig), *own) if f.name != "options"}
+
+
+def settings_by_panel() -> "list[Field[Any]]":
+    """The declarations of all settings that have a flag, in the order of `--help`."""
+    flags = [f for f in fields(RunConfig) if f.metadata.get("panel")]
+    return sorted(flags, key=lambda f: PANELS.index(f.metadata["panel"]))
 
 
 def setting_names() -> list[str]:
