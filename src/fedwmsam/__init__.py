@@ -4,7 +4,7 @@ import fedwmsam
 result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fedwmsam.errors import InputError
 from fedwmsam.version import __version__
@@ -12,23 +12,75 @@ from fedwmsam.version import __version__
 if TYPE_CHECKING:
     from fedwmsam.experiment.api import fit
     from fedwmsam.experiment.result import Result
-    from fedwmsam.methods import METHODS, FedWMSAM, Method, make_method
+    from fedwmsam.methods import (
+        METHODS,
+        SCAFFOLD,
+        SCAFFOLDM,
+        FedACG,
+        FedAdam,
+        FedAvg,
+        FedAvgM,
+        FedCM,
+        FedDyn,
+        FedGAMMA,
+        FedGloSS,
+        FedLESAM,
+        FedLESAMD,
+        FedLESAMS,
+        FedProx,
+        FedSAM,
+        FedSMOO,
+        FedSpeed,
+        FedWMSAM,
+        FedWMSAMPlus,
+        Method,
+        MimeLite,
+        MoFedSAM,
+        make_method,
+    )
+else:
+    # PyTorch is imported only when something that needs it is used, so that `fedwmsam --help` answers at once. Type
+    # checkers see the imports above, and refuse a name that is not there.
+    HOMES = {"fit": "experiment.api", "Result": "experiment.result"}
 
-__all__ = ["METHODS", "FedWMSAM", "InputError", "Method", "Result", "__version__", "fit", "make_method"]
+    def __getattr__(name: str) -> object:
+        import importlib
 
-_HOMES = {"fit": "experiment.api", "Result": "experiment.result", "make_method": "methods"}
+        if name not in __all__:
+            raise AttributeError(f"module 'fedwmsam' has no attribute {name!r}")
+        return getattr(importlib.import_module(f"fedwmsam.{HOMES.get(name, 'methods')}"), name)
 
-
-def __getattr__(name: str) -> Any:
-    """Import PyTorch only when something that needs it is used, so that `fedwmsam --help` answers at once."""
-    import importlib
-
-    home = _HOMES.get(name, "methods" if name[0].isupper() else None)
-    module = importlib.import_module(f"fedwmsam.{home}") if home else None
-    if not hasattr(module, name):
-        raise AttributeError(f"module 'fedwmsam' has no attribute {name!r}")
-    return getattr(module, name)
+    def __dir__() -> list[str]:
+        return __all__
 
 
-def __dir__() -> list[str]:
-    return __all__
+__all__ = [
+    "METHODS",
+    "SCAFFOLD",
+    "SCAFFOLDM",
+    "FedACG",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedCM",
+    "FedDyn",
+    "FedGAMMA",
+    "FedGloSS",
+    "FedLESAM",
+    "FedLESAMD",
+    "FedLESAMS",
+    "FedProx",
+    "FedSAM",
+    "FedSMOO",
+    "FedSpeed",
+    "FedWMSAM",
+    "FedWMSAMPlus",
+    "InputError",
+    "Method",
+    "MimeLite",
+    "MoFedSAM",
+    "Result",
+    "__version__",
+    "fit",
+    "make_method",
+]

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -46,14 +46,14 @@ def check_arguments(method: object, clients: int, quorum: float, transport: str)
 
 
 def read_settings(given: Mapping[str, Any]) -> Settings:
-    """A round takes long on a network: unless told otherwise each one is kept."""
+    """Refuses what has no meaning on Flower, with the reason, and what is no setting at all."""
     known = [f.name for f in fields(Settings) if f.name not in REFUSED]
     for name, value in given.items():
         if name in REFUSED and value is not None:
             raise InputError(f"{name} does not apply on Flower: {REFUSED[name]}.")
         if name not in known and name not in REFUSED:
             raise InputError(unknown("setting", name, known))
-    return Settings(**{"checkpoint_every": 1} | dict(given))
+    return Settings(**given)
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
@@ -95,7 +95,8 @@ class FlowerStrategy(Strategy):
     """Drives any method over Flower's nodes: `FlowerStrategy(FedWMSAM(), model, clients=10).start(grid)`.
 
     method, model, test, validation, loss, metrics, monitor, collate, callbacks: as for `fedwmsam.fit`; the data are the
-        server's own. All settings of `fit` (rounds, participation, local_epochs, lr, seed …) are taken, too.
+        server's own. The settings (rounds, participation, local_epochs, lr, seed …) are those of `fit`, but for the few
+        that only a simulator can have. A round takes long on a network: unless told otherwise each one is kept.
     clients: how many there are; a SuperNode says which it is: `--node-config "partition-id=3"`.
     run_folder: where the run is kept, an absolute path. If it holds a run, that one goes on.
     quorum: the share of a round's clients without whose answers the round does not count.
@@ -126,10 +127,56 @@ class FlowerStrategy(Strategy):
         transport: str = "float32",
         evaluate_clients: bool = False,
         callbacks: Sequence[Callback] = (),
-        **settings: Any,
+        rounds: int = Settings.rounds,
+        participation: float = Settings.participation,
+        clients_per_round: int | None = None,
+        sampling: str = Settings.sampling,
+        local_epochs: int = Settings.local_epochs,
+        batch_size: int = Settings.batch_size,
+        lr: float = Settings.lr,
+        lr_decay: float = Settings.lr_decay,
+        weight_decay: float = Settings.weight_decay,
+        weight_decay_mode: str = Settings.weight_decay_mode,
+        clip_norm: float | None = Settings.clip_norm,
+        twin: float | None = None,
+        averaging: str = Settings.averaging,
+        aggregation: str | None = None,
+        seed: int = Settings.seed,
+        evaluate_every: int = Settings.evaluate_every,
+        checkpoint_every: int = 1,
+        target_accuracy: float | None = None,
+        patience: int | None = None,
+        time_budget: float | None = None,
+        memory_budget: float = Settings.memory_budget,
+        device: str = Settings.device,
+        **others: Never,
     ) -> None:
         check_arguments(method, clients, quorum, transport)
-        self.settings = read_settings(settings)
+        given = {
+            "rounds": rounds,
+            "participation": participation,
+            "clients_per_round": clients_per_round,
+            "sampling": sampling,
+            "local_epochs": local_epochs,
+            "batch_size": batch_size,
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "weight_decay": weight_decay,
+            "weight_decay_mode": weight_decay_mode,
+            "clip_norm": clip_norm,
+            "twin": twin,
+            "averaging": averaging,
+            "aggregation": aggregation,
+            "seed": seed,
+            "evaluate_every": evaluate_every,
+            "checkpoint_every": checkpoint_every,
+            "target_accuracy": target_accuracy,
+            "patience": patience,
+            "time_budget": time_budget,
+            "memory_budget": memory_budget,
+            "device": device,
+        }
+        self.settings = read_settings(given | others)
         self.folder = absolute(run_folder)
         self.evaluate_clients = evaluate_clients
         self.clients = RemoteClients(clients)

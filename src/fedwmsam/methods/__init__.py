@@ -1,6 +1,6 @@
 """Every method, and all that a method's author needs; a new one is a file here and a line in the method table."""
 
-from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, Method, Slot
+from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, Method, Slot, mean_direction
 from fedwmsam.methods.fedacg import FedACG
 from fedwmsam.methods.fedadam import FedAdam, FedAvgM
 from fedwmsam.methods.fedavg import FedAvg
@@ -45,5 +45,5 @@ __all__ = [
     "METHODS", "SCAFFOLD", "SCAFFOLDM", "Averaging", "Cost", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedCM",
     "FedDyn", "FedGAMMA", "FedGloSS", "FedLESAM", "FedLESAMD", "FedLESAMS", "FedProx", "FedSAM", "FedSMOO",
     "FedSpeed", "FedWMSAM", "FedWMSAMPlus", "Gradient", "Info", "Method", "MimeLite", "MoFedSAM", "Slot",
-    "Vectors", "make_method", "method_class", "option",
+    "Vectors", "make_method", "mean_direction", "method_class", "option",
 ]  # fmt: skip

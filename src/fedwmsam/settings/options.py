@@ -30,10 +30,18 @@ def option(
 ) -> Any:
     """A dataclass field: a hyper-parameter of a method, or a setting of a run, declared here and nowhere else.
 
-    low, high, above: its range; `low` and `high` are included in it, `above` is not. choices: the words it may be.
-    The rest is for settings. panel: where `--help` lists its flag; without one it has no flag. see: a page to read.
-    changes_numbers: whether a run's numbers depend on it. held_equal: whether runs that differ in it are not compared.
-    goal: whether it says when a run ends. flower: why it does not apply on Flower, if it does not.
+    low, high: its range, both included.
+    above: a bound that is not included.
+    choices: the words it may be.
+
+    What follows is for settings.
+
+    panel: where `--help` lists its flag; without one it has none.
+    see: a page to read.
+    changes_numbers: whether a run's numbers depend on it.
+    held_equal: whether runs that differ in it are not compared.
+    goal: whether it says when a run ends.
+    flower: why it does not apply on Flower, if it does not.
     """
     metadata = {
         "help": help,
