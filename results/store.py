@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from fedwmsam import toml
 from fedwmsam.analysis import dynamics, flatness
-from fedwmsam.engine.checkpoint import replacing
+from fedwmsam.files import replacing
 from fedwmsam.report.runs import Run, State, find_runs
 
 HERE = Path(__file__).resolve().parent

@@ -11,7 +11,7 @@ from markdown_pages import ROOT
 
 SOURCE = ROOT / "src" / "fedwmsam"
 ORDER = (
-    ("errors", "rng", "statistics", "termination", "version"),
+    ("errors", "files", "rng", "statistics", "termination", "version"),
     ("toml",),
     ("settings",),
     ("methods",),

@@ -379,8 +379,7 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, files: dict[str, bytes]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.files = files
-        self.requests: list[tuple[str, str | None, int]] = []  # name, Range header, status
-        self.ranges = True
+        self.requests: list[tuple[str, int]] = []  # name, status
         self.hang_up_after: int | None = None
 
 
@@ -388,23 +387,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        name, asked = self.path.lstrip("/"), self.headers.get("Range")
+        name = self.path.lstrip("/")
         content = self.server.files.get(name)
-        if content is None:
-            return self.answer(404, b"", asked)
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.server.ranges else 0
-        if start >= len(content):
-            return self.answer(416, b"", asked)
-        return self.answer(206 if start else 200, content[start:], asked, f"bytes {start}-{len(content) - 1}/*")
-
-    def answer(self, status: int, body: bytes, asked: str | None, content_range: str = "") -> None:
-        self.server.requests.append((self.path.lstrip("/"), asked, status))
+        status = 404 if content is None else 200
+        self.server.requests.append((name, status))
         self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        if status == 206:
-            self.send_header("Content-Range", content_range)
+        self.send_header("Content-Length", str(len(content or b"")))
         self.end_headers()
-        self.wfile.write(body[: self.server.hang_up_after])
+        self.wfile.write((content or b"")[: self.server.hang_up_after])
 
     def log_message(self, *_: object) -> None:
         pass
@@ -432,7 +422,7 @@ def test_a_download_fills_the_cache_once(server: Server, bare_machine: Path, cap
     assert names_in(bare_machine) == set(FASHION_NAMES)
     assert all((bare_machine / name).read_bytes() == server.files[name] for name in FASHION_NAMES)
     assert len(load_dataset("fashion-mnist").train) == 6
-    assert [status for _, _, status in server.requests] == [200] * 4
+    assert [status for _, status in server.requests] == [200] * 4
     assert capfd.readouterr().out == ""
 
 
@@ -440,46 +430,19 @@ def test_only_missing_files_are_downloaded(server: Server, bare_machine: Path) -
     bare_machine.mkdir(parents=True)
     (bare_machine / FASHION_NAMES[0].removesuffix(".gz")).write_bytes(small_fashion()["train-images-idx3-ubyte"])
     load_dataset("fashion-mnist")
-    assert [name for name, _, _ in server.requests] == FASHION_NAMES[1:]
+    assert [name for name, _ in server.requests] == FASHION_NAMES[1:]
 
 
-def test_an_interrupted_download_is_resumed(server: Server, bare_machine: Path) -> None:
+def test_an_interrupted_download_leaves_nothing_and_is_done_again(server: Server, bare_machine: Path) -> None:
     server.hang_up_after = 20
     message = refusal(lambda: load_dataset("fashion-mnist"))
     assert "20 of" in message and FASHION_NAMES[0] in message
-    assert names_in(bare_machine) == {FASHION_NAMES[0] + ".part"}
+    assert names_in(bare_machine) == set()
     server.hang_up_after = None
     server.requests.clear()
     assert len(load_dataset("fashion-mnist").train) == 6
-    assert server.requests[0] == (FASHION_NAMES[0], "bytes=20-", 206)
-    assert len(server.requests) == 4, "the first file was begun afresh"
+    assert [name for name, _ in server.requests] == FASHION_NAMES
     assert names_in(bare_machine) == set(FASHION_NAMES)
-
-
-def leave_part(folder: Path, content: bytes) -> None:
-    folder.mkdir(parents=True)
-    (folder / (FASHION_NAMES[0] + ".part")).write_bytes(content)
-
-
-def test_a_server_without_ranges_sends_everything_again(server: Server, bare_machine: Path) -> None:
-    server.ranges = False
-    leave_part(bare_machine, server.files[FASHION_NAMES[0]][:20])
-    assert len(load_dataset("fashion-mnist").train) == 6
-    assert len(server.requests) == 4
-
-
-def test_a_complete_leftover_is_used(server: Server, bare_machine: Path) -> None:
-    leave_part(bare_machine, server.files[FASHION_NAMES[0]])
-    load_dataset("fashion-mnist")
-    assert [status for _, _, status in server.requests] == [416, 200, 200, 200]
-
-
-@pytest.mark.parametrize("leftover", [b"wrong", b"x" * 100_000])
-def test_a_wrong_leftover_is_replaced(server: Server, bare_machine: Path, leftover: bytes) -> None:
-    leave_part(bare_machine, leftover)
-    assert len(load_dataset("fashion-mnist").train) == 6
-    assert names_in(bare_machine) == set(FASHION_NAMES)
-    assert len(server.requests) == 5
 
 
 def test_a_wrong_checksum_is_refused_and_leaves_nothing(server: Server, bare_machine: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, Damaged
+from fedwmsam.files import replacing
 
 
 def test_bundles_come_back_as_they_were(tmp_path):
@@ -54,7 +55,7 @@ def test_a_file_and_then_its_name_are_on_the_disk(tmp_path, monkeypatch):
         seen.append((os.fstat(descriptor).st_ino, path.read_text()))
 
     monkeypatch.setattr(os, "fsync", noted)
-    with checkpoint.replacing(path) as beside:
+    with replacing(path) as beside:
         beside.write_text("new")
     assert seen == [(path.stat().st_ino, "old"), (tmp_path.stat().st_ino, "new")]
 

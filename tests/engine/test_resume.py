@@ -12,6 +12,7 @@ from fedwmsam.engine import checkpoint
 from fedwmsam.engine.records import read_lines
 from fedwmsam.engine.run_folder import RunFolder
 from fedwmsam.errors import InputError
+from fedwmsam.files import replacing
 from fedwmsam.settings.config import ALWAYS_TOLD
 
 SCRIPT = Path(__file__).parents[1] / "killed_run.py"
@@ -153,7 +154,7 @@ def test_only_two_checkpoints_are_kept(tmp_path):
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(RuntimeError), checkpoint.replacing(path) as beside:
+    with pytest.raises(RuntimeError), replacing(path) as beside:
         beside.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old"

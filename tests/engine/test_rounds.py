@@ -15,15 +15,7 @@ from fedwmsam import InputError
 from fedwmsam.engine.aggregation import WeightedMean
 from fedwmsam.engine.client_state import Memory, Store
 from fedwmsam.engine.faults import Faults
-from fedwmsam.engine.rounds import (
-    Diverged,
-    Fault,
-    all_finite,
-    first_state,
-    run_round,
-    scalars,
-    train_cohort,
-)
+from fedwmsam.engine.rounds import Diverged, Fault, all_finite, first_state, run_round, scalars, train_cohort
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM, MimeLite
 from fedwmsam.settings.parsers import Corruption, Rule, Stragglers

@@ -23,9 +23,9 @@ from fedwmsam.analysis.hessian import Normal
 from fedwmsam.analysis.loss_surface import Surface, draw
 from fedwmsam.analysis.saved_run import SavedRun, write_json
 from fedwmsam.data.reader import make_reader
-from fedwmsam.engine.checkpoint import replacing
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
+from fedwmsam.files import replacing
 from fedwmsam.methods.base import Slot
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.report.plots import COLOURS, FONT, Picture, add_legend, legend_height, style

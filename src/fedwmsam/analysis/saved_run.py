@@ -12,6 +12,7 @@ from fedwmsam.engine.records import Record, finite_only, read_json
 from fedwmsam.engine.run_folder import existing
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import Experiment, load_config, prepare
+from fedwmsam.files import replacing
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.task import Task
 
@@ -139,7 +140,7 @@ def write_json(path: Path, record: Record, advice: str = "name another place wit
     """Whole or not at all; the advice is for who cannot write there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with checkpoint.replacing(path) as beside:
+        with replacing(path) as beside:
             beside.write_text(json.dumps(finite_only(record)) + "\n")
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}; {advice}.") from error

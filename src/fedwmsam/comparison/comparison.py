@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from fedwmsam.comparison.grid import Axes, Grid, Member
 from fedwmsam.comparison.queue import Task, carry_out, only_one, tasks_of
 from fedwmsam.comparison.tuning import Choice, choose
-from fedwmsam.engine.checkpoint import replacing
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import anchored
+from fedwmsam.files import replacing
 from fedwmsam.trackers import make_trackers
 
 

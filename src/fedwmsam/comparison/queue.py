@@ -5,7 +5,6 @@ stops after saving its last completed round; a run whose process died is tried a
 """
 
 import contextlib
-import fcntl
 import json
 import subprocess
 import sys
@@ -16,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from fedwmsam.comparison.grid import Member
 from fedwmsam.engine.records import read_json, read_lines
@@ -173,10 +174,9 @@ def only_one(out: Path) -> Iterator[None]:
     """Two comparisons in one folder would start the same runs."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with (out / ".lock").open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with FileLock(out / ".lock", timeout=0):
             yield
-    except BlockingIOError:
+    except Timeout:
         raise InputError(f"Another comparison is working in {out}; wait for it or stop it first.") from None
     except (FileExistsError, NotADirectoryError):
         raise InputError(f"{out} is a file; choose a folder for the comparison.") from None

@@ -1,13 +1,11 @@
-"""Files that are either whole or absent, and checkpoints that say whether they are whole.
+"""Checkpoints that say whether they are whole.
 
 A checkpoint is one file: a line of magic, a digest, then safetensors (tensors and JSON; loading runs nothing).
 """
 
-import contextlib
 import hashlib
 import json
-import os
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import safetensors.torch
 import torch
 
 from fedwmsam.errors import InputError
+from fedwmsam.files import replacing
 from fedwmsam.methods.vectors import Vectors
 
 MAGIC = b"fedwmsam checkpoint 1\n"
@@ -35,28 +34,6 @@ class Checkpoint:
 
 class Damaged(Exception):
     """The file is not a whole checkpoint."""
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Write beside, flush, rename, flush the folder: at any instant `path` is the old file or the whole new one."""
-    beside = path.with_name(f".{path.name}.new")
-    try:
-        yield beside
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        beside.replace(path)
-        sync_folder(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def write_tensors(path: Path, tensors: Vectors) -> None:

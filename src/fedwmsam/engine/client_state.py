@@ -24,8 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedwmsam.engine.checkpoint import Checkpoint, Damaged, on, sync_folder
+from fedwmsam.engine.checkpoint import Checkpoint, Damaged, on
 from fedwmsam.errors import InputError
+from fedwmsam.files import sync_folder
 from fedwmsam.methods.vectors import Vectors
 
 PAGE = 4096

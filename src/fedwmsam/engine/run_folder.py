@@ -5,7 +5,6 @@ Metrics hold only what a rerun reproduces byte for byte; timings live in a file 
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 import torch
+from filelock import FileLock, Timeout
 
 from fedwmsam import toml
 from fedwmsam.engine import checkpoint
@@ -23,6 +23,7 @@ from fedwmsam.engine.client_state import Memory, Slot, Store, index_of
 from fedwmsam.engine.records import Record, finite_only, json_line, read_lines, whole_lines
 from fedwmsam.engine.rounds import Average, Federation, State
 from fedwmsam.errors import InputError
+from fedwmsam.files import replacing
 
 log = logging.getLogger("fedwmsam")
 DIGEST = 16
@@ -42,7 +43,7 @@ class RunFolder:
         self.store = Store(self.checkpoints / "memory.rows")
         self._kept: dict[int, dict[int, Slot]] = {}
         """The rounds of whole checkpoints, and their slots, which must not be written over."""
-        self._lock: TextIO | None = None
+        self._lock = FileLock(path / "lock")
         self._files: dict[str, TextIO] = {}
         self._metrics = digest_of(b"")
         """Of what metrics.jsonl holds; a checkpoint remembers it."""
@@ -77,24 +78,24 @@ class RunFolder:
 
     def _take(self) -> None:
         try:
-            self._lock = (self.path / "lock").open("a")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self._lock.acquire(timeout=0)
+        except Timeout:
             raise Busy(f"Another process is working in {self.path}; wait for it or stop it first.") from None
         except OSError as error:
             raise InputError(f"Cannot write in {self.path}: {error.strerror}; make it writable.") from error
 
     def write_config(self, config: Record) -> None:
-        with checkpoint.replacing(self.path / "config.toml") as beside:
+        with replacing(self.path / "config.toml") as beside:
             beside.write_text(toml.dump(config))
 
     def close(self) -> None:
         """Also where a line cannot be written any more: another may then take the folder."""
         with contextlib.ExitStack() as stack:
-            for file in filter(None, (self._lock, *self._files.values())):
+            stack.callback(self._lock.release)
+            for file in self._files.values():
                 stack.callback(file.close)
             stack.callback(self.store.close)
-            self._lock, self._files = None, {}
+            self._files = {}
 
     def append(self, name: str, record: Record) -> None:
         """Add a line to metrics.jsonl, timings.jsonl or recordings.jsonl."""
@@ -203,7 +204,7 @@ class RunFolder:
         path = self.path / name
         kept = b"".join(whole_lines(path)[:rounds])
         if path.exists() and path.stat().st_size != len(kept):
-            with checkpoint.replacing(path) as beside:
+            with replacing(path) as beside:
                 beside.write_bytes(kept)
 
     def _forget(self, name: str, round: int) -> None:
@@ -211,7 +212,7 @@ class RunFolder:
         path = self.path / name
         if path.exists():
             kept = [line for line in read_lines(path) if line["round"] <= round]
-            with checkpoint.replacing(path) as beside:
+            with replacing(path) as beside:
                 beside.write_text("".join(map(json_line, kept)))
 
     def reopen_results(self) -> None:
@@ -220,7 +221,7 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def write_json(self, name: str, record: Record) -> None:
-        with checkpoint.replacing(self.path / name) as beside:
+        with replacing(self.path / name) as beside:
             beside.write_text(json.dumps(finite_only(record), indent=2) + "\n")
 
 
