@@ -1,4 +1,4 @@
-"""Decoded data sets, written once and mapped into memory by every later run.
+"""Decoded pictures, written once and mapped into memory by every later run: to decode them again takes minutes.
 
 An entry is a folder of .npy files and a manifest, below the user's cache. Its name is a hash of the source files'
 paths, sizes and times of change and of the options, so other files or options never meet an old entry. It is written

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fedwmsam.data.base import Array, Dataset, Normalise
-from fedwmsam.data.cache import Decoded, cached
+from fedwmsam.data.cache import Decoded
 from fedwmsam.data.download import DownloadError, download, file_md5, unpack
 from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates, given_folders
 from fedwmsam.data.pickled import read_plain_pickle
@@ -97,8 +97,7 @@ RELEASES = {
 def load_cifar(name: str, data_dir: Path | None) -> Dataset:
     release = RELEASES[name]
     folder, layout = _find(release, data_dir)
-    files = [folder / file for file in (*layout.train, *layout.test)]
-    decoded = cached(name, files, {}, lambda: _decode(release, folder, layout))
+    decoded = _decode(release, folder, layout)
     return Dataset(
         name=name,
         train=decoded.split("train"),

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedwmsam.data.base import Array, Dataset, as_tokens, whole
-from fedwmsam.data.cache import Decoded, cached
+from fedwmsam.data.cache import Decoded
 from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates
 from fedwmsam.errors import InputError
 
@@ -42,7 +42,7 @@ def load_jsonl(path: Path, *, context: int = 40, stride: int = 5) -> Dataset:
 
 def _load(name: str, path: Path, context: int, stride: int) -> Dataset:
     context, stride = whole("context", context, 1, LONGEST_CONTEXT), whole("stride", stride, 1, LONGEST_CONTEXT)
-    decoded = cached("text", [path], {"context": context, "stride": stride}, lambda: _decode(path, context, stride))
+    decoded = _decode(path, context, stride)
     notes = decoded.notes
     dropped = f" ({notes['dropped']} speakers with too little text left out)" if notes["dropped"] else ""
     return Dataset(
