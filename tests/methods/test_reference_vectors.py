@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedwmsam.engine import rounds
-from fedwmsam.experiment.experiment import verify
+from fedwmsam.experiment import verify
 from fedwmsam.methods import METHODS
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "reference_vectors").glob("*.json"))
