@@ -161,6 +161,9 @@ def pick(line: Record, path: Sequence[str | int]) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
+# Of saved runs
+
+
 def run_dynamics(
     places: Sequence[Path], states: int, sample: int, again: bool, plots: tuple[Path, str] | None,
     say: Callable[[str], None],

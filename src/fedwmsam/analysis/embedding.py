@@ -133,6 +133,9 @@ def last_linear(model: nn.Module, inputs: Any) -> str:
     return used[-1]
 
 
+# Of a run's models
+
+
 FILE = "embedding.json"
 SOURCES = ("train", "test")
 
@@ -183,6 +186,9 @@ def chosen(run: SavedRun, choice: Choice) -> tuple[Sample, torch.Tensor | None]:
     return read(experiment.test, index, choice.batch_size), None if groups is None else groups[index]
 
 
+# Tables
+
+
 def cluster_sheet(named: Sequence[tuple[str, Record]], notes: Sequence[str] = ()) -> Sheet:
     """Silhouette and Davies–Bouldin index of embeddings."""
     kinds = list(dict.fromkeys((score["by"], score["of"]) for _, one in named for score in one["scores"]))
@@ -203,6 +209,9 @@ def cluster_sheet(named: Sequence[tuple[str, Record]], notes: Sequence[str] = ()
         "t-SNE makes clusters look better than they are.",
     )
     return Sheet("Clusters before the last layer", tuple(header), tuple(rows), (*notes, *said))
+
+
+# Pictures
 
 
 GROUP_COLOURS = (*COLOURS, "#882255", "#F0E442")

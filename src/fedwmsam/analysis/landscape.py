@@ -189,6 +189,9 @@ def measure_landscape(
         )
 
 
+# Of a run's models
+
+
 @dataclass(frozen=True)
 class RunLandscape:
     name: str
@@ -236,6 +239,9 @@ def csv_text(found: Landscape) -> str:
     return out.getvalue()
 
 
+# Tables
+
+
 def landscape_sheet(name: str, found: RunLandscape) -> Sheet:
     """What a slice shows, in a few numbers."""
     landscape = found.landscape
@@ -264,6 +270,9 @@ def at_model(landscape: Landscape, losses: Numbers) -> float:
     """At the point nearest to the model, which an even number of points leaves out."""
     column = int(np.abs(landscape.x).argmin())
     return float(losses[column] if landscape.y is None else losses[int(np.abs(landscape.y).argmin()), column])
+
+
+# Pictures
 
 
 LEVELS = 14

@@ -185,6 +185,9 @@ def standard_error(values: Numbers) -> float:
     return float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
+# Tables
+
+
 AS_PRINTED = "As the paper prints it; the rates of others were not checked against their own papers."
 
 
@@ -472,6 +475,9 @@ def shape_conditions(past: Past, setting: Setting) -> Iterator[Condition]:
     yield is_so("Algorithm", "all clients take K steps", len(steps) == 1, f"{min(steps)} to {max(steps)}")
     bias = (setting.smoothness * setting.rho) ** 2
     yield is_so("Lemma 2", "gradients have no common bias: (L ρ)² = 0", bias == 0, f"(L ρ)² = {bias:.3g}")
+
+
+# Of saved runs
 
 
 def run_theory(

@@ -112,6 +112,9 @@ def make_reader(task: Task, collate: Collate | None = None) -> Reader:
     return Reader(task.dtype, task.device, DataCheck(task), collate, task.objective.class_labels)
 
 
+# What a model or a loss cannot take
+
+
 class DataCheck:
     """Refuses data that the model or the loss cannot take, before they are trained on."""
 

@@ -258,6 +258,9 @@ def temporary_folder() -> str:
 CPU = torch.device("cpu")
 
 
+# Rows in memory
+
+
 @dataclass(slots=True)
 class Row:
     """One version of a client's row: in RAM, in the store, or both once it was saved."""

@@ -27,8 +27,12 @@ from fedwmsam.training.local import LocalResult
 from fedwmsam.training.objectives import Objective, measure
 from fedwmsam.training.task import Samples, Task
 
+log = logging.getLogger("fedwmsam")
 AVERAGED = "averaged_"
 """How the columns of the averaged twin begin."""
+
+
+# What a model is worth
 
 
 @dataclass(frozen=True)
@@ -95,6 +99,9 @@ def client_accuracies(task: Task, state: State, test: Samples, breakdown: Breakd
     outputs, targets = task.outputs_of(state.server["w"], state.buffers, test)
     accuracies = breakdown.by_client(outputs, targets).tolist()
     return {"round": state.round, "accuracy": [finite(accuracy) for accuracy in accuracies]}
+
+
+# Those who look on
 
 
 class Progress:
@@ -171,7 +178,7 @@ class Recorder(Protocol):
         ...
 
 
-log = logging.getLogger("fedwmsam")
+# The run
 
 
 @dataclass
@@ -356,6 +363,9 @@ class Run:
     def summary(self) -> Record:
         best_round = self.best.round if self.best else None
         return {"status": self.status, "rounds": self.state.round, "best_round": best_round}
+
+
+# What it leaves on disk
 
 
 def checkpoint_of(run: "Run") -> Checkpoint:

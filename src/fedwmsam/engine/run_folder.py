@@ -251,6 +251,9 @@ def unused(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunF
         number += 1
 
 
+# A state as a checkpoint holds it, and back
+
+
 def without_memory(federation: Federation, state: State) -> Checkpoint:
     """A state but for what is remembered about clients."""
     bundles = {"server": state.server, "buffers": state.buffers, "frozen": federation.task.frozen()}

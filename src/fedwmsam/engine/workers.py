@@ -39,6 +39,9 @@ ALIGNMENT = 64
 """Vector instructions may round differently on unaligned data."""
 
 
+# Shared memory
+
+
 class Place(NamedTuple):
     """Where a tensor lies in a block."""
 

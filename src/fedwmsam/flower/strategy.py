@@ -30,6 +30,7 @@ from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import Measure, make_objective
 from fedwmsam.training.task import ModelSource, Task, calm_torch
 
+log = logging.getLogger("flwr.fedwmsam")
 REFUSED = {f.name: f.metadata["flower"] for f in fields(Settings) if f.metadata["flower"]}
 """Settings of the simulator that have no meaning on Flower, and why."""
 
@@ -86,9 +87,6 @@ def patiently_opened(path: Path, config: Record) -> RunFolder:
                 raise
             log.info("Another process still holds %s; waiting.", path)
             time.sleep(5)
-
-
-log = logging.getLogger("flwr.fedwmsam")
 
 
 class FlowerStrategy(Strategy):

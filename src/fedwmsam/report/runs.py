@@ -220,6 +220,9 @@ def read_clients(run: Run) -> Run:
     return replace(run, clients=clients)
 
 
+# Rows and tables
+
+
 HELD_EQUAL = (
     *(f.name for f in fields(RunConfig) if f.metadata.get("held_equal")),
     "data_hash",

@@ -242,6 +242,9 @@ def seeds_needed(tests: int) -> int:
     return count
 
 
+# Files
+
+
 QUANTITIES = ("last", "tail", "best", "best_on_test")
 OF_TWINS = ("averaged_last", "averaged_tail")
 """Columns that only runs with an averaged twin have."""

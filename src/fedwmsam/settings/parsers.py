@@ -19,6 +19,9 @@ def round_half_up(value: float) -> int:
     return int(value + 0.5)
 
 
+# Aggregation
+
+
 RULES = ("mean", "norm_bound", "median", "trimmed")
 
 
@@ -52,6 +55,9 @@ def parse_rule(text: str) -> Rule:
         "aggregation must be mean, norm_bound, norm_bound:TAU with a norm above 0, median, or trimmed:SHARE with a "
         f"share below 0.5, such as trimmed:0.1, not {text!r}."
     )
+
+
+# Faults
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,9 @@ def parse_corruption(text: str) -> Corruption:
         shape = f"{kind}:SHARE or {kind}:SHARE:SIZE with a size above 0" if sized else f"{kind}:SHARE"
         raise InputError(f"corrupt must be {shape} and a share between 0 and 1, such as {kind}:0.1, not {text!r}.")
     return Corruption(kind, values[0], values[1] if len(values) > 1 else SIZES[kind] or 1.0)
+
+
+# Trackers
 
 
 TRACKERS = ("tensorboard", "wandb")
