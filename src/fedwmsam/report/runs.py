@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,7 @@ from fedwmsam.engine.records import Record, read_json, read_lines
 from fedwmsam.engine.run import AVERAGED
 from fedwmsam.engine.run_folder import is_run
 from fedwmsam.errors import InputError
-from fedwmsam.settings.config import RunConfig, defaults_of, distinguishing, setting_names
+from fedwmsam.settings.config import defaults_of, distinguishing, setting_names, settings_by_panel
 from fedwmsam.statistics import Numbers
 
 DEPTH = 2
@@ -224,7 +224,7 @@ def read_clients(run: Run) -> Run:
 
 
 HELD_EQUAL = (
-    *(f.name for f in fields(RunConfig) if f.metadata.get("held_equal")),
+    *(f.name for f in settings_by_panel() if f.metadata["held_equal"]),
     "data_hash",
     "architecture",
     "loss",
