@@ -15,9 +15,7 @@ from torch import Tensor, nn
 
 import fedwmsam
 from fedwmsam.data import load_dataset, make_partition
-from fedwmsam.methods import Averaging, Cost, Gradient, Info
-from fedwmsam.methods.vectors import Vectors
-from fedwmsam.settings.options import option
+from fedwmsam.methods import Averaging, Cost, Gradient, Info, Vectors, option
 
 
 @dataclass(frozen=True)
