@@ -23,7 +23,7 @@ def read_lines(path: Path) -> list[Record]:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """None if there is no such file."""
+    """The lines of a file that end with a line break; none if there is no such file."""
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     return [line + b"\n" for line in lines[:-1]]
 
