@@ -52,7 +52,7 @@ notebooks: $(VENV)/installed
 
 # The wheel with each extra in an environment of its own: minutes each, and packages from the index. Before a release, not in CI.
 release-check: $(VENV)/installed
-	$(BIN)/python tests/release_check.py
+	PYTHONPATH=tests $(BIN)/python tools/release_check.py
 
 # Tables to paste, on the output; `make bench BENCH="--skip-peers --repeats 2"` passes options on.
 bench: $(VENV)/installed

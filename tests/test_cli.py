@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.run_folders import write_run
 from rich.console import Console
-from run_folders import write_run
 
 from fedwmsam import METHODS, Result, toml
 

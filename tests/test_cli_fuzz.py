@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from helpers.run_folders import write_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from run_folders import write_run
 
 VALUES = st.sampled_from([
     "", "0", "1", "-1", "2.5", "nan", "1e999", "9" * 5000, "none", "auto", "fedavg", "fedwmsam", "fedawg", "digits",

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from markdown_pages import CODE, ROOT, Block, blocks, pages
-from source_files import module_of
+from helpers.loose_modules import module_of
+from helpers.markdown_pages import CODE, ROOT, Block, blocks, pages
 
 MARKS = re.compile(r"run|slow|not run: .+|file [\w.-]+")
 SHELL = re.compile(r"[|&;<>*?$`(){}~]")

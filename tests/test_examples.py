@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from flower_deployment import all_processes, wait_until
+from helpers.flower_deployment import all_processes, wait_until
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"

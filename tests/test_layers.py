@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from markdown_pages import ROOT
+from helpers.markdown_pages import ROOT
 
 SOURCE = ROOT / "src" / "fedwmsam"
 ORDER = (

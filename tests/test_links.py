@@ -4,7 +4,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from markdown_pages import ROOT, anchors, links, pages
+from helpers.markdown_pages import ROOT, anchors, links, pages
 
 
 def missing(page: Path, target: str) -> bool:

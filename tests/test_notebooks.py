@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from markdown_pages import ROOT
+from helpers.markdown_pages import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LARGEST = 300_000

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_support import survives
 from flwr.app import Array, ArrayRecord
+from helpers.data_files import survives
 
 import fedwmsam
 from fedwmsam import InputError, toml

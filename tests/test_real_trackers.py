@@ -73,7 +73,7 @@ def started(python: Path, *arguments: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 def logs(python: Path, folder: Path) -> Any:
-    script = [python, Path(__file__).with_name("tracker_logs.py"), folder]
+    script = [python, Path(__file__).parent / "helpers" / "tracker_logs.py", folder]
     return json.loads(subprocess.run(script, capture_output=True, text=True, check=True).stdout)
 
 

@@ -6,7 +6,7 @@ from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from wheels import ROOT, borrowing_environment, build_wheel, call
+from helpers.wheels import ROOT, borrowing_environment, build_wheel, call
 
 import fedwmsam
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.run_folders import write_run
 from rich.console import Console
-from run_folders import write_run
 
 from fedwmsam.analysis.flatness import measure_flatness
 from fedwmsam.analysis.saved_run import SavedRun

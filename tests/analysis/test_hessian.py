@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from small_problems import X, Y, dense_hessian, network, quadratic, surface_of
+from helpers.known_curvature import X, Y, dense_hessian, network, quadratic, surface_of
 from torch import Tensor, nn
 
 from fedwmsam.analysis.flatness import measure_flatness

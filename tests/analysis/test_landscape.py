@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from small_problems import Weights, X, Y, function_surface, network, quadratic
+from helpers.known_curvature import Weights, X, Y, function_surface, network, quadratic
 from torch import nn
 
 from fedwmsam.analysis.hessian import Normal

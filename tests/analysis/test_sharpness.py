@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from small_problems import X, Y, function_surface, network, quadratic, surface_of
+from helpers.known_curvature import X, Y, function_surface, network, quadratic, surface_of
 from torch import Tensor, nn
 
 from fedwmsam.analysis.flatness import Wanted, from_record, measure_flatness

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support import PLAIN, make
+from helpers.small_federation import PLAIN, make
 from torch import nn
 
 from fedwmsam.analysis.theory import (

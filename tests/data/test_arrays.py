@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_support import refusal
+from helpers.data_files import refusal
 
 from fedwmsam.data import load_dataset
 from fedwmsam.data.npy import map_npy

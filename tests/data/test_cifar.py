@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_support import REAL_DATA, needs_real, refusal
+from helpers.data_files import REAL_DATA, needs_real, refusal
 
 from fedwmsam.data import cifar, load_dataset
 from fedwmsam.data.download import DownloadError, unpack

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_support import idx_bytes, refusal
+from helpers.data_files import idx_bytes, refusal
 
 from fedwmsam.data import DATASETS, dataset_options, download, load_dataset, mnist, paths
 from fedwmsam.data.idx import read_idx

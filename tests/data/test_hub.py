@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from data_support import refusal
+from helpers.data_files import refusal
 from PIL import Image
 
 from fedwmsam.data import from_hub

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_support import REAL_DATA, needs_real, refusal
+from helpers.data_files import REAL_DATA, needs_real, refusal
 from PIL import Image
 
 from fedwmsam.data import image_folder, load_dataset

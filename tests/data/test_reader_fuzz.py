@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from data_support import idx_bytes, survives
-from fuzzing import damaged, little_memory
+from helpers.data_files import idx_bytes, survives
+from helpers.fuzzing import damaged, little_memory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

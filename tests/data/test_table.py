@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_support import refusal
+from helpers.data_files import refusal
 
 from fedwmsam.data import load_dataset
 

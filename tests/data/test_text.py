@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from data_support import REAL_DATA, needs_real, refusal
+from helpers.data_files import REAL_DATA, needs_real, refusal
 
 from fedwmsam.data import load_dataset, text
 

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import hypothesis.strategies as st
-import killed_run
 import pytest
 import torch
+from helpers import killed_run
+from helpers.small_federation import make, run
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support import make, run
 
 import fedwmsam
 from fedwmsam import InputError

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from support import FULL, make, run
+from helpers.small_federation import FULL, make, run
 
 import fedwmsam
 from fedwmsam import InputError

@@ -2,8 +2,8 @@
 
 import copy
 
-import killed_run
 import pytest
+from helpers import killed_run
 
 import fedwmsam
 from fedwmsam.engine.records import read_lines

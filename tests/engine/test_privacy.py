@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import torch
-from support import FULL, make, run
+from helpers.small_federation import FULL, make, run
 
 import fedwmsam
 from fedwmsam import InputError

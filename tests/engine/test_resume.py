@@ -15,7 +15,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.files import replacing
 from fedwmsam.settings.config import ALWAYS_TOLD
 
-SCRIPT = Path(__file__).parents[1] / "killed_run.py"
+SCRIPT = Path(__file__).parents[1] / "helpers" / "killed_run.py"
 ROUNDS = 40
 
 
@@ -91,7 +91,7 @@ def test_a_run_older_than_a_setting_goes_on_with_its_default(tmp_path, monkeypat
 
 
 def small_run(tmp_path, rounds=9):
-    import killed_run
+    from helpers import killed_run
 
     folder = tmp_path / "run"
     killed_run.main(folder, "plain", rounds)
@@ -172,8 +172,8 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def test_an_error_in_a_callback_loses_no_round(tmp_path):
-    import killed_run
     import torch
+    from helpers import killed_run
 
     import fedwmsam
 

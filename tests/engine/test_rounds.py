@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from support import FULL, make, run
+from helpers.small_federation import FULL, make, run
 from torch import nn
 
 from fedwmsam import InputError

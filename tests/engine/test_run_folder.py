@@ -7,10 +7,10 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from fuzzing import damaged, little_memory
+from helpers.fuzzing import damaged, little_memory
+from helpers.small_federation import largest_file
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import largest_file
 
 from fedwmsam import InputError
 from fedwmsam.engine import checkpoint

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import make
+from helpers.small_federation import make
 from torch import nn
 
 import fedwmsam

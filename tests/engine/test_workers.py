@@ -8,10 +8,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import killed_run
 import pytest
 import torch
-from support import Broken, largest_file, make, run
+from helpers import killed_run
+from helpers.small_federation import Broken, largest_file, make, run
 
 import fedwmsam
 from fedwmsam import InputError

@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from markdown_pages import ROOT
+from helpers.markdown_pages import ROOT
 
 import fedwmsam
 from fedwmsam.flower import FlowerStrategy

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from flower_deployment import HOST, free_port
+from helpers.flower_deployment import HOST, free_port
 
 from fedwmsam.flower import check
 from fedwmsam.flower.keys import make_keys

@@ -4,12 +4,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import flower_task
 import pytest
 import safetensors.torch
 import torch
-from flower_deployment import Deployment, Simulation, wait_until
-from source_files import module_of
+from helpers import flower_task
+from helpers.flower_deployment import Deployment, Simulation, wait_until
+from helpers.loose_modules import module_of
 
 import fedwmsam
 from fedwmsam import rng

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flower_support import (
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+from helpers.flower_in_process import (
     CLIENTS,
     SETTINGS,
     FakeGrid,
@@ -19,8 +21,6 @@ from flower_support import (
     silent,
     with_vectors,
 )
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 import fedwmsam

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from flower_support import network
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from helpers.flower_in_process import network
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from source_files import module_of
-from support import FULL, make, run
+from helpers.loose_modules import module_of
+from helpers.small_federation import FULL, make, run
 
 from fedwmsam.engine import checkpoint, rounds
 from fedwmsam.engine.client_state import Memory, Store

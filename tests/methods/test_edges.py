@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from support import FULL, PLAIN, final, make, run
+from helpers.small_federation import FULL, PLAIN, final, make, run
 from torch import nn
 
 import fedwmsam

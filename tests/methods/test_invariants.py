@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from support import FULL, PLAIN, final, make, run
+from helpers.small_federation import FULL, PLAIN, final, make, run
 
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.methods import (

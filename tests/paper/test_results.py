@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import write_run
+from helpers.run_folders import write_run
 
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import prepare

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from support import make
+from helpers.small_federation import make
 
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import make_method

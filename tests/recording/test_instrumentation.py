@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from support import FULL, PLAIN, make, run
+from helpers.small_federation import FULL, PLAIN, make, run
 from torch import nn
 
 from fedwmsam.engine.rounds import first_state, run_round

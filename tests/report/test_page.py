@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import write_run
+from helpers.run_folders import write_run
 
 from fedwmsam import toml
 from fedwmsam.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_folders import write_run
+from helpers.run_folders import write_run
 
 from fedwmsam.page.page import write_page
 from fedwmsam.report.runs import find_runs

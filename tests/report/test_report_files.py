@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_folders import write_run
+from helpers.run_folders import write_run
 
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.summary import make_goal, summarise

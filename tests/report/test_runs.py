@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
-from run_folders import write_run
+from helpers.run_folders import write_run
 
 from fedwmsam.errors import InputError
 from fedwmsam.report.runs import State, find_runs, read_run

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_folders import write_run
+from helpers.run_folders import write_run
 
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.series import ablations, curve, sweeps

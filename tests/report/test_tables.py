@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_folders import write_run
+from helpers.run_folders import write_run
 
 from fedwmsam.errors import InputError
 from fedwmsam.report.runs import State, find_runs, with_twins

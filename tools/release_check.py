@@ -1,7 +1,7 @@
 """The wheel with each extra, alone, in a new environment with packages from the index: `make release-check`.
 
 Each environment installs PyTorch (200 MB) and is removed afterwards; name extras to try these only:
-`python tests/release_check.py images plot`. Prints a line an extra; the exit code is 1 if one fails.
+`PYTHONPATH=tests python tools/release_check.py images plot`. Prints a line an extra; the exit code is 1 if one fails.
 """
 
 import sys
@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from wheels import ROOT, build_wheel, call
+from helpers.wheels import ROOT, build_wheel, call
 
 RUN = "run --rounds 1 --local-epochs 1 --quiet"
 PICTURES = """

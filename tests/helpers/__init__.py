@@ -1,0 +1,1 @@
+"""What several tests share: problems, deployments, files and folders made by hand."""
