@@ -77,25 +77,36 @@ def cpu_seconds(work: Work, images: Tensor, labels: Tensor, batch: int) -> float
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--batches", type=int, nargs="+", default=[50, 200, 1000])
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    images, labels = torch.randn(arguments.images, 3, 32, 32), torch.randint(10, (arguments.images,))
-    cases = [(work, batch) for batch in arguments.batches for pair in PAIRS.values() for work in pair]
+    images, labels = (
+        torch.randn(arguments.images, 3, 32, 32),
+        torch.randint(10, (arguments.images,)),
+    )
+    cases = [
+        (work, batch) for batch in arguments.batches for pair in PAIRS.values() for work in pair
+    ]
     seconds: dict[tuple[Work, int], list[float]] = {case: [] for case in cases}
     for _ in range(arguments.repeats + 1):
         for work, batch in cases:
             seconds[work, batch].append(cpu_seconds(work, images, labels, batch))
-    print(f"{platform.processor() or platform.machine()}, torch {torch.__version__}, n = {arguments.repeats}")
+    print(
+        f"{platform.processor() or platform.machine()}, torch {torch.__version__}, n = {arguments.repeats}"
+    )
     for batch in arguments.batches:
         for name, pair in PAIRS.items():
             middle = [statistics.median(seconds[work, batch][1:]) for work in pair]
             slow, fast = (1000 * value * batch / arguments.images for value in middle)
-            print(f"batch {batch:4} {name:8}{slow:6.2f} ms one by one, {fast:5.2f} ms batched: {slow / fast:.1f} ×")
+            print(
+                f"batch {batch:4} {name:8}{slow:6.2f} ms one by one, {fast:5.2f} ms batched: {slow / fast:.1f} ×"
+            )
 
 
 if __name__ == "__main__":

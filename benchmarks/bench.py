@@ -25,7 +25,15 @@ from measuring import Samples, cells, median, numbers, progress, ratio, table
 from fedwmsam.methods import METHODS
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
-HEAD = ["contender", "processes", "wall s a round", "× fedwmsam", "CPU s a round", "× fedwmsam", "accuracy"]
+HEAD = [
+    "contender",
+    "processes",
+    "wall s a round",
+    "× fedwmsam",
+    "CPU s a round",
+    "× fedwmsam",
+    "accuracy",
+]
 Numbers = dict[str, float]
 
 
@@ -35,7 +43,9 @@ def main() -> None:
     chosen = arguments.only.split(",") if arguments.only else [*ENTRIES, *PARTS]
     unknown = set(chosen) - ENTRIES.keys() - PARTS.keys()
     if unknown:
-        sys.exit(f"--only: {', '.join(sorted(unknown))} unknown; choose from {', '.join([*ENTRIES, *PARTS])}")
+        sys.exit(
+            f"--only: {', '.join(sorted(unknown))} unknown; choose from {', '.join([*ENTRIES, *PARTS])}"
+        )
     names = contestants(chosen, arguments.skip_peers)
     with alone():
         found = measure(names, [part for part in PARTS if part in chosen], arguments.repeats)
@@ -45,10 +55,16 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5, help="turns that count, after one that warms up")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="turns that count, after one that warms up"
+    )
     parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join([*ENTRIES, *PARTS])}")
-    parser.add_argument("--skip-peers", action="store_true", help="leave out pfl-research and Flower")
+    parser.add_argument(
+        "--skip-peers", action="store_true", help="leave out pfl-research and Flower"
+    )
     return parser.parse_args()
 
 
@@ -65,7 +81,9 @@ def measure(names: list[str], parts: list[str], repeats: int) -> dict[str, objec
 
 def contestants(chosen: Sequence[str], skip_peers: bool) -> list[str]:
     """Those chosen and what they are compared with, in the table's order."""
-    wanted = {name for name in chosen if name in ENTRIES and not (skip_peers and ENTRIES[name].peer)}
+    wanted = {
+        name for name in chosen if name in ENTRIES and not (skip_peers and ENTRIES[name].peer)
+    }
     wanted |= {ENTRIES[name].base for name in wanted}
     return [name for name in ENTRIES if name in wanted]
 
@@ -85,10 +103,19 @@ def rounds(names: list[str], repeats: int) -> dict[str, object]:
             rows.append([entry.title, str(entry.processes), failures[name], *[""] * 4])
             continue
         base = samples[entry.base]
-        rows.append([entry.title, str(entry.processes), *cells(samples[name], base), f"{accuracies[name]:.3f}"])
+        rows.append(
+            [
+                entry.title,
+                str(entry.processes),
+                *cells(samples[name], base),
+                f"{accuracies[name]:.3f}",
+            ]
+        )
         found |= numbers(name, samples[name], base) | {f"{name}.accuracy": accuracies[name]}
     show(
-        f"A round of 10 clients × 60 steps of batch 50 (FedAvg, MLP, Fashion-MNIST), {ROUNDS} rounds a turn", HEAD, rows
+        f"A round of 10 clients × 60 steps of batch 50 (FedAvg, MLP, Fashion-MNIST), {ROUNDS} rounds a turn",
+        HEAD,
+        rows,
     )
     return found | two_processes(samples)
 
@@ -112,21 +139,28 @@ def two_processes(samples: Samples) -> Numbers:
 def methods(model: str, names: Sequence[str], repeats: int) -> Numbers:
     samples = method_cost.method_costs(model, names, repeats)
     show(f"Methods on {model}, one process", method_cost.HEAD, method_cost.rows(samples))
-    return merged(numbers(f"{model}.{name}", one, samples["fedavg"]) for name, one in samples.items())
+    return merged(
+        numbers(f"{model}.{name}", one, samples["fedavg"]) for name, one in samples.items()
+    )
 
 
 def growing(repeats: int) -> Numbers:
     samples = growth.growth(repeats)
     show("Growth of a round (FedAvg unless named), one process", growth.HEAD, growth.rows(samples))
     return merged(
-        numbers(f"growth.{series}.{label}", one, first) for series, label, one, first in growth.compared(samples)
+        numbers(f"growth.{series}.{label}", one, first)
+        for series, label, one, first in growth.compared(samples)
     )
 
 
 def starting(repeats: int) -> Numbers:
     samples = startup.startup(min(repeats, 3))
     show("`fedwmsam run` besides its training", startup.HEAD, startup.rows(samples))
-    return {f"startup.{n}.{clock}": median(one, clock) for n, one in samples.items() for clock in ("wall", "cpu")}
+    return {
+        f"startup.{n}.{clock}": median(one, clock)
+        for n, one in samples.items()
+        for clock in ("wall", "cpu")
+    }
 
 
 PARTS: dict[str, Callable[[int], Numbers]] = {

@@ -47,8 +47,12 @@ ENTRIES: dict[str, Entry] = {
     "bare-by-hand": Entry("limit: bare loop, gradient by hand", "bare.py --by-hand", 1),
     "fedwmsam-2": Entry("**fedwmsam, 2 workers**", "ours.py --workers 2", 2),
     "pfl-2": Entry("pfl-research, 2 processes", "together.py 2 pfl_research.py", 2, "pfl"),
-    "flower-resident": Entry("Flower on Ray, resident data", "flower_server.py resident", 2, "flower"),
-    "flower-loader": Entry("Flower on Ray, a DataLoader a call", "flower_server.py loader", 2, "flower"),
+    "flower-resident": Entry(
+        "Flower on Ray, resident data", "flower_server.py resident", 2, "flower"
+    ),
+    "flower-loader": Entry(
+        "Flower on Ray, a DataLoader a call", "flower_server.py loader", 2, "flower"
+    ),
     "bare-2": Entry("limit: two bare loops at once", "together.py 2 bare.py --share 2", 2),
 }
 
@@ -66,10 +70,14 @@ class Contestant:
         log = FOLDER / "logs" / f"{name}.log"
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("w") as file:
-            self.contender = Contender([python, ROOT / "benchmarks" / "contenders" / script, *rest], environment, file)
+            self.contender = Contender(
+                [python, ROOT / "benchmarks" / "contenders" / script, *rest], environment, file
+            )
         try:
             self.contender.receive()
-        except BaseException:  # also when the benchmark itself is told to end: nobody else knows of the process yet
+        except (
+            BaseException
+        ):  # also when the benchmark itself is told to end: nobody else knows of the process yet
             self.contender.close(patience=0)
             raise
         self.contender.signal(signal.SIGSTOP)
@@ -86,7 +94,9 @@ class Contestant:
         with self.awake():
             found = self.contender.ask("accuracy")["accuracy"]
         if not ACCURACY[0] <= found <= ACCURACY[1]:
-            raise Failed(f"reached a test accuracy of {found:.4f}, expected {ACCURACY[0]} to {ACCURACY[1]}")
+            raise Failed(
+                f"reached a test accuracy of {found:.4f}, expected {ACCURACY[0]} to {ACCURACY[1]}"
+            )
         return found
 
     def close(self) -> None:

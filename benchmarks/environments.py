@@ -44,7 +44,10 @@ def python_of(peer: str) -> Path:
     if not installed.exists():
         progress(f"installing {peer} into {folder}, which takes some minutes")
         command([sys.executable, "-m", "venv", "--clear", folder])
-        constraints = ["--constraint", ROOT / "constraints.txt"]  # pins torch, so that the CPU build is taken
+        constraints = [
+            "--constraint",
+            ROOT / "constraints.txt",
+        ]  # pins torch, so that the CPU build is taken
         command([python, "-m", "pip", "install", "--quiet", *constraints, "torch", PEERS[peer]])
         installed.touch()
     return python
@@ -59,5 +62,7 @@ def command(line: list[str | Path]) -> str:
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["no message"]
-        raise Failed(f"not available: {next((line for line in said if line.startswith('ERROR')), said[-1])}")
+        raise Failed(
+            f"not available: {next((line for line in said if line.startswith('ERROR')), said[-1])}"
+        )
     return done.stdout

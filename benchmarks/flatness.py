@@ -33,20 +33,32 @@ def model(run: Path | None) -> Experiment:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("run", nargs="?", type=Path)
     with calm_torch():
         experiment = model(parser.parse_args().run)
         task, w = experiment.task, experiment.task.initial_weights
-        surface = Surface(task, draw(everybody(experiment.clients), SAMPLES, 1000, rng.key(0, "global sample")))
+        surface = Surface(
+            task, draw(everybody(experiment.clients), SAMPLES, 1000, rng.key(0, "global sample"))
+        )
         start = time.process_time()
         found = largest_eigenvalues(lambda v: surface.product(w, v), w, 1)
         taken = time.process_time() - start
         print(f"{task.size:,} weights, {surface.sample.count:,} samples, one thread")
-        print(f"largest eigenvalue {found.values[0]:.5g}: {taken:.1f} s, {found.products} products with the Hessian")
+        print(
+            f"largest eigenvalue {found.values[0]:.5g}: {taken:.1f} s, {found.products} products with the Hessian"
+        )
         before = [time.process_time()]
         flatness_at(surface, w, Wanted(), lambda what: before.append(time.process_time()))
-        names = ("gradient", "five eigenvalues", "trace, 30 probes", "sharpness, three radii", "adaptive sharpness")
+        names = (
+            "gradient",
+            "five eigenvalues",
+            "trace, 30 probes",
+            "sharpness, three radii",
+            "adaptive sharpness",
+        )
         for name, begin, end in zip(names, before, [*before[1:], time.process_time()], strict=True):
             print(f"{name}: {end - begin:.1f} s")
 

@@ -48,14 +48,18 @@ def parameters(width: int) -> str:
 SERIES = {
     "clients, fedavg": {f"{n:,}": Point(clients=n) for n in (100, 10_000, 1_000_000)},
     "clients, fedwmsam": {f"{n:,}": Point("fedwmsam", clients=n) for n in (100, 10_000, 1_000_000)},
-    "parameters": {parameters(width): Point(width=width, epochs=1) for width in (100, 200, 400, 800)},
+    "parameters": {
+        parameters(width): Point(width=width, epochs=1) for width in (100, 200, 400, 800)
+    },
     "local steps": {str(12 * epochs): Point(epochs=epochs) for epochs in (1, 5, 10)},
 }
 
 
 def growth(repeats: int) -> Samples:
     with calm_torch():
-        pool = [(torch.randn(SAMPLES, FEATURES), torch.randint(CLASSES, (SAMPLES,))) for _ in range(20)]
+        pool = [
+            (torch.randn(SAMPLES, FEATURES), torch.randint(CLASSES, (SAMPLES,))) for _ in range(20)
+        ]
         turns = {
             f"{series}.{label}": rounds_of(federation(point, pool))
             for series, points in SERIES.items()
@@ -86,7 +90,9 @@ def compared(samples: Samples) -> Iterator[tuple[str, str, list[Sample], list[Sa
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=5)
     print(table(HEAD, rows(growth(parser.parse_args().repeats))))
 

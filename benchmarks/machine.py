@@ -10,7 +10,11 @@ SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 def describe() -> dict[str, str | int | bool]:
     """A virtual machine shows the topology it was given: two "cores" may still be two threads of a real one."""
     about = Path("/proc/cpuinfo").read_text()
-    names = [line.partition(":")[2].strip() for line in about.splitlines() if line.startswith("model name")]
+    names = [
+        line.partition(":")[2].strip()
+        for line in about.splitlines()
+        if line.startswith("model name")
+    ]
     cpus = sorted(os.sched_getaffinity(0))
     cores = {Path(SIBLINGS.format(cpu)).read_text() for cpu in cpus}
     return {

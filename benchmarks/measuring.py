@@ -40,7 +40,9 @@ def timed(work: Callable[[], object]) -> Sample:
     return Sample(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def interleave(title: str, turns: Mapping[str, Turn], repeats: int) -> tuple[Samples, dict[str, str]]:
+def interleave(
+    title: str, turns: Mapping[str, Turn], repeats: int
+) -> tuple[Samples, dict[str, str]]:
     """Samples of everything that went well, and why the rest did not. The first pass warms up and is not counted."""
     turns, failures, start = dict(turns), {}, time.perf_counter()
     samples: Samples = {name: [] for name in turns}
@@ -82,9 +84,11 @@ def numbers(key: str, samples: Sequence[Sample], base: Sequence[Sample]) -> dict
     for clock in ("wall", "cpu"):
         relative = ratio(samples, base, clock)
         found |= {
-            f"{key}.{clock}": median(samples, clock), f"{key}.{clock}_ratio": relative.value,
-            f"{key}.{clock}_ratio_low": relative.low, f"{key}.{clock}_ratio_high": relative.high,
-        }  # fmt: skip
+            f"{key}.{clock}": median(samples, clock),
+            f"{key}.{clock}_ratio": relative.value,
+            f"{key}.{clock}_ratio_low": relative.low,
+            f"{key}.{clock}_ratio_high": relative.high,
+        }
     return found
 
 
@@ -99,7 +103,9 @@ def cells(samples: Sequence[Sample], base: Sequence[Sample]) -> list[str]:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Markdown."""
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows))
+    return "\n".join(
+        "| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)
+    )
 
 
 def progress(line: str) -> None:

@@ -49,13 +49,21 @@ def rounds_of(federation: Federation) -> Turn:
 def on_mlp(methods: Sequence[str]) -> dict[str, Federation]:
     config = resolve({"dataset": "fashion-mnist", "preset": "paper"})
     experiment = prepare(config)
-    return {name: make_federation(config, make_method(name), experiment.task, experiment.clients) for name in methods}
+    return {
+        name: make_federation(config, make_method(name), experiment.task, experiment.clients)
+        for name in methods
+    }
 
 
 def on_resnet(methods: Sequence[str]) -> dict[str, Federation]:
     random = torch.Generator().manual_seed(0)
-    task = Task(model_factory("resnet18", (3, 32, 32), 10), make_objective("classification", None, None))
-    images = torch.randn(500, 3, 32, 32, generator=random), torch.randint(10, (500,), generator=random)
+    task = Task(
+        model_factory("resnet18", (3, 32, 32), 10), make_objective("classification", None, None)
+    )
+    images = (
+        torch.randn(500, 3, 32, 32, generator=random),
+        torch.randint(10, (500,), generator=random),
+    )
     clients = make_reader(task).clients([images], None)
     settings = Settings(participation=1.0, local_epochs=1)
     return {name: make_federation(settings, make_method(name), task, clients) for name in methods}
@@ -66,12 +74,19 @@ def rows(samples: Samples) -> list[list[str]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--model", choices=("mlp", "resnet18"), default="mlp")
     arguments = parser.parse_args()
-    print(table(HEAD, rows(method_costs(arguments.model, arguments.methods.split(","), arguments.repeats))))
+    print(
+        table(
+            HEAD,
+            rows(method_costs(arguments.model, arguments.methods.split(","), arguments.repeats)),
+        )
+    )
 
 
 if __name__ == "__main__":

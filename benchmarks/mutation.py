@@ -54,7 +54,10 @@ GROUPS = {
         ["src/fedwmsam/training/local.py"],
         [
             "tests/training/test_local.py",
-            *(f"{METHODS}/test_reference_vectors.py::test_agrees_to_1e_9[{name}-1]" for name in LOOPS),
+            *(
+                f"{METHODS}/test_reference_vectors.py::test_agrees_to_1e_9[{name}-1]"
+                for name in LOOPS
+            ),
             "tests/engine/test_rounds.py::test_every_function_hears_of_its_own_client_and_the_server_of_those_that_counted",
             f"{FIT}::test_a_second_gradient_sees_the_same_dropout_and_moves_no_statistics",
             f"{FIT}::test_one_step_clips_and_decays_as_its_mode_says",
@@ -88,8 +91,12 @@ GROUPS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; by default all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; by default all"
+    )
     parser.add_argument("--children", type=int, default=1, help="processes at a time")
     arguments = parser.parse_args()
     groups = arguments.groups or list(GROUPS)
@@ -97,8 +104,18 @@ def main() -> None:
         parser.error(f"there is no group {', '.join(wrong)}")
     for name in groups:
         folder = prepare(name)
-        command = [Path(sys.executable).with_name("mutmut"), "run", "--max-children", str(arguments.children)]
-        subprocess.run(command, cwd=folder, check=True, env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+        command = [
+            Path(sys.executable).with_name("mutmut"),
+            "run",
+            "--max-children",
+            str(arguments.children),
+        ]
+        subprocess.run(
+            command,
+            cwd=folder,
+            check=True,
+            env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        )
     for line in table(groups):
         print(line)
 
@@ -111,9 +128,9 @@ def prepare(name: str) -> Path:
         if not (folder / part).exists():
             (folder / part).symlink_to(ROOT / part)
     group = GROUPS[name]
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"] | {
-        "pythonpath": ["tests"]
-    }
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"][
+        "ini_options"
+    ] | {"pythonpath": ["tests"]}
     mutmut = {
         "source_paths": ["src"],
         "only_mutate": group.files,
@@ -130,7 +147,9 @@ def prepare(name: str) -> Path:
 
 def section(name: str, values: dict[str, object]) -> str:
     """As TOML; strings, lists of strings and booleans are written there as in JSON."""
-    return f"[{name}]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    return f"[{name}]\n" + "".join(
+        f"{key} = {json.dumps(value)}\n" for key, value in values.items()
+    )
 
 
 OUTCOMES = {0: "survived", 1: "killed", 3: "killed", 5: "no test", 33: "no test"} | dict.fromkeys(
@@ -145,13 +164,23 @@ def table(groups: list[str]) -> list[str]:
     lines = ["| file | mutants | " + " | ".join(columns) + " |", "|---" * (len(columns) + 2) + "|"]
     total: Counter[str] = Counter()
     for path in sorted(
-        p for name in groups for p in (ROOT / "build" / "mutation" / name).glob("mutants/src/**/*.meta")
+        p
+        for name in groups
+        for p in (ROOT / "build" / "mutation" / name).glob("mutants/src/**/*.meta")
     ):
         codes = json.loads(path.read_text())["exit_code_by_key"].values()
-        counts = Counter("not tried" if code is None else OUTCOMES.get(code, "crashed") for code in codes)
+        counts = Counter(
+            "not tried" if code is None else OUTCOMES.get(code, "crashed") for code in codes
+        )
         total += counts
         if counts:
-            lines.append(row(str(path).split("mutants/src/fedwmsam/")[1].removesuffix(".meta"), counts, columns))
+            lines.append(
+                row(
+                    str(path).split("mutants/src/fedwmsam/")[1].removesuffix(".meta"),
+                    counts,
+                    columns,
+                )
+            )
     return [*lines, row("all", total, columns)]
 
 

@@ -38,7 +38,9 @@ class Watched(FedWMSAM):
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
         return super().begin(down, full_gradient, info) | {"released": down["w"]}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         if not torch.equal(w, down["w"]):  # at the first step D is zero in both forms
             SEEN.append((w, self.ahead(w, down, scratch), scratch["released"] - w, grad(w)))
         v, after = super().direction(w, grad, down, scratch)
@@ -66,14 +68,18 @@ def local_gradients(federation: Federation, round: int) -> list[Tensor]:
         samples = federation.clients[client]
         everything = samples.batch(torch.arange(len(samples)))
         for _ in range(len(federation.schedule.steps(round, client, len(samples))) - 1):
-            gradient, _ = federation.task.gradient(next(steps)[0], everything, seed=0, keep_buffers=False)
+            gradient, _ = federation.task.gradient(
+                next(steps)[0], everything, seed=0, keep_buffers=False
+            )
             result.append(gradient)
     assert len(result) == len(SEEN)
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -89,11 +95,17 @@ def main() -> None:
     run_round(federation, state)
     local = local_gradients(federation, state.round)
 
-    rho, layout, cohort = FedWMSAM().rho, federation.task.layout, federation.schedule.cohort(state.round)
+    rho, layout, cohort = (
+        FedWMSAM().rho,
+        federation.task.layout,
+        federation.schedule.cohort(state.round),
+    )
     print(
         f"digits, seed {arguments.seed}, round {state.round + 1}: {len(SEEN)} steps of {len(cohort)} clients, ρ = {rho}"
     )
-    print(f"{federation.task.size:,} parameters in {len(layout)} tensors; means over the steps, ranges in brackets\n")
+    print(
+        f"{federation.task.size:,} parameters in {len(layout)} tensors; means over the steps, ranges in brackets\n"
+    )
     print(
         "D         perturbation  norm/ρ                  cos batch g  cos local gradient       distinct values a tensor"
     )
@@ -104,7 +116,10 @@ def main() -> None:
             batch = [float(cosine(e, step[3])) for e, step in zip(eps, SEEN, strict=True)]
             full = [float(cosine(e, g)) for e, g in zip(eps, local, strict=True)]
             distinct = [len(torch.unique(e[slot.slice])) for e in eps for slot in layout]
-            shown = f"{mean(norms):5.2f} ({span(norms, '.2f')})", f"{mean(full):+.2f} ({span(full, '+.2f')})"
+            shown = (
+                f"{mean(norms):5.2f} ({span(norms, '.2f')})",
+                f"{mean(full):+.2f} ({span(full, '+.2f')})",
+            )
             print(
                 f"{source:9} {name:12}  {shown[0]:22}  {mean(batch):+.2f}        {shown[1]:23}  {span(distinct, 'd')}"
             )

@@ -21,7 +21,13 @@ EVERY = 10
 
 def timings_of(method: str, rounds: int, kinds: str) -> list[dict[str, float]]:
     config = resolve(
-        {"preset": "paper", "dataset": "fashion-mnist", "method": method, "rounds": rounds, "record": kinds}
+        {
+            "preset": "paper",
+            "dataset": "fashion-mnist",
+            "method": method,
+            "rounds": rounds,
+            "record": kinds,
+        }
     )
     experiment = prepare(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -39,15 +45,21 @@ def shares(timings: list[dict[str, float]]) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=30, help="a multiple of ten, so that every tenth is a tenth")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=30, help="a multiple of ten, so that every tenth is a tenth"
+    )
     parser.add_argument("--methods", default="fedwmsam,fedsam,fedavg")
     parser.add_argument("--record", default="alignment")
     given = parser.parse_args()
     print(f"Recording {given.record} every tenth of {given.rounds} rounds:")
     for method in given.methods.split(","):
         clock, processor = shares(timings_of(method, given.rounds, given.record))
-        print(f"{method:10} {clock:6.1%} of the clock, {processor:6.1%} of the processor", flush=True)
+        print(
+            f"{method:10} {clock:6.1%} of the clock, {processor:6.1%} of the processor", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -28,27 +28,42 @@ from fedwmsam.models import model_factory
 SAMPLES = 50
 
 
-def train(dataset: str, model: str, clients: int, per_round: int, rounds: int, budget: int) -> dict[str, float]:
+def train(
+    dataset: str, model: str, clients: int, per_round: int, rounds: int, budget: int
+) -> dict[str, float]:
     data = load_dataset(dataset)
 
     def client(number: int) -> tuple[Tensor, Tensor]:
-        rows = torch.from_numpy(rng.generator(0, "scale", number).integers(len(data.train), size=SAMPLES))
+        rows = torch.from_numpy(
+            rng.generator(0, "scale", number).integers(len(data.train), size=SAMPLES)
+        )
         return data.prepare(data.train.inputs[rows]), data.train.labels[rows]
 
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = fedwmsam.fit(
-            model_factory(model, data.input_shape, data.classes), client, client_count=clients,
-            clients_per_round=per_round, rounds=rounds, local_epochs=1, memory_budget=budget,
+            model_factory(model, data.input_shape, data.classes),
+            client,
+            client_count=clients,
+            clients_per_round=per_round,
+            rounds=rounds,
+            local_epochs=1,
+            memory_budget=budget,
             test=(data.prepare(data.test.inputs[:2000]), data.test.labels[:2000]),
-            run_folder=Path(folder) / "run", checkpoint_every=1,
-        )  # fmt: skip
-        disk = sum(path.stat().st_blocks * 512 for path in Path(folder).rglob("*") if path.is_file())
+            run_folder=Path(folder) / "run",
+            checkpoint_every=1,
+        )
+        disk = sum(
+            path.stat().st_blocks * 512 for path in Path(folder).rglob("*") if path.is_file()
+        )
     return {
-        "clients": clients, "rounds": result.rounds, "accuracy": result.last() or 0.0,
-        "peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, "disk_MB": disk / 1e6,
+        "clients": clients,
+        "rounds": result.rounds,
+        "accuracy": result.last() or 0.0,
+        "peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "disk_MB": disk / 1e6,
         "seconds": time.perf_counter() - start,
-    }  # fmt: skip
+    }
 
 
 RUNS: dict[str, list[tuple[str, str, int, int, int, int]]] = {
@@ -61,13 +76,17 @@ RUNS: dict[str, list[tuple[str, str, int, int, int, int]]] = {
 def apart(*arguments: object) -> dict[str, float]:
     """The run in a new process, whose peak memory is then its own."""
     texts = [str(argument) for argument in arguments]
-    answer = subprocess.run([sys.executable, __file__, "one", *texts], stdout=subprocess.PIPE, text=True, check=True)
+    answer = subprocess.run(
+        [sys.executable, __file__, "one", *texts], stdout=subprocess.PIPE, text=True, check=True
+    )
     found: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
     return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=[*RUNS, "one"])
     parser.add_argument("rest", nargs="*", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -24,7 +24,9 @@ SETTINGS = "--method fedavg --dataset fashion-mnist --partition iid --clients 10
 
 
 def startup(repeats: int) -> Samples:
-    samples, failures = interleave("start-up", {str(n): lambda n=n: once(n) for n in WORKERS}, repeats)
+    samples, failures = interleave(
+        "start-up", {str(n): lambda n=n: once(n) for n in WORKERS}, repeats
+    )
     if failures:
         raise Failed(next(iter(failures.values())))
     return samples
@@ -32,10 +34,21 @@ def startup(repeats: int) -> Samples:
 
 def once(workers: int) -> Sample:
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "fedwmsam", "run", *SETTINGS.split(), "--workers", str(workers)]
+        command = [
+            sys.executable,
+            "-m",
+            "fedwmsam",
+            "run",
+            *SETTINGS.split(),
+            "--workers",
+            str(workers),
+        ]
         wall, cpu = time.perf_counter(), children_seconds()
         done = subprocess.run(
-            [*command, "--out", folder, "--name", "run", "--quiet"], capture_output=True, text=True, check=False
+            [*command, "--out", folder, "--name", "run", "--quiet"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         wall, cpu = time.perf_counter() - wall, children_seconds() - cpu
         if done.returncode:
@@ -44,7 +57,9 @@ def once(workers: int) -> Sample:
     rounds = [json.loads(line) for line in lines]
     evaluations = sum(round["evaluate_seconds"] for round in rounds)
     # Evaluations run in the main process, so their CPU time is within a round's own.
-    return Sample(wall - evaluations - 2 * rounds[1]["train_seconds"], cpu - 2 * rounds[1]["cpu_seconds"])
+    return Sample(
+        wall - evaluations - 2 * rounds[1]["train_seconds"], cpu - 2 * rounds[1]["cpu_seconds"]
+    )
 
 
 def children_seconds() -> float:
@@ -53,11 +68,16 @@ def children_seconds() -> float:
 
 
 def rows(samples: Samples) -> list[list[str]]:
-    return [[n, *(f"{median(found, clock):.1f}" for clock in ("wall", "cpu"))] for n, found in samples.items()]
+    return [
+        [n, *(f"{median(found, clock):.1f}" for clock in ("wall", "cpu"))]
+        for n, found in samples.items()
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     print(table(HEAD, rows(startup(parser.parse_args().repeats))))
 

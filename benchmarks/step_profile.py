@@ -18,17 +18,24 @@ SHOWN = 16
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--method", default="fedwmsam")
     name = parser.parse_args().method
     with calm_torch():
         federation = on_mlp([name])[name]
-        state, _ = run_round(federation, first_state(federation))  # warms up, and gives FedWMSAM its momentum
+        state, _ = run_round(
+            federation, first_state(federation)
+        )  # warms up, and gives FedWMSAM its momentum
         with profile(activities=[ProfilerActivity.CPU]) as found:
             _, record = run_round(federation, state)
     operations = sorted(found.key_averages(), key=lambda one: -one.self_cpu_time_total)[:SHOWN]
     for one in operations:
-        spent, calls = one.self_cpu_time_total / record["backprops"], one.count / record["backprops"]
+        spent, calls = (
+            one.self_cpu_time_total / record["backprops"],
+            one.count / record["backprops"],
+        )
         print(f"{one.key[:48]:48} {spent:8.1f} µs a step {calls:6.1f} calls")
 
 

@@ -35,14 +35,18 @@ class FadingProx(Averaging):
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         return {"w": server["w"], "lam": server["lam"]}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return grad(w), scratch
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor:
         return down["lam"] * (w - down["w"])
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        return super().aggregate(server, mean, info) | {"lam": server["lam"] * 0.5 ** (1 / self.half_life)}
+        return super().aggregate(server, mean, info) | {
+            "lam": server["lam"] * 0.5 ** (1 / self.half_life)
+        }
 
 
 def network() -> nn.Module:
@@ -54,7 +58,9 @@ def main() -> None:
     x, y = data.prepared(data.train)
     split = make_partition("dirichlet:0.1", y.numpy(), clients=20, seed=0, classes=data.classes)
     clients = [(x[rows], y[rows]) for rows in map(torch.from_numpy, split.clients)]
-    result = fedwmsam.fit(network, clients, FadingProx(lam=0.5), test=data.prepared(data.test), rounds=30)
+    result = fedwmsam.fit(
+        network, clients, FadingProx(lam=0.5), test=data.prepared(data.test), rounds=30
+    )
     first, last = result.rows[0]["lam"], result.rows[-1]["lam"]
     print(f"last accuracy {result.last('accuracy'):.4f}, pull from {first:.3f} down to {last:.3f}")
 

@@ -65,10 +65,15 @@ def by_domain(data: Dataset, method: str) -> list[float]:
     x, y = data.prepared(data.train)
     clients = [(x[rows], y[rows]) for rows in map(data.train.groups.eq, data.train.groups.unique())]
     network = model_factory("cnn", data.input_shape, data.classes)
-    result = fedwmsam.fit(network, clients, method, rounds=8, local_epochs=2, batch_size=20, participation=1.0)
+    result = fedwmsam.fit(
+        network, clients, method, rounds=8, local_epochs=2, batch_size=20, participation=1.0
+    )
     test_x, test_y = data.prepared(data.test)
     rights = result.predict(test_x).argmax(dim=1) == test_y
-    return [float(rights[data.test.groups == group].float().mean()) for group in torch.unique(data.test.groups)]
+    return [
+        float(rights[data.test.groups == group].float().mean())
+        for group in torch.unique(data.test.groups)
+    ]
 
 
 if __name__ == "__main__":

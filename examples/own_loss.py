@@ -21,8 +21,12 @@ def largest_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def main() -> None:
-    numbers = [(x, x.sum(dim=1, keepdim=True)) for x in inputs]  # targets have the outputs' shape (n, 1)
-    result = fedwmsam.fit(nn.Linear(6, 1), numbers[:7], test=numbers[7], loss="regression", lr=0.02, rounds=30)
+    numbers = [
+        (x, x.sum(dim=1, keepdim=True)) for x in inputs
+    ]  # targets have the outputs' shape (n, 1)
+    result = fedwmsam.fit(
+        nn.Linear(6, 1), numbers[:7], test=numbers[7], loss="regression", lr=0.02, rounds=30
+    )
     print(f"regression: mean absolute error {result.last('mae'):.3f}")
 
     labels = [(x, (x[:, :3] > 0).float()) for x in inputs]  # three yes-or-no labels a sample
@@ -30,10 +34,19 @@ def main() -> None:
     print(f"multi-label: {result.last('label_accuracy'):.3f} of the labels right")
 
     result = fedwmsam.fit(
-        nn.Linear(6, 1), numbers[:7], test=numbers[7], validation=0.2, rounds=30, lr=0.02,
-        loss=huber, metrics={"largest_error": largest_error}, monitor="-largest_error",
-    )  # fmt: skip
-    print(f"own loss: largest error {result.last('largest_error'):.3f}, best model of round {result.best_round}")
+        nn.Linear(6, 1),
+        numbers[:7],
+        test=numbers[7],
+        validation=0.2,
+        rounds=30,
+        lr=0.02,
+        loss=huber,
+        metrics={"largest_error": largest_error},
+        monitor="-largest_error",
+    )
+    print(
+        f"own loss: largest error {result.last('largest_error'):.3f}, best model of round {result.best_round}"
+    )
 
 
 if __name__ == "__main__":

@@ -29,16 +29,25 @@ def main() -> None:
     data = load_table()
     x, y = data.prepared(data.train)
     split = make_partition("quantity:2", y.numpy(), clients=CLIENTS, seed=0, classes=data.classes)
-    clients = sorted(((x[rows], y[rows]) for rows in map(torch.from_numpy, split.clients)), key=rows_of)
-    print(f"{len(x)} rows on {CLIENTS} clients: {', '.join(str(rows_of(client)) for client in clients)}")
+    clients = sorted(
+        ((x[rows], y[rows]) for rows in map(torch.from_numpy, split.clients)), key=rows_of
+    )
+    print(
+        f"{len(x)} rows on {CLIENTS} clients: {', '.join(str(rows_of(client)) for client in clients)}"
+    )
 
     table = Table("method", "weighed", "test accuracy", "ten smallest clients", "ten largest")
     for method in ("fedavg", "fedwmsam"):
         for averaging in ("uniform", "size"):
             result = fedwmsam.fit(
-                nn.Sequential(nn.Linear(x.shape[1], 32), nn.ReLU(), nn.Linear(32, data.classes)), clients, method,
-                test=data.prepared(data.test), rounds=20, averaging=averaging, batch_size=10,
-            )  # fmt: skip
+                nn.Sequential(nn.Linear(x.shape[1], 32), nn.ReLU(), nn.Linear(32, data.classes)),
+                clients,
+                method,
+                test=data.prepared(data.test),
+                rounds=20,
+                averaging=averaging,
+                batch_size=10,
+            )
             own = [result.evaluate(client)["accuracy"] for client in clients]
             figures = (result.last("accuracy"), np.mean(own[:10]), np.mean(own[10:]))
             table.add_row(method, averaging, *(f"{figure:.3f}" for figure in figures))
@@ -48,13 +57,24 @@ def main() -> None:
 def load_table() -> Dataset:
     """The given file, or one that is made up: twenty numbers a row and which of six kinds it is, below a header."""
     parser = argparse.ArgumentParser(description="Quantity skew on a table.")
-    parser.add_argument("--file", help="a CSV file with a header, numbers, and the label in the last column")
+    parser.add_argument(
+        "--file", help="a CSV file with a header, numbers, and the label in the last column"
+    )
     file = parser.parse_args().file
     if file is None:
-        x, y = make_classification(1500, 20, n_informative=10, n_redundant=0, n_classes=6, random_state=0)
+        x, y = make_classification(
+            1500, 20, n_informative=10, n_redundant=0, n_classes=6, random_state=0
+        )
         names = [f"measurement {k}" for k in range(20)] + ["kind"]
         file = Path(tempfile.mkdtemp(), "measurements.csv")
-        np.savetxt(file, np.column_stack([x, y]), fmt="%g", delimiter=",", header=",".join(names), comments="")
+        np.savetxt(
+            file,
+            np.column_stack([x, y]),
+            fmt="%g",
+            delimiter=",",
+            header=",".join(names),
+            comments="",
+        )
     return load_dataset(str(file))
 
 

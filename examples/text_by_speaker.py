@@ -28,29 +28,40 @@ PLAY = {
 }
 """How each speaker talks, around what all of them talk about."""
 NEWS = (
-    "the bridge is down and the king is late.", "the king will come when the moon is high.",
-    "nobody has seen the king since the bridge came down.", "the moon is high and the bridge is down.",
-    "a boat was seen below the bridge at dawn.", "the boat brought salt and letters for the king.",
-    "the letters say that the king is late.", "at dawn the king will come by boat.",
-)  # fmt: skip
+    "the bridge is down and the king is late.",
+    "the king will come when the moon is high.",
+    "nobody has seen the king since the bridge came down.",
+    "the moon is high and the bridge is down.",
+    "a boat was seen below the bridge at dawn.",
+    "the boat brought salt and letters for the king.",
+    "the letters say that the king is late.",
+    "at dawn the king will come by boat.",
+)
 SHOWN = 6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Next-character prediction with speakers as clients.")
+    parser = argparse.ArgumentParser(
+        description="Next-character prediction with speakers as clients."
+    )
     parser.add_argument("--file", help='JSON lines {"speaker": …, "text": …}')
     file = parser.parse_args().file or write_play(Path(tempfile.mkdtemp(), "play.jsonl"))
     data = load_dataset(str(file), context=12, stride=2)
     assert data.train.groups is not None and data.test.groups is not None
     x, y = data.prepared(data.train)
-    clients = [(x[data.train.groups == group], y[data.train.groups == group]) for group in range(len(data.group_names))]
+    clients = [
+        (x[data.train.groups == group], y[data.train.groups == group])
+        for group in range(len(data.group_names))
+    ]
     print(f"{len(clients)} speakers, {len(x)} places to guess at, {data.classes} characters")
 
     test_x, test_y = data.prepared(data.test)
     rights = {"always the same": test_y == y.mode().values}
     for method in ("fedavg", "fedwmsam"):
         network = model_factory("char", data.input_shape, data.classes)
-        result = fedwmsam.fit(network, clients, method, rounds=8, clients_per_round=4, local_epochs=2, lr=0.2)
+        result = fedwmsam.fit(
+            network, clients, method, rounds=8, clients_per_round=4, local_epochs=2, lr=0.2
+        )
         rights[method] = result.predict(test_x).argmax(dim=1) == test_y
     show(rights, data.test.groups, data.group_names)
 
@@ -59,7 +70,9 @@ def show(rights: dict[str, Tensor], groups: Tensor, names: tuple[str, ...]) -> N
     most = groups.bincount(minlength=len(names)).argsort(descending=True)[:SHOWN].tolist()
     table = Table("speaker", *rights)
     for name, rows in [(names[group], groups == group) for group in most] + [("all", groups >= 0)]:
-        table.add_row(name, *(f"{float(right[rows].float().mean()):.3f}" for right in rights.values()))
+        table.add_row(
+            name, *(f"{float(right[rows].float().mean()):.3f}" for right in rights.values())
+        )
     Console(width=110).print(table)
 
 

@@ -15,7 +15,9 @@ HERE = Path(__file__).parent
 def executed(path: Path) -> nbformat.NotebookNode:
     """The notebook with new outputs; an error in a cell is raised."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": HERE}}).execute()
+    NotebookClient(
+        notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": HERE}}
+    ).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times of day: every execution would be a change
     notebook.metadata.language_info = {"name": "python"}  # not the version of this kernel either

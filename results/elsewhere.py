@@ -33,7 +33,9 @@ TRIED: dict[str, Method] = {
 
 def patients(seed: int) -> tuple[list[Samples], Samples]:
     """The clients' data and the test data; the answer is in units of its deviation."""
-    measured, answers = (torch.tensor(part, dtype=torch.float32) for part in load_diabetes(return_X_y=True))
+    measured, answers = (
+        torch.tensor(part, dtype=torch.float32) for part in load_diabetes(return_X_y=True)
+    )
     order = torch.randperm(len(answers), generator=torch.Generator().manual_seed(seed))
     x = (measured / measured.std(dim=0))[order]
     y = ((answers - answers.mean()) / answers.std())[order, None]
@@ -45,7 +47,9 @@ def hums(seed: int) -> tuple[list[Samples], Samples]:
 
     def samples() -> Samples:
         pitch = 2 + 1.5 * torch.rand(80, 1, generator=source)
-        return torch.sin(2 * torch.pi * pitch * time) + 0.1 * torch.randn(80, 40, generator=source), pitch
+        return torch.sin(2 * torch.pi * pitch * time) + 0.1 * torch.randn(
+            80, 40, generator=source
+        ), pitch
 
     return [samples() for _ in range(12)], samples()
 
@@ -54,9 +58,16 @@ def error(clients: list[Samples], test: Samples, method: Method, seed: int) -> f
     torch.manual_seed(seed)
     network = nn.Sequential(nn.Linear(test[0].shape[1], 32), nn.ReLU(), nn.Linear(32, 1))
     found = fit(
-        network, clients, method, test=test, loss="regression", rounds=40, lr=0.02, seed=seed,
+        network,
+        clients,
+        method,
+        test=test,
+        loss="regression",
+        rounds=40,
+        lr=0.02,
+        seed=seed,
         metrics={"error": lambda outputs, targets: (outputs - targets).abs().mean()},
-    )  # fmt: skip
+    )
     return mean(found.columns["error"][-10:])
 
 
@@ -65,7 +76,13 @@ if __name__ == "__main__":
     rows = [["data", "method", *map(str, range(5))]]
     for problem in (patients, hums):
         for name, method in TRIED.items():
-            rows.append([problem.__name__, name, *(f"{error(*problem(s), method, s):.4f}" for s in range(5))])
+            rows.append(
+                [
+                    problem.__name__,
+                    name,
+                    *(f"{error(*problem(s), method, s):.4f}" for s in range(5)),
+                ]
+            )
             print(*rows[-1], flush=True)
     with (Path(__file__).parent / "elsewhere.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)

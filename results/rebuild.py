@@ -27,14 +27,25 @@ from fedwmsam.paper.results import Results
 from fedwmsam.report.plots import Picture, draw_pictures, pictures
 from fedwmsam.report.runs import Run, is_run, read_run, with_twins
 from fedwmsam.report.summary import ACCURACY, make_goal, score, summarise
-from fedwmsam.report.text_tables import NOTHING, Sheet, markdown_sheet, number_cell, sheets, spread_cell
+from fedwmsam.report.text_tables import (
+    NOTHING,
+    Sheet,
+    markdown_sheet,
+    number_cell,
+    sheets,
+    spread_cell,
+)
 from fedwmsam.statistics import mean_spread
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, README = ROOT / "RESULTS.md", ROOT / "README.md"
 PLANS, PICTURES = ROOT / "results" / "plans", ROOT / "docs" / "pictures" / "results"
 IN_README = ("method", "seeds", "last", "mean of last 10", "MB down + up", "backprops")
-QUANTITIES = {"tail": "Mean of the last 10", "last": "Last", "best_on_test": "Best on test (selected on test)"}
+QUANTITIES = {
+    "tail": "Mean of the last 10",
+    "last": "Last",
+    "best_on_test": "Best on test (selected on test)",
+}
 Place = tuple[tuple[str, ...], str]
 """A cell: its row's values, its column's."""
 DRAWN = ("accuracy-over-rounds", "alpha-over-rounds", "alignment-over-rounds", "echo-over-rounds")
@@ -61,9 +72,18 @@ class Part:
         made = [place.name for place in places if self.made(place)]
         if not made:
             return f"Not run: `{self.command}` ({len(places)} runs)\n"
-        count = f"{len(places)} runs" if len(made) == len(places) else f"{len(made)} of {len(places)} runs so far"
-        tables = "\n".join(markdown_sheet(only(sheet, {*sheet.header} - {SECONDS})) for sheet in self.sheets(runs))
-        shown = "".join(f"![{title}](docs/pictures/results/{title}.png)\n" for title, *_ in self.pictures(name, runs))
+        count = (
+            f"{len(places)} runs"
+            if len(made) == len(places)
+            else f"{len(made)} of {len(places)} runs so far"
+        )
+        tables = "\n".join(
+            markdown_sheet(only(sheet, {*sheet.header} - {SECONDS})) for sheet in self.sheets(runs)
+        )
+        shown = "".join(
+            f"![{title}](docs/pictures/results/{title}.png)\n"
+            for title, *_ in self.pictures(name, runs)
+        )
         listed = ", ".join(f"[{run}](results/runs/{run}.csv)" for run in made)
         folded = f"<details><summary>Runs</summary>\n\n{listed}\n\n</details>\n"
         return "\n".join(filter(None, [f"`{self.command}`: {count}\n", tables, shown, folded]))
@@ -71,7 +91,11 @@ class Part:
     def pictures(self, name: str, runs: Path) -> list[Picture]:
         found = found_runs(self.members, runs)
         every = self.draw(found) if found else ()
-        return [(f"{name}-{title}", height, drawing) for title, height, drawing in every if title in DRAWN]
+        return [
+            (f"{name}-{title}", height, drawing)
+            for title, height, drawing in every
+            if title in DRAWN
+        ]
 
 
 def only(sheet: Sheet, names: Collection[str]) -> Sheet:
@@ -82,7 +106,9 @@ def only(sheet: Sheet, names: Collection[str]) -> Sheet:
 
 
 def found_runs(members: Sequence[Member], runs: Path) -> list[Run]:
-    return [read_run(place) for place in (member.place(runs) for member in members) if is_run(place)]
+    return [
+        read_run(place) for place in (member.place(runs) for member in members) if is_run(place)
+    ]
 
 
 def members_of(plan: str) -> list[Member]:
@@ -93,7 +119,9 @@ def compared(plan: str, baselines: Sequence[str] = (), targets: Sequence[float] 
     return tabled(f"fedwmsam compare results/plans/{plan}", members_of(plan), baselines, targets)
 
 
-def tabled(command: str, members: Sequence[Member], baselines: Sequence[str], targets: Sequence[float]) -> Part:
+def tabled(
+    command: str, members: Sequence[Member], baselines: Sequence[str], targets: Sequence[float]
+) -> Part:
     """A comparison's tables, averaged twins as rows; its differences to each of the baselines."""
 
     def tables_of(runs: Path) -> Sequence[Sheet]:
@@ -123,14 +151,20 @@ def crossed(plan: str, rows: Sequence[str], column: str) -> Part:
     down = list(dict.fromkeys(key(member.config.flat(), rows, column)[0] for member in members))
 
     def made(runs: Path) -> Sequence[Sheet]:
-        found = {key(run.config, rows, column): score(run, ACCURACY) for run in found_runs(members, runs)}
+        found = {
+            key(run.config, rows, column): score(run, ACCURACY) for run in found_runs(members, runs)
+        }
 
         def cell(place: Place, quantity: str) -> str:
             return number_cell(getattr(found[place], quantity)) if place in found else NOTHING
 
         header = (*rows, *(f"{column} = {value}" for value in across))
         return [
-            Sheet(title, header, tuple((*names, *(cell((names, x), quantity) for x in across)) for names in down))
+            Sheet(
+                title,
+                header,
+                tuple((*names, *(cell((names, x), quantity) for x in across)) for names in down),
+            )
             for quantity, title in QUANTITIES.items()
         ]
 
@@ -148,12 +182,17 @@ def reproduced(recipe: str, rounds: int, columns: Sequence[str] = ()) -> Part:
     return Part(command, plan.members(), lambda runs: Results(plan, runs).sheets())
 
 
-def analysed(command: str, members: Sequence[Member], file: str, sheets_of: Sheets, draw: Draw = lambda _: ()) -> Part:
+def analysed(
+    command: str, members: Sequence[Member], file: str, sheets_of: Sheets, draw: Draw = lambda _: ()
+) -> Part:
     """What an analysis found beside the runs of a comparison."""
     return Part(
-        command, members, lambda runs: sheets_of(found_runs(members, runs)), draw,
+        command,
+        members,
+        lambda runs: sheets_of(found_runs(members, runs)),
+        draw,
         lambda place: (place / "analysis" / file).exists(),
-    )  # fmt: skip
+    )
 
 
 def flatness_sheets(runs: Sequence[Run]) -> list[Sheet]:
@@ -169,19 +208,31 @@ def lengths(runs: Path) -> str:
     known = {name: entry["norm"] for name, entry in store.entries().items() if "norm" in entry}
     (table,) = summarise(found_runs(members_of("b.toml"), runs)).tables
     found = [
-        (row, [known[one.run.path.name] for one in row.scores if one.run.path.name in known]) for row in table.rows
+        (row, [known[one.run.path.name] for one in row.scores if one.run.path.name in known])
+        for row in table.rows
     ]
-    rows = tuple((row.label, str(len(norms)), spread_cell(mean_spread(norms))) for row, norms in found if norms)
-    return markdown_sheet(Sheet("Length of the weights after 500 rounds", ("method", "seeds", "‖w‖"), rows))
+    rows = tuple(
+        (row.label, str(len(norms)), spread_cell(mean_spread(norms)))
+        for row, norms in found
+        if norms
+    )
+    return markdown_sheet(
+        Sheet("Length of the weights after 500 rounds", ("method", "seeds", "‖w‖"), rows)
+    )
 
 
 def screened(file: str, rounds: Sequence[int]) -> str:
     """What was tried for FedWMSAM-plus, on validation data: the means of ten evaluations up to a few rounds."""
     with (ROOT / "results" / file).open(newline="") as opened:
-        lines = [{name: float(text) for name, text in row.items()} for row in csv.DictReader(opened)]
+        lines = [
+            {name: float(text) for name, text in row.items()} for row in csv.DictReader(opened)
+        ]
     header = ("tried", *(f"rounds {last - 9} to {last}" for last in rounds))
     rows = tuple(
-        (name, *(number_cell(mean(line[name] for line in lines[last - 10 : last])) for last in rounds))
+        (
+            name,
+            *(number_cell(mean(line[name] for line in lines[last - 10 : last])) for last in rounds),
+        )
         for name in list(lines[0])[1:]
     )
     return markdown_sheet(Sheet("Validation accuracy, one seed", header, rows))
@@ -193,7 +244,8 @@ def elsewhere() -> str:
         (data, method, *seeds), *lines = csv.reader(opened)
     header = (data, method, "mean", *(f"seed {seed}" for seed in seeds))
     rows = tuple(
-        (data, method, spread_cell(mean_spread([*map(float, errors)])), *errors) for data, method, *errors in lines
+        (data, method, spread_cell(mean_spread([*map(float, errors)])), *errors)
+        for data, method, *errors in lines
     )
     return markdown_sheet(Sheet("Mean absolute error, lower is better", header, rows))
 
@@ -204,14 +256,20 @@ PARTS = {
     "seeds": compared("b.toml", baselines=["fedavg", "scaffold"], targets=[0.8, 0.84]),
     "flatness": analysed(FLATNESS, (five := members_of("b.toml")), flatness.FILE, flatness_sheets),
     "dynamics": analysed(
-        DYNAMICS, five, FILE, dynamics_sheets, lambda runs: dynamics.pictures(dynamics.groups_of(runs))
+        DYNAMICS,
+        five,
+        FILE,
+        dynamics_sheets,
+        lambda runs: dynamics.pictures(dynamics.groups_of(runs)),
     ),
     "plus": compared("plus.toml", ["fedwmsam", "scaffold", "scaffold twin=8"], [0.8, 0.84, 0.86]),
     "table-5": reproduced("table-5", 200),
     "ablation": crossed("ablation.toml", ["correction", "perturbation"], "similarity"),
     "readings": crossed("d.toml", ["perturbation", "similarity"], "rho"),
     "corrections": compared("corrections.toml"),
-    "candidates": compared("candidates.toml", ["fedwmsam rho=0.01 perturbation=trajectory"], [0.8, 0.84, 0.86]),
+    "candidates": compared(
+        "candidates.toml", ["fedwmsam rho=0.01 perturbation=trajectory"], [0.8, 0.84, 0.86]
+    ),
     "printed-dynamics": analysed(DYNAMICS, (printed := printed_members()), FILE, dynamics_sheets),
     "printed-flatness": analysed(FLATNESS, printed, flatness.FILE, flatness_sheets),
     "table-6": reproduced("table-6", 150),
@@ -239,7 +297,9 @@ def rebuilt(page: str, texts: Mapping[str, str]) -> str:
 
 def measured(runs: Path) -> str:
     """README's table: accuracy and cost of every method on Table 1's first column, over the seeds there are."""
-    found = found_runs([one for plan in ("a.toml", "b.toml", "plus.toml") for one in members_of(plan)], runs)
+    found = found_runs(
+        [one for plan in ("a.toml", "b.toml", "plus.toml") for one in members_of(plan)], runs
+    )
     table = sheets(summarise(list({run.path: run for run in found}.values())))[0]
     return markdown_sheet(replace(only(table, IN_README), notes=()))
 
@@ -247,12 +307,20 @@ def measured(runs: Path) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         runs = store.unpacked(Path(folder))
-        texts = {name: part.text(name, runs).replace(f"{folder}/", "") for name, part in PARTS.items()}
-        texts |= {"lengths": lengths(runs), "screening": screened("screening.csv", (20, 30, 50, 100, 150))}
+        texts = {
+            name: part.text(name, runs).replace(f"{folder}/", "") for name, part in PARTS.items()
+        }
+        texts |= {
+            "lengths": lengths(runs),
+            "screening": screened("screening.csv", (20, 30, 50, 100, 150)),
+        }
         texts["elsewhere"] = elsewhere()
         texts["averages"] = screened("averages.csv", (50, 100, 200, 300, 400, 500))
         pages = {page: page.read_text() for page in (PAGE, README)}
-        new = {page: rebuilt(pages[page], of) for page, of in ((PAGE, texts), (README, {"measured": measured(runs)}))}
+        new = {
+            page: rebuilt(pages[page], of)
+            for page, of in ((PAGE, texts), (README, {"measured": measured(runs)}))
+        }
         if "--check" in sys.argv:
             old = [page.name for page in pages if new[page] != pages[page]]
             sys.exit(f"{', '.join(old)}: not what `make results` makes of the runs." if old else 0)

@@ -115,7 +115,9 @@ def validation_score(entry: dict[str, Any], packed: Path) -> float:
     if entry["status"] != "completed":
         return 0.0
     rows = store.rows_of(entry, packed)
-    return mean([row["validation_accuracy"] for row in rows if "validation_accuracy" in row][-TAIL:])
+    return mean(
+        [row["validation_accuracy"] for row in rows if "validation_accuracy" in row][-TAIL:]
+    )
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,9 @@ class Queue:
     def work(self) -> None:
         """Until nothing is left that this process could do."""
         failed: set[str] = set()
-        while left := [task for task in self.open_members() if fingerprint(task[1].config) not in failed]:
+        while left := [
+            task for task in self.open_members() if fingerprint(task[1].config) not in failed
+        ]:
             for part, member in left:
                 key = fingerprint(member.config)
                 with self.claimed(key) as mine:
@@ -160,7 +164,11 @@ class Queue:
     def carry_out(self, part: Part, member: Member) -> None:
         begun = time.monotonic()
         path = member.place(self.folder / "runs")
-        data_dir = str(self.data_dir) if self.data_dir and member.config.dataset.startswith("cifar") else None
+        data_dir = (
+            str(self.data_dir)
+            if self.data_dir and member.config.dataset.startswith("cifar")
+            else None
+        )
         experiment = prepare(anchored(replace(member.config, data_dir=data_dir)))
         tell(f"{path.name}: begins")
         status = experiment.run(opened(experiment, path)).status
@@ -169,14 +177,23 @@ class Queue:
         with locked(self.folder / "packed.lock"):
             store.add([read_run(path)], self.packed)
             store.add_analyses([read_run(path)], self.packed)
-        shutil.rmtree(path / "checkpoints", ignore_errors=True)  # the largest part, and needed no more
+        shutil.rmtree(
+            path / "checkpoints", ignore_errors=True
+        )  # the largest part, and needed no more
         tell(f"{path.name}: {status}, {(time.monotonic() - begun) / 60:.1f} min")
 
     def measure(self, part: Part, path: Path) -> None:
         saved = SavedRun(path)
         for averaged in (False, True) if saved.experiment.config.twin is not None else (False,):
             scope = Scope(clients=part.clients)
-            run_flatness(saved, saved.rounds("last"), part.wanted, scope, path / "analysis", averaged=averaged)
+            run_flatness(
+                saved,
+                saved.rounds("last"),
+                part.wanted,
+                scope,
+                path / "analysis",
+                averaged=averaged,
+            )
 
     @contextlib.contextmanager
     def claimed(self, key: str) -> Iterator[bool]:
@@ -213,9 +230,13 @@ def tell(text: str) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path, help="where runs and packed runs go; it outlives the checkout")
+    parser.add_argument(
+        "folder", type=Path, help="where runs and packed runs go; it outlives the checkout"
+    )
     parser.add_argument("--data-dir", type=Path, help="where CIFAR's files are")
-    parser.add_argument("--kept", type=Path, default=store.HERE, help="results that need not be made again")
+    parser.add_argument(
+        "--kept", type=Path, default=store.HERE, help="results that need not be made again"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
     parser.add_argument("--list", action="store_true", help="say how far it is, and stop")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)

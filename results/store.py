@@ -43,7 +43,9 @@ def entries(place: Path = HERE) -> dict[str, dict[str, Any]]:
 
 
 def write_index(known: dict[str, dict[str, Any]], place: Path) -> None:
-    with replacing(place / INDEX) as beside:  # the queue's processes read it while one of them writes
+    with replacing(
+        place / INDEX
+    ) as beside:  # the queue's processes read it while one of them writes
         beside.write_text("".join(f"{json.dumps(known[name])}\n" for name in sorted(known)))
 
 
@@ -55,12 +57,22 @@ def add(runs: Iterable[Run], place: Path = HERE) -> list[str]:
         name = run.path.name
         if name in known or not (run.counts or run.state is State.DIVERGED):
             continue
-        config = {key: value for key, value in run.config.items() if value is not None and key != "data_dir"}
+        config = {
+            key: value
+            for key, value in run.config.items()
+            if value is not None and key != "data_dir"
+        }
         status = "completed" if run.state is State.COMPLETED else run.remark
         data = {key: run.data[key] for key in KEPT if key in run.data}
         weights = run.path / "model.safetensors"
         constant = write_columns(columns_of(name, place), run)
-        known[name] = {"run": name, "status": status, "config": config, "data": data, "constant": constant}
+        known[name] = {
+            "run": name,
+            "status": status,
+            "config": config,
+            "data": data,
+            "constant": constant,
+        }
         if weights.exists():
             known[name]["norm"] = length(weights)
         added.append(name)
@@ -82,7 +94,9 @@ def add_analyses(runs: Iterable[Run], place: Path = HERE) -> list[str]:
     """Of kept runs; one made since takes an older one's place."""
     known, added = entries(place), []
     for run in runs:
-        made = [file for file in (run.path / "analysis" / name for name in ANALYSED) if file.exists()]
+        made = [
+            file for file in (run.path / "analysis" / name for name in ANALYSED) if file.exists()
+        ]
         for file in made if run.path.name in known else []:
             kept = place / ANALYSES / run.path.name / file.name
             text = json.dumps(rounded(json.loads(file.read_text()))) + "\n"
@@ -104,18 +118,24 @@ def rounded(value: Any) -> Any:
 def write_columns(path: Path, run: Run) -> dict[str, Any]:
     """What changes from round to round; returns what does not."""
     rows = [row | timing for row, timing in zip(run.rows, run.timings, strict=True)]
-    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in LEFT_OUT]
+    names = [
+        name for name in dict.fromkeys(name for row in rows for name in row) if name not in LEFT_OUT
+    ]
     same = [name for name in names if all(row.get(name) == rows[0].get(name) for row in rows)]
     moving = ["round", *(name for name in names if name not in ("round", *same))]
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(moving)
-        writer.writerows([[short(row.get(name), 12 if name in EXACT else 5) for name in moving] for row in rows])
+        writer.writerows(
+            [[short(row.get(name), 12 if name in EXACT else 5) for name in moving] for row in rows]
+        )
     return {name: rows[0][name] for name in same if name != "round"}
 
 
 def short(value: object, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    return (
+        "" if value is None else f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+    )
 
 
 def merge(packed: Path, place: Path = HERE) -> list[str]:
@@ -143,7 +163,10 @@ def unpacked(into: Path, place: Path = HERE) -> Path:
         folder = into / name
         folder.mkdir()
         rows = rows_of(entry, place)
-        timings = [{"round": row["round"]} | {kind: row.pop(kind) for kind in SECONDS if kind in row} for row in rows]
+        timings = [
+            {"round": row["round"]} | {kind: row.pop(kind) for kind in SECONDS if kind in row}
+            for row in rows
+        ]
         summary = {"status": entry["status"], "rounds": len(rows), "best_round": None}
         (folder / "config.toml").write_text(toml.dump(entry["config"]))
         (folder / "data.json").write_text(json.dumps(entry["data"]))
@@ -162,7 +185,9 @@ def rows_of(entry: dict[str, Any], place: Path = HERE) -> list[dict[str, Any]]:
 
 def read_columns(path: Path) -> list[dict[str, Any]]:
     with path.open(newline="") as file:
-        return [{key: number(text) for key, text in row.items() if text} for row in csv.DictReader(file)]
+        return [
+            {key: number(text) for key, text in row.items() if text} for row in csv.DictReader(file)
+        ]
 
 
 def number(text: str) -> float | int:

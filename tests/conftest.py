@@ -17,7 +17,9 @@ hypothesis.settings.register_profile("here", deadline=None, database=None)
 hypothesis.settings.load_profile("here")
 # A shell lets what ends in "&" ignore Ctrl-C, and children inherit that; tests that send it need it to arrive.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(1)  # on a busy machine threads that wait for each other take many times longer than one
+torch.set_num_threads(
+    1
+)  # on a busy machine threads that wait for each other take many times longer than one
 
 
 @dataclass(frozen=True)

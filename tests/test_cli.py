@@ -24,8 +24,17 @@ Cli = Callable[..., Any]
 Arguments = list[str | Path]
 VECTORS = Path(__file__).parent / "data" / "reference_vectors"
 SMALL: Arguments = [
-    "--model", "linear", "--clients", "5", "--participation", "0.4", "--local-epochs", "1", "--rounds", "3",
-]  # fmt: skip
+    "--model",
+    "linear",
+    "--clients",
+    "5",
+    "--participation",
+    "0.4",
+    "--local-epochs",
+    "1",
+    "--rounds",
+    "3",
+]
 COMMANDS = ["run", "resume", "report", "methods", "verify"]
 
 
@@ -49,7 +58,9 @@ def words_of(text: str) -> str:
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs land in a folder of the test's own; tables are printed on a wide page."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fedwmsam.commands.output.console", Console(width=250, markup=False, highlight=False))
+    monkeypatch.setattr(
+        "fedwmsam.commands.output.console", Console(width=250, markup=False, highlight=False)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -71,20 +82,37 @@ def copy(run_folder: Path, tmp_path: Path) -> Path:
 
 
 def test_a_run_leaves_a_folder_that_tells_everything(run_folder: Path) -> None:
-    files = {str(p.relative_to(run_folder)) for p in run_folder.rglob("*") if p.is_file()} - {"lock"}
+    files = {str(p.relative_to(run_folder)) for p in run_folder.rglob("*") if p.is_file()} - {
+        "lock"
+    }
     checkpoints = {name for name in files if name.startswith("checkpoints/")}
     assert files - checkpoints == {
-        "config.toml", "metrics.jsonl", "timings.jsonl", "model.safetensors", "best.safetensors", "summary.json",
-        "data.json", "clients.json",
-    }  # fmt: skip
+        "config.toml",
+        "metrics.jsonl",
+        "timings.jsonl",
+        "model.safetensors",
+        "best.safetensors",
+        "summary.json",
+        "data.json",
+        "clients.json",
+    }
     assert checkpoints == {"checkpoints/round-0000003.checkpoint", "checkpoints/memory.rows"}
     lines = rows(run_folder)
     assert [row["round"] for row in lines] == [1, 2, 3]
     for row in lines:
         for name in (
-            "accuracy", "loss", "validation_accuracy", "train_loss", "alpha", "similarity", "similarity_spread",
-            "update_norm", "bytes_up", "bytes_down", "backprops",
-        ):  # fmt: skip
+            "accuracy",
+            "loss",
+            "validation_accuracy",
+            "train_loss",
+            "alpha",
+            "similarity",
+            "similarity_spread",
+            "update_norm",
+            "bytes_up",
+            "bytes_down",
+            "backprops",
+        ):
             assert isinstance(row[name], int | float), name
         assert not any("seconds" in name for name in row)
     timings = [json.loads(line) for line in (run_folder / "timings.jsonl").read_text().splitlines()]
@@ -94,7 +122,10 @@ def test_a_run_leaves_a_folder_that_tells_everything(run_folder: Path) -> None:
     assert summary["last_accuracy"] == lines[-1]["accuracy"] and summary["best_round"] in (1, 2, 3)
     data = json.loads((run_folder / "data.json").read_text())
     assert (data["dataset"], data["classes"], data["input_shape"]) == ("digits", 10, [1, 8, 8])
-    assert sum(map(sum, data["class_counts"])) + data["validation_samples"] + data["test_samples"] == 1797
+    assert (
+        sum(map(sum, data["class_counts"])) + data["validation_samples"] + data["test_samples"]
+        == 1797
+    )
 
 
 def test_the_traffic_is_counted_to_the_byte(run_folder: Path) -> None:
@@ -102,7 +133,9 @@ def test_the_traffic_is_counted_to_the_byte(run_folder: Path) -> None:
     for row in rows(run_folder):
         assert row["bytes_up"] == 2 * 4 * parameters
         assert row["bytes_down"] == 2 * 4 * (2 * parameters + 1)  # the model, a momentum and α
-    samples = [sum(counts) for counts in json.loads((run_folder / "data.json").read_text())["class_counts"]]
+    samples = [
+        sum(counts) for counts in json.loads((run_folder / "data.json").read_text())["class_counts"]
+    ]
     steps = {-(-count // 50) for count in samples}
     assert len(steps) == 1 and rows(run_folder)[0]["backprops"] == 2 * steps.pop()
 
@@ -112,7 +145,11 @@ def test_the_saved_model_has_the_saved_accuracy(run_folder: Path) -> None:
 
     digits = load_dataset("digits")
     result = Result.load(run_folder)
-    accuracy = (result.predict(digits.prepared(digits.test)[0]).argmax(1) == digits.test.labels).double().mean()
+    accuracy = (
+        (result.predict(digits.prepared(digits.test)[0]).argmax(1) == digits.test.labels)
+        .double()
+        .mean()
+    )
     assert float(accuracy) == pytest.approx(rows(run_folder)[-1]["accuracy"])
     best = result.evaluate(digits.prepared(digits.test), best=True)
     assert result.best_round is not None
@@ -122,7 +159,13 @@ def test_the_saved_model_has_the_saved_accuracy(run_folder: Path) -> None:
 def test_the_terminal_says_what_runs_where_and_how_it_ended(run_folder: Path) -> None:
     printed = (run_folder.parent / "printed").read_text()
     accuracy = rows(run_folder)[-1]["accuracy"]
-    for expected in ("fedwmsam on digits", str(run_folder), "round 3/3", "Completed after 3 rounds", f"{accuracy:.4f}"):
+    for expected in (
+        "fedwmsam on digits",
+        str(run_folder),
+        "round 3/3",
+        "Completed after 3 rounds",
+        f"{accuracy:.4f}",
+    ):
         assert expected in printed
     assert json.loads((run_folder / "data.json").read_text())["partition_hash"] in printed
 
@@ -137,7 +180,9 @@ def test_a_second_run_never_overwrites_the_first(cli: Cli) -> None:
     for seed in ("0", "0", "1", "0"):
         assert cli("run", *SMALL, "--rounds", "1", "--seed", seed, "-q").code == 0
     name = "fedwmsam-digits-dirichlet0.1-seed"
-    assert sorted(p.name for p in Path("runs").iterdir()) == [f"{name}{end}" for end in ("0", "0-2", "0-3", "1")]
+    assert sorted(p.name for p in Path("runs").iterdir()) == [
+        f"{name}{end}" for end in ("0", "0-2", "0-3", "1")
+    ]
     first, second = (Path(f"runs/{name}{end}/metrics.jsonl").read_bytes() for end in ("0", "0-2"))
     assert first == second != Path(f"runs/{name}1/metrics.jsonl").read_bytes()
 
@@ -157,7 +202,9 @@ def test_quiet_prints_nothing(cli: Cli) -> None:
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
 
 
-def test_a_run_that_diverges_says_so_and_exits_with_1(cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_diverges_says_so_and_exits_with_1(
+    cli: Cli, caplog: pytest.LogCaptureFixture
+) -> None:
     wild = ["--weight-decay-mode", "sgd", "--set", "weight_decay=1e30"]
     outcome = cli("run", *SMALL, *wild, "--name", "wild")
     assert outcome.code == 1
@@ -165,7 +212,9 @@ def test_a_run_that_diverges_says_so_and_exits_with_1(cli: Cli, caplog: pytest.L
     assert json.loads(Path("runs/wild/summary.json").read_text())["status"].startswith("diverged")
 
 
-@pytest.mark.parametrize("setting", ["lr=1e39", "weight_decay=1e39", "rho=1e39", "global_lr=1e39", "clip_norm=1e39"])
+@pytest.mark.parametrize(
+    "setting", ["lr=1e39", "weight_decay=1e39", "rho=1e39", "global_lr=1e39", "clip_norm=1e39"]
+)
 def test_a_number_beyond_the_models_precision_is_no_crash(cli: Cli, setting: str) -> None:
     """A float32 ends at 3.4e38."""
     outcome = cli("run", *SMALL, "--set", setting, "-q")
@@ -176,20 +225,40 @@ def test_a_number_beyond_the_models_precision_is_no_crash(cli: Cli, setting: str
 
 
 def test_the_command_line_goes_over_the_file_and_the_file_over_the_preset(cli: Cli) -> None:
-    Path("my.toml").write_text('preset = "paper"\nclients = 7\nrounds = 2\nmodel = "linear"\nrho = 0.2\nlr = 0.5\n')
+    Path("my.toml").write_text(
+        'preset = "paper"\nclients = 7\nrounds = 2\nmodel = "linear"\nrho = 0.2\nlr = 0.5\n'
+    )
     outcome = cli(
-        "run", "my.toml", "--rounds", "1", "--local-epochs", "1", "--set", "rho=0.05", "--set", "batch-size=40",
-        "--name", "x", "-q",
-    )  # fmt: skip
+        "run",
+        "my.toml",
+        "--rounds",
+        "1",
+        "--local-epochs",
+        "1",
+        "--set",
+        "rho=0.05",
+        "--set",
+        "batch-size=40",
+        "--name",
+        "x",
+        "-q",
+    )
     assert outcome.code == 0, outcome.err
     config = toml.load(Path("runs/x/config.toml"))
-    assert (config["rounds"], config["local_epochs"], config["rho"], config["batch_size"]) == (1, 1, 0.05, 40)
+    assert (config["rounds"], config["local_epochs"], config["rho"], config["batch_size"]) == (
+        1,
+        1,
+        0.05,
+        40,
+    )
     assert (config["clients"], config["lr"], config["model"]) == (7, 0.5, "linear")
     assert (config["participation"], config["weight_decay_mode"]) == (0.1, "sgd")
 
 
 def test_a_methods_options_are_set_and_recorded(cli: Cli) -> None:
-    assert cli("run", *SMALL, "--method", "fedcm", "--set", "alpha=0.3", "--name", "a", "-q").code == 0
+    assert (
+        cli("run", *SMALL, "--method", "fedcm", "--set", "alpha=0.3", "--name", "a", "-q").code == 0
+    )
     assert cli("run", *SMALL, "--method", "fedcm", "--name", "b", "-q").code == 0
     assert toml.load(Path("runs/a/config.toml"))["alpha"] == 0.3
     assert Path("runs/a/metrics.jsonl").read_bytes() != Path("runs/b/metrics.jsonl").read_bytes()
@@ -201,7 +270,10 @@ def test_none_is_a_value(cli: Cli) -> None:
     for name, limit in (("none", "none"), ("huge", "1e9"), ("tight", "0.01")):
         assert cli("run", *wild, "--set", f"clip_norm={limit}", "--name", name, "-q").code == 0
     assert cli("run", "runs/none/config.toml", "--name", "again", "-q").code == 0
-    numbers = {name: Path(f"runs/{name}/metrics.jsonl").read_bytes() for name in ("none", "huge", "tight", "again")}
+    numbers = {
+        name: Path(f"runs/{name}/metrics.jsonl").read_bytes()
+        for name in ("none", "huge", "tight", "again")
+    }
     assert numbers["none"] == numbers["huge"] == numbers["again"] != numbers["tight"]
     assert toml.load(Path("runs/none/config.toml")).get("clip_norm") != 10.0
 
@@ -209,15 +281,33 @@ def test_none_is_a_value(cli: Cli) -> None:
 def test_the_saved_configuration_repeats_the_run(cli: Cli, run_folder: Path) -> None:
     assert cli("run", run_folder / "config.toml", "--name", "again", "-q").code == 0
     again = Path("runs/again")
-    for name in ("metrics.jsonl", "model.safetensors", "best.safetensors", "config.toml", "data.json"):
+    for name in (
+        "metrics.jsonl",
+        "model.safetensors",
+        "best.safetensors",
+        "config.toml",
+        "data.json",
+    ):
         assert (again / name).read_bytes() == (run_folder / name).read_bytes(), name
 
 
 def test_an_unknown_key_names_the_nearest(cli: Cli) -> None:
-    for arguments in (["--set", "lrr=1"], ["--set", "local_epoch=1"], ["--method", "fedwmsan"], ["--dataset", "digit"]):
+    for arguments in (
+        ["--set", "lrr=1"],
+        ["--set", "local_epoch=1"],
+        ["--method", "fedwmsan"],
+        ["--dataset", "digit"],
+    ):
         outcome = cli("run", *arguments)
-        nearest = {"lrr=1": "lr", "local_epoch=1": "local_epochs", "fedwmsan": "fedwmsam", "digit": "digits"}
-        assert outcome.code == 2 and f"id you mean '{nearest[arguments[1]]}'?" in outcome.err, outcome.err
+        nearest = {
+            "lrr=1": "lr",
+            "local_epoch=1": "local_epochs",
+            "fedwmsan": "fedwmsam",
+            "digit": "digits",
+        }
+        assert outcome.code == 2 and f"id you mean '{nearest[arguments[1]]}'?" in outcome.err, (
+            outcome.err
+        )
 
 
 def test_brackets_are_printed_as_they_are(cli: Cli) -> None:
@@ -246,11 +336,15 @@ def test_the_folder_says_how_far_it_went_on(cli: Cli, copy: Path) -> None:
     assert "5 rounds" in cli("report", copy).out
 
 
-def test_going_on_with_a_finished_run_changes_nothing(cli: Cli, copy: Path, run_folder: Path) -> None:
+def test_going_on_with_a_finished_run_changes_nothing(
+    cli: Cli, copy: Path, run_folder: Path
+) -> None:
     outcome = cli("resume", copy)
     assert outcome.code == 0 and "Completed after 3 rounds" in outcome.out
     assert (copy / "metrics.jsonl").read_bytes() == (run_folder / "metrics.jsonl").read_bytes()
-    assert (copy / "model.safetensors").read_bytes() == (run_folder / "model.safetensors").read_bytes()
+    assert (copy / "model.safetensors").read_bytes() == (
+        run_folder / "model.safetensors"
+    ).read_bytes()
 
 
 def test_going_on_is_refused_where_the_data_changed(cli: Cli, copy: Path) -> None:
@@ -263,11 +357,24 @@ def test_going_on_is_refused_where_the_data_changed(cli: Cli, copy: Path) -> Non
 
 def test_a_stopped_run_is_saved_and_goes_on_exactly(cli: Cli) -> None:
     """SIGTERM, as a cluster sends it, in the middle of a real process."""
-    settings: Arguments = ["--model", "linear", "--clients", "5", "--local-epochs", "1", "--checkpoint-every", "1000"]
+    settings: Arguments = [
+        "--model",
+        "linear",
+        "--clients",
+        "5",
+        "--local-epochs",
+        "1",
+        "--checkpoint-every",
+        "1000",
+    ]
     arguments = ["run", *settings, "--rounds", "100000", "--name", "stopped"]
-    process = subprocess.Popen([*command(), *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command(), *map(str, arguments)], stderr=subprocess.PIPE, text=True
+    )
     metrics, deadline = Path("runs/stopped/metrics.jsonl"), time.monotonic() + 60
-    while time.monotonic() < deadline and not (metrics.exists() and metrics.read_bytes().count(b"\n") > 3):
+    while time.monotonic() < deadline and not (
+        metrics.exists() and metrics.read_bytes().count(b"\n") > 3
+    ):
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
@@ -280,7 +387,9 @@ def test_a_stopped_run_is_saved_and_goes_on_exactly(cli: Cli) -> None:
     assert cli("resume", "runs/stopped", "--rounds", str(done + 2), "-q").code == 0
     assert cli("run", *settings, "--rounds", str(done + 2), "--name", "whole", "-q").code == 0
     for name in ("metrics.jsonl", "model.safetensors"):
-        assert (Path("runs/stopped") / name).read_bytes() == (Path("runs/whole") / name).read_bytes(), name
+        assert (Path("runs/stopped") / name).read_bytes() == (
+            Path("runs/whole") / name
+        ).read_bytes(), name
 
 
 # Reports and lists
@@ -291,10 +400,18 @@ def test_report_shows_what_was_reached(cli: Cli, run_folder: Path, copy: Path) -
     assert outcome.code == 0
     lines = rows(run_folder)
     mean = sum(row["accuracy"] for row in lines) / 3
-    best = lines[json.loads((run_folder / "summary.json").read_text())["best_round"] - 1]["accuracy"]
-    cells = next(line for line in outcome.out.splitlines() if line.startswith("│ fedwmsam ")).replace("│", " ").split()
+    best = lines[json.loads((run_folder / "summary.json").read_text())["best_round"] - 1][
+        "accuracy"
+    ]
+    cells = (
+        next(line for line in outcome.out.splitlines() if line.startswith("│ fedwmsam "))
+        .replace("│", " ")
+        .split()
+    )
     assert cells[1:5] == ["1", f"{lines[-1]['accuracy']:.4f}", f"{mean:.4f}", f"{best:.4f}"]
-    assert f"({copy}): has the seed of {run_folder} and the same numbers; not counted" in outcome.out
+    assert (
+        f"({copy}): has the seed of {run_folder} and the same numbers; not counted" in outcome.out
+    )
 
 
 def test_report_copes_with_a_run_that_has_only_begun(cli: Cli, copy: Path) -> None:
@@ -309,7 +426,11 @@ def test_methods_lists_every_method_and_its_options(cli: Cli) -> None:
     assert outcome.code == 0
     for name, method in METHODS.items():
         line = next(line for line in outcome.out.splitlines() if re.match(f"│ {name} *│", line))
-        for expected in (str(method.cost.backprops), f"{method.cost.down} P", *(f.name for f in fields(method))):
+        for expected in (
+            str(method.cost.backprops),
+            f"{method.cost.down} P",
+            *(f.name for f in fields(method)),
+        ):
             assert expected in line
 
 
@@ -318,13 +439,19 @@ def test_methods_name_shows_defaults_and_ranges(cli: Cli, name: str) -> None:
     outcome = cli("methods", name)
     assert outcome.code == 0 and name in outcome.out
     for field in fields(METHODS[name]):
-        line = next(line for line in outcome.out.splitlines() if line.startswith(f"│ {field.name} "))
+        line = next(
+            line for line in outcome.out.splitlines() if line.startswith(f"│ {field.name} ")
+        )
         assert str(field.default) in line
 
 
-def test_narrow_pages_lose_no_names(cli: Cli, monkeypatch: pytest.MonkeyPatch, run_folder: Path) -> None:
+def test_narrow_pages_lose_no_names(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, run_folder: Path
+) -> None:
     """Written to a file or a pipe a table is 80 columns wide; names people copy must stay whole."""
-    monkeypatch.setattr("fedwmsam.commands.output.console", Console(width=80, markup=False, highlight=False))
+    monkeypatch.setattr(
+        "fedwmsam.commands.output.console", Console(width=80, markup=False, highlight=False)
+    )
     listed = cli("methods").out
     assert [name for name in METHODS if not re.search(rf"│ {name} *│", listed)] == []
     assert "…" not in listed
@@ -345,7 +472,9 @@ def changed(tmp_path: Path, name: str, change: Callable[[dict[str, Any]], None])
 
 
 def test_verify_accepts_good_files(cli: Cli) -> None:
-    outcome = cli("verify", VECTORS / "fedavg-1.json", VECTORS / "fedwmsam-trajectory-personalized-1.json")
+    outcome = cli(
+        "verify", VECTORS / "fedavg-1.json", VECTORS / "fedwmsam-trajectory-personalized-1.json"
+    )
     assert outcome.code == 0 and "FAIL" not in outcome.out
     assert outcome.out.count("ok ") == 2 and "2 of 2 files" in outcome.out
     assert "model" in outcome.out and "similarity" in outcome.out
@@ -371,10 +500,26 @@ def shift(*path: Any) -> Callable[[dict[str, Any]], None]:
         ("fedwmsam-trajectory-personalized-1.json", shift("alpha", 0)),
         ("fedwmsam-trajectory-personalized-1.json", shift("alpha", 4)),
         ("fedwmsam-trajectory-personalized-1.json", shift("similarity", 2)),
-        ("fedwmsam-trajectory-personalized-1.json", lambda file: file["similarity"].__setitem__(2, float("nan"))),
-        ("fedavg-1.json", lambda file: file["local_update"][2][min(file["local_update"][2])].__setitem__(0, 9.0)),
+        (
+            "fedwmsam-trajectory-personalized-1.json",
+            lambda file: file["similarity"].__setitem__(2, float("nan")),
+        ),
+        (
+            "fedavg-1.json",
+            lambda file: file["local_update"][2][min(file["local_update"][2])].__setitem__(0, 9.0),
+        ),
     ],
-    ids=["model", "last number", "data", "lr", "first alpha", "alpha", "similarity", "similarity NaN", "local update"],
+    ids=[
+        "model",
+        "last number",
+        "data",
+        "lr",
+        "first alpha",
+        "alpha",
+        "similarity",
+        "similarity NaN",
+        "local update",
+    ],
 )
 def test_verify_sees_any_number_that_is_off(
     cli: Cli, tmp_path: Path, name: str, change: Callable[[dict[str, Any]], None]
@@ -385,7 +530,11 @@ def test_verify_sees_any_number_that_is_off(
 
 
 def test_verify_goes_on_after_a_file_that_fails(cli: Cli, tmp_path: Path) -> None:
-    outcome = cli("verify", changed(tmp_path, "fedavg-1.json", shift("global", 3, 7)), VECTORS / "fedavg-2.json")
+    outcome = cli(
+        "verify",
+        changed(tmp_path, "fedavg-1.json", shift("global", 3, 7)),
+        VECTORS / "fedavg-2.json",
+    )
     assert outcome.code == 1 and "1 of 2 files" in outcome.out
     assert outcome.out.index("FAIL") < outcome.out.index("ok ")
 
@@ -434,7 +583,9 @@ def test_help_does_not_wait_for_pytorch() -> None:
         "except SystemExit: pass\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -446,7 +597,9 @@ def truncated_fashion(folder: Path) -> Path:
     for part, images in (("train", 60000), ("t10k", 10000)):
         header = b"\0\0\x08\x03" + images.to_bytes(4, "big") + (28).to_bytes(4, "big") * 2
         (folder / f"{part}-images-idx3-ubyte").write_bytes(header + b"\0" * 1000)
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01" + images.to_bytes(4, "big") + b"\0" * 5)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(
+            b"\0\0\x08\x01" + images.to_bytes(4, "big") + b"\0" * 5
+        )
     return folder
 
 
@@ -492,7 +645,10 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
     "lr nan": (["run", "--lr", "nan"], ["lr", "nan"]),
     "zero rounds": (["run", "--rounds", "0"], ["rounds", "0"]),
     "zero clients": (["run", "--clients", "0"], ["clients", "0"]),
-    "too many per round": (["run", "--clients", "5", "--clients-per-round", "6"], ["clients_per_round", "6", "5"]),
+    "too many per round": (
+        ["run", "--clients", "5", "--clients-per-round", "6"],
+        ["clients_per_round", "6", "5"],
+    ),
     "participation above 1": (["run", "--participation", "1.5"], ["participation", "1.5"]),
     "participation 0": (["run", "--participation", "0"], ["participation", "0"]),
     "validation 1": (["run", "--validation", "1"], ["validation", "1"]),
@@ -527,7 +683,10 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
     "report an unknown metric": (reported("--metric", "acc"), ["acc", "accuracy", "loss"]),
     "report an unknown baseline": (reported("--baseline", "fedsgd"), ["fedsgd", "fedavg"]),
     "report a target that is none": (reported("--targets", "0.7,high"), ["high"]),
-    "report a target of an unclear metric": (reported("--metric", "backprops", "--targets", "3"), ["--better"]),
+    "report a target of an unclear metric": (
+        reported("--metric", "backprops", "--targets", "3"),
+        ["--better"],
+    ),
     "report into a place that cannot be": (
         lambda: [written("file", "")] and [*reported("--csv", "file/x.csv")()],
         ["file/x.csv"],
@@ -549,9 +708,18 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
         ["runs/file"],
     ),
     "missing --data-dir": (["run", "--data-dir", "absent"], ["absent"]),
-    "missing --data-dir for files": (["run", "--dataset", "fashion-mnist", "--data-dir", "absent"], ["absent"]),
+    "missing --data-dir for files": (
+        ["run", "--dataset", "fashion-mnist", "--data-dir", "absent"],
+        ["absent"],
+    ),
     "truncated files": (
-        lambda: ["run", "--dataset", "fashion-mnist", "--data-dir", truncated_fashion(Path("files"))],
+        lambda: [
+            "run",
+            "--dataset",
+            "fashion-mnist",
+            "--data-dir",
+            truncated_fashion(Path("files")),
+        ],
         ["files/t", "ubyte"],
     ),
     "method to list": (["methods", "fedsgdx"], ["fedsgdx", "fedavg"]),
@@ -562,14 +730,16 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
     "verify a folder": (["verify", "."], ["."]),
     "verify without a size": (vectors_without("config", "dim"), ["part.json", "dim"]),
     "verify without a model": (vectors_without("global"), ["part.json", "global"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_bad_input_is_one_sentence_and_exit_code_2(cli: Cli, name: str) -> None:
     given, expected = REFUSED[name]
     arguments = given() if callable(given) else given
-    rounds: Arguments = ["--rounds", "1"] if arguments[0] == "run" and "--rounds" not in arguments else []
+    rounds: Arguments = (
+        ["--rounds", "1"] if arguments[0] == "run" and "--rounds" not in arguments else []
+    )
     if arguments[0] == "run" and str(arguments[-1]).endswith(".toml"):
         rounds = []
     outcome = cli(*arguments, *rounds)
@@ -583,7 +753,15 @@ def test_bad_input_is_one_sentence_and_exit_code_2(cli: Cli, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["run", "--rounds", "many"], ["run", "--nonsense"], ["nonsense"], ["resume"], ["verify"], ["report"]]
+    "arguments",
+    [
+        ["run", "--rounds", "many"],
+        ["run", "--nonsense"],
+        ["nonsense"],
+        ["resume"],
+        ["verify"],
+        ["report"],
+    ],
 )
 def test_bad_usage_is_exit_code_2(cli: Cli, arguments: Arguments) -> None:
     outcome = cli(*arguments)
@@ -592,7 +770,12 @@ def test_bad_usage_is_exit_code_2(cli: Cli, arguments: Arguments) -> None:
 
 
 def test_a_mistake_leaves_no_folder_behind(cli: Cli) -> None:
-    for arguments in (["--lr", "-1"], ["--model", "x"], ["--set", "patience=3"], ["--partition", "pathological:11"]):
+    for arguments in (
+        ["--lr", "-1"],
+        ["--model", "x"],
+        ["--set", "patience=3"],
+        ["--partition", "pathological:11"],
+    ):
         assert cli("run", "--name", "mine", *arguments, "-q").code == 2
     assert not Path("runs/mine").exists()
     assert cli("run", *SMALL, "--name", "mine", "-q").code == 0
@@ -600,10 +783,18 @@ def test_a_mistake_leaves_no_folder_behind(cli: Cli) -> None:
 
 def test_the_installed_command_refuses_like_this_too() -> None:
     done = subprocess.run(
-        [*command(), "run", "--method", "fedwmsan"], capture_output=True, text=True, check=False, timeout=60
+        [*command(), "run", "--method", "fedwmsan"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("Error: ") and "'fedwmsam'" in done.stderr and done.stderr.count("\n") == 1
+    assert (
+        done.stderr.startswith("Error: ")
+        and "'fedwmsam'" in done.stderr
+        and done.stderr.count("\n") == 1
+    )
 
 
 def test_commands_leave_no_trace_in_this_process(cli: Cli) -> None:

@@ -7,19 +7,86 @@ from helpers.run_folders import write_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-VALUES = st.sampled_from([
-    "", "0", "1", "-1", "2.5", "nan", "1e999", "9" * 5000, "none", "auto", "fedavg", "fedwmsam", "fedawg", "digits",
-    "linear", "iid", "dirichlet:0.1", "dirichlet:", "shards:9999", "natural", "median", "0.3:4", "nan:0.5", "0,7,8",
-    "a=b", "rho=1,2", "rho=", "=", "lr=x", "--", "-q", "/dev/null", "/proc/1", "RUN", "RUN/metrics.jsonl", "EMPTY",
-    "é\n", "[bold]", "a/b:c", "os:system", "tensorboard", "paper", "accuracy", "png", "last",
-]) | st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=5)  # fmt: skip
+VALUES = st.sampled_from(
+    [
+        "",
+        "0",
+        "1",
+        "-1",
+        "2.5",
+        "nan",
+        "1e999",
+        "9" * 5000,
+        "none",
+        "auto",
+        "fedavg",
+        "fedwmsam",
+        "fedawg",
+        "digits",
+        "linear",
+        "iid",
+        "dirichlet:0.1",
+        "dirichlet:",
+        "shards:9999",
+        "natural",
+        "median",
+        "0.3:4",
+        "nan:0.5",
+        "0,7,8",
+        "a=b",
+        "rho=1,2",
+        "rho=",
+        "=",
+        "lr=x",
+        "--",
+        "-q",
+        "/dev/null",
+        "/proc/1",
+        "RUN",
+        "RUN/metrics.jsonl",
+        "EMPTY",
+        "é\n",
+        "[bold]",
+        "a/b:c",
+        "os:system",
+        "tensorboard",
+        "paper",
+        "accuracy",
+        "png",
+        "last",
+    ]
+) | st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]), max_size=5)
 FLAGS = {
     "run": (
-        "--method", "--dataset", "--partition", "--clients", "--rounds", "--lr", "--seed", "--set", "--preset",
-        "--stragglers", "--corrupt", "--aggregation", "--model", "--validation", "--workers", "--record", "--track",
+        "--method",
+        "--dataset",
+        "--partition",
+        "--clients",
+        "--rounds",
+        "--lr",
+        "--seed",
+        "--set",
+        "--preset",
+        "--stragglers",
+        "--corrupt",
+        "--aggregation",
+        "--model",
+        "--validation",
+        "--workers",
+        "--record",
+        "--track",
     ),
     "resume": ("--rounds", "--workers", "--memory-budget"),
-    "compare": ("--methods", "--seeds", "--grid", "--pilot", "--set", "--jobs", "--baseline", "--preset"),
+    "compare": (
+        "--methods",
+        "--seeds",
+        "--grid",
+        "--pilot",
+        "--set",
+        "--jobs",
+        "--baseline",
+        "--preset",
+    ),
     "reproduce": ("--scale", "--seeds", "--rounds", "--column", "--set", "--jobs"),
     "partition": ("--dataset", "--partition", "--clients", "--seed", "--data-dir"),
     "evaluate": ("--best", "--fine-tune", "--lr"),
@@ -30,7 +97,7 @@ FLAGS = {
     "analyse landscape": ("--to", "--points", "--round", "--plane"),
     "analyse dynamics": ("--states", "--sample"),
     "analyse theory": ("--rounds", "--cohort", "--rho", "--smoothness"),
-}  # fmt: skip
+}
 HARMLESS = {"run": ("--dry-run",), "reproduce": ("--dry-run",)}
 """Without these a good command would train for long; a comparison gets no method that exists."""
 
@@ -40,7 +107,9 @@ def lines(draw: st.DrawFn) -> list[str]:
     """A command, options with and without values, and words where they may or may not belong."""
     command = draw(st.sampled_from(sorted(FLAGS)))
     options = st.sampled_from([*FLAGS[command], "--help", "--unknown", "-x", "-q"])
-    pieces = draw(st.lists(st.tuples(options, VALUES) | st.tuples(VALUES) | st.tuples(options), max_size=4))
+    pieces = draw(
+        st.lists(st.tuples(options, VALUES) | st.tuples(VALUES) | st.tuples(options), max_size=4)
+    )
     words = [word for piece in pieces for word in piece]
     if command == "compare":
         words += ["--methods", "no-such-method"]
@@ -56,7 +125,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(line=lines())
-def test_any_line_is_answered_or_refused(cli, places, tmp_path, monkeypatch, line: list[str]) -> None:
+def test_any_line_is_answered_or_refused(
+    cli, places, tmp_path, monkeypatch, line: list[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for word, place in places.items():
         line = [typed.replace(word, place) for typed in line]

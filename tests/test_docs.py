@@ -38,7 +38,9 @@ def test_every_block_says_what_becomes_of_it():
         f"{page.relative_to(ROOT)}:{block.line}"
         for page in pages()
         for block in blocks(page)
-        if template not in page.parents and block.language in CODE and not MARKS.fullmatch(block.mark)
+        if template not in page.parents
+        and block.language in CODE
+        and not MARKS.fullmatch(block.mark)
     ]
     assert unmarked == []
 
@@ -76,7 +78,9 @@ def test_slow_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     ],
     ids=["error not shown", "another error", "no error", "shell", "python"],
 )
-def test_a_block_that_lies_would_be_found(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli):
+def test_a_block_that_lies_would_be_found(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+):
     monkeypatch.chdir(tmp_path)
     Path("page.md").write_text(f"<!-- run -->\n{text}\n")
     with pytest.raises(AssertionError):
@@ -117,8 +121,13 @@ def carry_out(command: str, shown: str, cli: Cli) -> None:
         done = cli(*words[1:])
         code, printed = done.code, done.out + done.err
     else:
-        environment = {"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")}
-        ran = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=environment)
+        environment = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT / "src"),
+        }
+        ran = subprocess.run(
+            ["bash", "-c", command], capture_output=True, text=True, env=environment
+        )
         code, printed = ran.returncode, ran.stdout + ran.stderr
     expected = shown.splitlines()[0] if shown.startswith("Error: ") else ""
     assert (code == 2) == bool(expected) and code in (0, 2), f"{command}\n{printed}"

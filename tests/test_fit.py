@@ -59,7 +59,9 @@ def linear() -> nn.Module:
 
 def rich() -> nn.Module:
     """Everything with a state of its own: BatchNorm's statistics and dropout's masks."""
-    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3))
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3)
+    )
 
 
 def equal(a: Vectors, b: Vectors) -> bool:
@@ -102,7 +104,9 @@ def stack(items: list[dict[str, Any]]) -> tuple[Tensor, Tensor]:
 FORMS: dict[str, dict[str, Any]] = {
     "tensors": {"clients": [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in CLIENTS]},
     "lists of two": {"clients": [[x, y] for x, y in CLIENTS]},
-    "float64 and int32": {"clients": [(x.astype(np.float64), y.astype(np.int32)) for x, y in CLIENTS]},
+    "float64 and int32": {
+        "clients": [(x.astype(np.float64), y.astype(np.int32)) for x, y in CLIENTS]
+    },
     "datasets": {"clients": [Plain(x, y) for x, y in CLIENTS]},
     "own collate": {"clients": [Items(x, y) for x, y in CLIENTS], "collate": stack},
     "lists of samples": {"clients": [list(zip(x, y, strict=True)) for x, y in CLIENTS]},
@@ -227,13 +231,32 @@ def test_the_seed_changes_the_run_and_the_same_seed_does_not() -> None:
 
 
 def test_rows_and_columns() -> None:
-    result = fit(linear, CLIENTS, test=TEST, validation=VALIDATION, evaluate_every=3, **QUICK | {"rounds": 7})
+    result = fit(
+        linear, CLIENTS, test=TEST, validation=VALIDATION, evaluate_every=3, **QUICK | {"rounds": 7}
+    )
     assert result.status == "completed" and result.rounds == 7
     assert [row["round"] for row in result.rows] == list(range(1, 8))
     columns = result.columns
     for name in ("accuracy", "loss", "validation_accuracy", "validation_loss"):
-        assert [value is not None for value in columns[name]] == [False, False, True, False, False, True, True]
-    for name in ("train_loss", "lr", "alpha", "similarity", "update_norm", "bytes_up", "bytes_down", "backprops"):
+        assert [value is not None for value in columns[name]] == [
+            False,
+            False,
+            True,
+            False,
+            False,
+            True,
+            True,
+        ]
+    for name in (
+        "train_loss",
+        "lr",
+        "alpha",
+        "similarity",
+        "update_norm",
+        "bytes_up",
+        "bytes_down",
+        "backprops",
+    ):
         assert None not in columns[name]
     assert columns["lr"] == pytest.approx([0.1 * 0.998**r for r in range(7)])
     assert result.last() == columns["accuracy"][6] and result.last("alpha") == columns["alpha"][6]
@@ -242,7 +265,14 @@ def test_rows_and_columns() -> None:
 
 
 def test_last_skips_rounds_that_were_not_evaluated(tmp_path: Path) -> None:
-    fit(linear, CLIENTS, test=TEST, run_folder=tmp_path / "run", evaluate_every=2, **QUICK | {"rounds": 4})
+    fit(
+        linear,
+        CLIENTS,
+        test=TEST,
+        run_folder=tmp_path / "run",
+        evaluate_every=2,
+        **QUICK | {"rounds": 4},
+    )
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     (tmp_path / "run" / "metrics.jsonl").write_text("\n".join(lines[:3]) + "\n")
     loaded = Result.load(tmp_path / "run")
@@ -266,8 +296,12 @@ def test_the_models_fit_the_users_own() -> None:
         own.eval()
         with torch.no_grad():
             expected = own(torch.from_numpy(TEST[0]))
-        torch.testing.assert_close(result.predict(TEST[0], best=best), expected, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(result.predict(TEST[0], best=best, batch_size=7), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            result.predict(TEST[0], best=best), expected, rtol=1e-6, atol=1e-6
+        )
+        torch.testing.assert_close(
+            result.predict(TEST[0], best=best, batch_size=7), expected, rtol=1e-5, atol=1e-6
+        )
         accuracy = float((expected.argmax(1).numpy() == TEST[1]).mean())
         measured = result.evaluate(TEST, best=best)
         assert measured["accuracy"] == pytest.approx(accuracy)
@@ -290,15 +324,32 @@ def test_predicting_does_not_change_the_result() -> None:
 def test_timings() -> None:
     result = fit(linear, CLIENTS, test=TEST, **QUICK)
     assert [t["round"] for t in result.timings] == [1, 2, 3]
-    assert all(t["train_seconds"] > 0 and t["evaluate_seconds"] > 0 and t["cpu_seconds"] > 0 for t in result.timings)
-    assert result.seconds == pytest.approx(sum(t["train_seconds"] + t["evaluate_seconds"] for t in result.timings))
+    assert all(
+        t["train_seconds"] > 0 and t["evaluate_seconds"] > 0 and t["cpu_seconds"] > 0
+        for t in result.timings
+    )
+    assert result.seconds == pytest.approx(
+        sum(t["train_seconds"] + t["evaluate_seconds"] for t in result.timings)
+    )
 
 
 def test_a_run_folder_loads_as_the_result_it_came_from(tmp_path: Path) -> None:
-    result = fit(rich, CLIENTS, FedWMSAM(rho=0.02), test=TEST, validation=0.3, run_folder=tmp_path / "run", **QUICK)
+    result = fit(
+        rich,
+        CLIENTS,
+        FedWMSAM(rho=0.02),
+        test=TEST,
+        validation=0.3,
+        run_folder=tmp_path / "run",
+        **QUICK,
+    )
     assert result.folder == tmp_path / "run"
     loaded = Result.load(tmp_path / "run", model=rich)
-    assert (loaded.status, loaded.best_round, loaded.rounds) == (result.status, result.best_round, result.rounds)
+    assert (loaded.status, loaded.best_round, loaded.rounds) == (
+        result.status,
+        result.best_round,
+        result.rounds,
+    )
     assert loaded.rows == result.rows and loaded.timings == result.timings
     assert equal(loaded.model, result.model) and equal(loaded.best_model, result.best_model)
     assert {k: v for k, v in result.config.items() if v is not None} == loaded.config
@@ -334,7 +385,9 @@ def test_a_metric_that_is_not_a_number_is_the_same_in_memory_and_on_disk(tmp_pat
     def undefined(outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.tensor(torch.nan)
 
-    result = fit(linear, CLIENTS, test=TEST, metrics={"auc": undefined}, run_folder=tmp_path / "run", **QUICK)
+    result = fit(
+        linear, CLIENTS, test=TEST, metrics={"auc": undefined}, run_folder=tmp_path / "run", **QUICK
+    )
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     assert "NaN" not in text
     assert result.rows == Result.load(tmp_path / "run").rows
@@ -361,10 +414,18 @@ def test_the_best_model_is_chosen_on_validation_and_never_on_test() -> None:
     """The test labels are the wrong way round: the better on validation, the worse on test."""
     held, states = two_classes(50, 9), []
     result = fit(
-        lambda: nn.Linear(4, 2), PAIRS, "fedavg", test=flipped(held), validation=held, rounds=25, lr=0.3,
-        participation=1.0, local_epochs=1, initial_weights=WRONG_AT_FIRST,
+        lambda: nn.Linear(4, 2),
+        PAIRS,
+        "fedavg",
+        test=flipped(held),
+        validation=held,
+        rounds=25,
+        lr=0.3,
+        participation=1.0,
+        local_epochs=1,
+        initial_weights=WRONG_AT_FIRST,
         callbacks=[lambda progress: states.append(progress.state_dict())],
-    )  # fmt: skip
+    )
     scores, tests = result.columns["validation_accuracy"], result.columns["accuracy"]
     assert tests == pytest.approx([1 - score for score in scores])
     assert max(scores) - scores[0] > 0.5
@@ -403,9 +464,17 @@ def test_a_validation_share_is_cut_from_every_client_and_trained_on_by_none(form
     Echo.trained.clear()
     Echo.tested.clear()
     result = fit(
-        Echo, clients, "fedavg", validation=0.2, loss=lambda outputs, targets: outputs.square().mean() * 1e-6,
-        metrics={"misplaced": misplaced}, participation=1.0, rounds=2, local_epochs=1, batch_size=4,
-    )  # fmt: skip
+        Echo,
+        clients,
+        "fedavg",
+        validation=0.2,
+        loss=lambda outputs, targets: outputs.square().mean() * 1e-6,
+        metrics={"misplaced": misplaced},
+        participation=1.0,
+        rounds=2,
+        local_epochs=1,
+        batch_size=4,
+    )
     held = Echo.tested - Echo.trained  # without what only a look at the input's shape has touched
     assert held | Echo.trained == set(range(36))
     owner = np.repeat(np.arange(4), sizes)
@@ -432,9 +501,18 @@ def test_patience_ends_a_run_that_no_longer_improves() -> None:
 def test_patience_counts_only_what_was_evaluated() -> None:
     """Every evaluation is better than the one before; between two there is nothing to be impatient about."""
     result = fit(
-        lambda: nn.Linear(4, 1), LINES, "fedavg", loss="regression", validation=line(30, 5), evaluate_every=4,
-        patience=2, rounds=12, lr=0.01, local_epochs=1, participation=1.0,
-    )  # fmt: skip
+        lambda: nn.Linear(4, 1),
+        LINES,
+        "fedavg",
+        loss="regression",
+        validation=line(30, 5),
+        evaluate_every=4,
+        patience=2,
+        rounds=12,
+        lr=0.01,
+        local_epochs=1,
+        participation=1.0,
+    )
     scores = [score for score in result.columns["validation_loss"] if score is not None]
     assert scores == sorted(scores, reverse=True)
     assert result.status == "completed" and result.rounds == 12
@@ -444,9 +522,14 @@ def test_the_target_ends_the_run_when_it_is_first_reached() -> None:
     settings: dict[str, Any] = {"rounds": 60, "lr": 0.3, "participation": 1.0, "local_epochs": 1}
     held = two_classes(50, 9)
     result = fit(
-        lambda: nn.Linear(4, 2), PAIRS, "fedavg", test=held, target_accuracy=0.8, initial_weights=WRONG_AT_FIRST,
+        lambda: nn.Linear(4, 2),
+        PAIRS,
+        "fedavg",
+        test=held,
+        target_accuracy=0.8,
+        initial_weights=WRONG_AT_FIRST,
         **settings,
-    )  # fmt: skip
+    )
     accuracies = result.columns["accuracy"]
     assert accuracies[-1] >= 0.8 > max(accuracies[:-1])
     assert result.status == "reached accuracy 0.8"
@@ -456,9 +539,15 @@ def test_the_target_is_judged_on_validation_where_there_is_any() -> None:
     held = two_classes(50, 9)
     settings: dict[str, Any] = {"rounds": 40, "lr": 0.3, "participation": 1.0, "local_epochs": 1}
     result = fit(
-        lambda: nn.Linear(4, 2), PAIRS, "fedavg", test=flipped(held), validation=held, target_accuracy=0.8,
-        initial_weights=WRONG_AT_FIRST, **settings,
-    )  # fmt: skip
+        lambda: nn.Linear(4, 2),
+        PAIRS,
+        "fedavg",
+        test=flipped(held),
+        validation=held,
+        target_accuracy=0.8,
+        initial_weights=WRONG_AT_FIRST,
+        **settings,
+    )
     scores = result.columns["validation_accuracy"]
     assert scores[-1] >= 0.8 > max(scores[:-1])
     assert result.columns["accuracy"][0] >= 0.8  # the test data would have ended it at once
@@ -494,7 +583,9 @@ def test_the_round_a_run_is_stopped_at_is_evaluated() -> None:
         if progress.record["round"] == 4:
             progress.stop()
 
-    result = fit(linear, CLIENTS, test=TEST, evaluate_every=3, callbacks=[stop], **QUICK | {"rounds": 9})
+    result = fit(
+        linear, CLIENTS, test=TEST, evaluate_every=3, callbacks=[stop], **QUICK | {"rounds": 9}
+    )
     assert result.rounds == 4
     assert result.columns["accuracy"][3] is not None
 
@@ -507,14 +598,18 @@ def test_a_warm_start_begins_at_the_given_weights() -> None:
     given.train()
     given(torch.from_numpy(TEST[0]))  # so that its BatchNorm statistics are not the initial ones
     own = seeded(rich, 8)
-    result = fit(own, CLIENTS, "fedavg", initial_weights=given.state_dict(), **EVERYONE | {"lr": 1e-9})
+    result = fit(
+        own, CLIENTS, "fedavg", initial_weights=given.state_dict(), **EVERYONE | {"lr": 1e-9}
+    )
     for name, parameter in given.named_parameters():
         torch.testing.assert_close(result.model[name], parameter.detach(), rtol=0, atol=1e-6)
     # BatchNorm moves by a tenth towards the clients' batches, from the given statistics and not from zero.
     tracked = "1.num_batches_tracked"
     assert int(result.model[tracked]) == int(given.state_dict()[tracked]) + 1 == 2
     with torch.no_grad():
-        batches = torch.stack([given[0](torch.from_numpy(x)).mean(dim=0) for x, _ in CLIENTS]).mean(dim=0)
+        batches = torch.stack([given[0](torch.from_numpy(x)).mean(dim=0) for x, _ in CLIENTS]).mean(
+            dim=0
+        )
     expected = 0.9 * given.state_dict()["1.running_mean"] + 0.1 * batches
     torch.testing.assert_close(result.model["1.running_mean"], expected, rtol=1e-4, atol=1e-5)
 
@@ -540,9 +635,14 @@ def test_a_warm_start_takes_frozen_weights_too() -> None:
 
 
 SETTING_OUT: dict[str, Any] = {
-    "method": FedWMSAM(), "test": TEST, "validation": 0.2, "participation": 0.5, "local_epochs": 2, "batch_size": 6,
+    "method": FedWMSAM(),
+    "test": TEST,
+    "validation": 0.2,
+    "participation": 0.5,
+    "local_epochs": 2,
+    "batch_size": 6,
     "checkpoint_every": 2,
-}  # fmt: skip
+}
 
 
 def numbers_of(folder: Path) -> dict[str, bytes]:
@@ -580,7 +680,10 @@ def test_the_folder_says_how_many_rounds_it_went_on_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("method", "error"),
-    [(FedAvg(), RuntimeError), *((method, KeyboardInterrupt) for method in (FedCM(), SCAFFOLD(), FedWMSAM()))],
+    [
+        (FedAvg(), RuntimeError),
+        *((method, KeyboardInterrupt) for method in (FedCM(), SCAFFOLD(), FedWMSAM())),
+    ],
 )
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
     tmp_path: Path, method: fedwmsam.Method, error: type[BaseException]
@@ -598,7 +701,9 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
     assert numbers_of(tmp_path / "run") == numbers_of(tmp_path / "whole")
 
 
-def test_an_interruption_during_evaluation_leaves_no_trace_in_the_clients_memory(tmp_path: Path) -> None:
+def test_an_interruption_during_evaluation_leaves_no_trace_in_the_clients_memory(
+    tmp_path: Path,
+) -> None:
     """Ctrl-C after the clients' answers were settled but before the round counts."""
     calls: list[int] = []
 
@@ -612,7 +717,14 @@ def test_an_interruption_during_evaluation_leaves_no_trace_in_the_clients_memory
     with pytest.raises(KeyboardInterrupt):
         fit(linear, CLIENTS, run_folder=tmp_path / "run", metrics={"mean": interrupted}, **settings)
     for folder in ("run", "whole"):
-        fit(linear, CLIENTS, run_folder=tmp_path / folder, resume=True, metrics={"mean": interrupted}, **settings)
+        fit(
+            linear,
+            CLIENTS,
+            run_folder=tmp_path / folder,
+            resume=True,
+            metrics={"mean": interrupted},
+            **settings,
+        )
     assert numbers_of(tmp_path / "run") == numbers_of(tmp_path / "whole")
 
 
@@ -623,7 +735,9 @@ def test_a_modules_name_may_hold_a_slash(tmp_path: Path) -> None:
         return model
 
     for rounds in (1, 2):
-        result = fit(factory, CLIENTS, run_folder=tmp_path / "run", resume=True, **QUICK | {"rounds": rounds})
+        result = fit(
+            factory, CLIENTS, run_folder=tmp_path / "run", resume=True, **QUICK | {"rounds": rounds}
+        )
     assert equal(result.model, fit(factory, CLIENTS, **QUICK | {"rounds": 2}).model)
 
 
@@ -641,18 +755,36 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, eight: Path) -> Non
 @pytest.mark.parametrize(
     "change",
     [
-        {"lr": 0.05}, {"batch_size": 7}, {"seed": 1}, {"participation": 1.0}, {"averaging": "size"},
-        {"method": FedAvg()}, {"method": FedWMSAM(rho=0.02)}, {"clip_norm": None}, {"evaluate_every": 2},
-        {"validation": 0.4}, {"validation": None}, {"clients": CLIENTS[:3]}, {"loss": "multilabel"},
+        {"lr": 0.05},
+        {"batch_size": 7},
+        {"seed": 1},
+        {"participation": 1.0},
+        {"averaging": "size"},
+        {"method": FedAvg()},
+        {"method": FedWMSAM(rho=0.02)},
+        {"clip_norm": None},
+        {"evaluate_every": 2},
+        {"validation": 0.4},
+        {"validation": None},
+        {"clients": CLIENTS[:3]},
+        {"loss": "multilabel"},
     ],
     ids=lambda change: next(iter(change)),
-)  # fmt: skip
+)
 def test_a_run_does_not_go_on_with_other_settings(tmp_path: Path, change: dict[str, Any]) -> None:
-    settings = {"model": linear, "clients": CLIENTS, "run_folder": tmp_path / "run", "rounds": 2} | SETTING_OUT
+    settings = {
+        "model": linear,
+        "clients": CLIENTS,
+        "run_folder": tmp_path / "run",
+        "rounds": 2,
+    } | SETTING_OUT
     fit(**settings)
     before = numbers_of(tmp_path / "run")
     if change.get("loss") == "multilabel":
-        change = change | {"clients": [(x, np.eye(3)[y]) for x, y in CLIENTS], "test": (TEST[0], np.eye(3)[TEST[1]])}
+        change = change | {
+            "clients": [(x, np.eye(3)[y]) for x, y in CLIENTS],
+            "test": (TEST[0], np.eye(3)[TEST[1]]),
+        }
     with pytest.raises(InputError) as caught:
         fit(**settings | change | {"rounds": 4, "resume": True})
     assert "\n" not in str(caught.value)
@@ -663,7 +795,12 @@ def test_a_run_does_not_go_on_with_other_settings(tmp_path: Path, change: dict[s
 
 def test_stopping_rules_may_change_when_a_run_goes_on(tmp_path: Path) -> None:
     fit(linear, CLIENTS, rounds=2, run_folder=tmp_path / "run", **SETTING_OUT)
-    changed = SETTING_OUT | {"patience": 50, "time_budget": 1e6, "target_accuracy": 1.0, "checkpoint_every": 1}
+    changed = SETTING_OUT | {
+        "patience": 50,
+        "time_budget": 1e6,
+        "target_accuracy": 1.0,
+        "checkpoint_every": 1,
+    }
     result = fit(linear, CLIENTS, rounds=4, run_folder=tmp_path / "run", resume=True, **changed)
     whole = fit(linear, CLIENTS, rounds=4, **SETTING_OUT)
     assert result.rows[:3] == whole.rows[:3]
@@ -718,11 +855,21 @@ def test_numbers_from_numpy_are_numbers(tmp_path: Path) -> None:
 
 def test_regression_learns_the_line() -> None:
     result = fit(
-        lambda: nn.Linear(4, 1), LINES, "fedavg", loss="regression", test=line(30, 5), rounds=40, lr=0.1,
-        participation=1.0, local_epochs=2, weight_decay=0.0,
-    )  # fmt: skip
+        lambda: nn.Linear(4, 1),
+        LINES,
+        "fedavg",
+        loss="regression",
+        test=line(30, 5),
+        rounds=40,
+        lr=0.1,
+        participation=1.0,
+        local_epochs=2,
+        weight_decay=0.0,
+    )
     assert result.last("loss") < 1e-3 < result.columns["loss"][0]
-    torch.testing.assert_close(result.model["weight"], torch.tensor([[1.0, -2, 0, 0]]), rtol=0, atol=0.05)
+    torch.testing.assert_close(
+        result.model["weight"], torch.tensor([[1.0, -2, 0, 0]]), rtol=0, atol=0.05
+    )
     errors = result.predict(line(30, 5)[0]).numpy() - line(30, 5)[1]
     assert result.last("mae") == pytest.approx(float(np.abs(errors).mean()), rel=1e-4)
 
@@ -730,16 +877,28 @@ def test_regression_learns_the_line() -> None:
 def test_regression_takes_whole_number_targets() -> None:
     clients = [(x, np.round(10 * y).astype(np.int64)) for x, y in LINES]
     as_floats = [(x, y.astype(np.float32)) for x, y in clients]
-    results = [fit(lambda: nn.Linear(4, 1), c, loss="regression", **QUICK) for c in (clients, as_floats)]
+    results = [
+        fit(lambda: nn.Linear(4, 1), c, loss="regression", **QUICK) for c in (clients, as_floats)
+    ]
     assert equal(results[0].model, results[1].model)
 
 
-@pytest.mark.parametrize(("monitor", "choose"), [("-mae", min), ("mae", max), ("loss", min), (None, min)])
-def test_the_monitor_says_what_is_better(monitor: str | None, choose: Callable[[list[float]], float]) -> None:
+@pytest.mark.parametrize(
+    ("monitor", "choose"), [("-mae", min), ("mae", max), ("loss", min), (None, min)]
+)
+def test_the_monitor_says_what_is_better(
+    monitor: str | None, choose: Callable[[list[float]], float]
+) -> None:
     result = fit(
-        lambda: nn.Linear(4, 1), LINES, "fedavg", loss="regression", monitor=monitor, validation=line(30, 5), lr=0.1,
+        lambda: nn.Linear(4, 1),
+        LINES,
+        "fedavg",
+        loss="regression",
+        monitor=monitor,
+        validation=line(30, 5),
+        lr=0.1,
         **QUICK | {"rounds": 6},
-    )  # fmt: skip
+    )
     scores = result.columns["validation_" + (monitor or "loss").removeprefix("-")]
     assert result.best_round == 1 + scores.index(choose(scores))
     assert min(scores) != max(scores)
@@ -752,9 +911,17 @@ def test_multilabel(kind: type) -> None:
         return x, (x[:, :3] > 0).astype(kind)
 
     result = fit(
-        linear, [labelled(k) for k in range(3)], "fedavg", loss="multilabel", test=labelled(9), validation=labelled(8),
-        rounds=20, lr=0.5, participation=1.0, local_epochs=5,
-    )  # fmt: skip
+        linear,
+        [labelled(k) for k in range(3)],
+        "fedavg",
+        loss="multilabel",
+        test=labelled(9),
+        validation=labelled(8),
+        rounds=20,
+        lr=0.5,
+        participation=1.0,
+        local_epochs=5,
+    )
     right = (result.predict(labelled(9)[0]).numpy() > 0) == labelled(9)[1].astype(bool)
     assert result.last("label_accuracy") == pytest.approx(right.mean()) and right.mean() > 0.9
     scores = result.columns["validation_label_accuracy"]
@@ -770,9 +937,15 @@ def test_an_own_loss_and_an_own_metric_see_all_outputs_at_once() -> None:
 
     data = line(1203, 5)
     result = fit(
-        lambda: nn.Linear(4, 1), LINES, loss=functional.huber_loss, metrics={"median": median_error},
-        monitor="-median", test=data, validation=line(20, 6), **QUICK,
-    )  # fmt: skip
+        lambda: nn.Linear(4, 1),
+        LINES,
+        loss=functional.huber_loss,
+        metrics={"median": median_error},
+        monitor="-median",
+        test=data,
+        validation=line(20, 6),
+        **QUICK,
+    )
     assert sizes == [20, 1203] * 3
     errors = np.abs(result.predict(data[0]).numpy() - data[1])
     assert result.last("median") == pytest.approx(float(np.sort(errors.ravel())[601]), rel=1e-5)
@@ -781,7 +954,10 @@ def test_an_own_loss_and_an_own_metric_see_all_outputs_at_once() -> None:
 
 def test_the_own_loss_is_what_is_minimised() -> None:
     model = seeded(lambda: nn.Linear(4, 1))
-    runs = [fit(model, LINES, "fedavg", loss=loss, **QUICK).model for loss in ("regression", functional.mse_loss)]
+    runs = [
+        fit(model, LINES, "fedavg", loss=loss, **QUICK).model
+        for loss in ("regression", functional.mse_loss)
+    ]
     assert equal(*runs)
     assert not equal(runs[0], fit(model, LINES, "fedavg", loss=functional.l1_loss, **QUICK).model)
 
@@ -812,7 +988,9 @@ def test_tied_parameters_are_trained_as_one_and_stay_tied(tmp_path: Path) -> Non
     own.load_state_dict(result.model)
     assert own.encode.weight is own.decode.weight
     assert equal(Result.load(tmp_path / "run", model=Tied).model, result.model)
-    assert torch.equal(Result.load(tmp_path / "run", model=Tied).predict(TEST[0]), result.predict(TEST[0]))
+    assert torch.equal(
+        Result.load(tmp_path / "run", model=Tied).predict(TEST[0]), result.predict(TEST[0])
+    )
 
 
 def test_a_tied_parameters_gradient_has_both_paths() -> None:
@@ -822,7 +1000,9 @@ def test_a_tied_parameters_gradient_has_both_paths() -> None:
     own = copy.deepcopy(model)
     functional.cross_entropy(own(torch.from_numpy(x)), torch.from_numpy(y)).backward()
     expected = own.encode.weight - 0.1 * own.encode.weight.grad
-    torch.testing.assert_close(result.model["decode.weight"], expected.detach(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        result.model["decode.weight"], expected.detach(), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("method", [FedAvg(), SCAFFOLD(), FedWMSAM()], ids=lambda m: m.name)
@@ -861,7 +1041,9 @@ def test_batchnorm_statistics_are_averaged_over_the_clients(averaging: str) -> N
     means = np.stack([0.1 * x.astype(np.float64).mean(axis=0) for x, _ in clients])
     variances = np.stack([0.9 + 0.1 * x.astype(np.float64).var(axis=0, ddof=1) for x, _ in clients])
     np.testing.assert_allclose(result.model["0.running_mean"].numpy(), weights @ means, rtol=1e-12)
-    np.testing.assert_allclose(result.model["0.running_var"].numpy(), weights @ variances, rtol=1e-12)
+    np.testing.assert_allclose(
+        result.model["0.running_var"].numpy(), weights @ variances, rtol=1e-12
+    )
     parameters, statistics = 4 + 4 + 4 * 3 + 3, 4 + 4
     assert result.rows[0]["bytes_up"] == 2 * (8 * (parameters + statistics) + 8)
     assert result.rows[0]["bytes_down"] == result.rows[0]["bytes_up"]
@@ -906,11 +1088,16 @@ def test_a_client_whose_statistics_overflow_does_not_spoil_the_model() -> None:
     """Values whose square is beyond float32: the update is finite, BatchNorm's running variance is not."""
     huge = (CLIENTS[1][0] * np.float32(1e30), CLIENTS[1][1])
     result = fit(
-        seeded(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))), [CLIENTS[0], huge, CLIENTS[2]], "fedavg",
-        test=TEST, **EVERYONE | {"rounds": 3},
-    )  # fmt: skip
+        seeded(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))),
+        [CLIENTS[0], huge, CLIENTS[2]],
+        "fedavg",
+        test=TEST,
+        **EVERYONE | {"rounds": 3},
+    )
     assert finite(result.model)
-    assert all(row.get("rejected") == [1] for row in result.rows) or result.status.startswith("diverged")
+    assert all(row.get("rejected") == [1] for row in result.rows) or result.status.startswith(
+        "diverged"
+    )
 
 
 SEEN: list[tuple[Tensor, Tensor]] = []
@@ -922,7 +1109,9 @@ class Twice(FedAvg):
 
     name = "twice"
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         first, second = grad(w), grad(w)
         SEEN.append((first, second.clone()))  # the loop goes on with the memory of what is returned
         return second, scratch
@@ -965,14 +1154,23 @@ class Surveying(FedAvg):
 def test_the_full_gradient_is_that_of_all_local_data(mode: str) -> None:
     FULL.clear()
     model = seeded(linear).double()
-    settings = EVERYONE | {"batch_size": 5, "local_epochs": 2, "weight_decay": 0.1, "weight_decay_mode": mode}
-    survey, plain = (fit(model, CLIENTS[:1], method, **settings) for method in (Surveying(), FedAvg()))
+    settings = EVERYONE | {
+        "batch_size": 5,
+        "local_epochs": 2,
+        "weight_decay": 0.1,
+        "weight_decay_mode": mode,
+    }
+    survey, plain = (
+        fit(model, CLIENTS[:1], method, **settings) for method in (Surveying(), FedAvg())
+    )
     own = copy.deepcopy(model)
     x, y = torch.from_numpy(CLIENTS[0][0]).double(), torch.from_numpy(CLIENTS[0][1])
     functional.cross_entropy(own(x), y).backward()
     w, full = FULL[0]
     expected = torch.cat([p.grad.reshape(-1) for p in own.parameters()])
-    torch.testing.assert_close(full, expected + (0.1 * w if mode == "objective" else 0), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        full, expected + (0.1 * w if mode == "objective" else 0), rtol=1e-12, atol=1e-12
+    )
     assert survey.rows[0]["backprops"] == plain.rows[0]["backprops"] + 3
     assert equal(survey.model, plain.model)
 
@@ -987,7 +1185,9 @@ def test_the_full_gradient_moves_no_statistics() -> None:
 
 def gradient_of(model: nn.Module, data: Pair) -> Vectors:
     own = copy.deepcopy(model)
-    functional.cross_entropy(own(torch.from_numpy(data[0]).double()), torch.from_numpy(data[1])).backward()
+    functional.cross_entropy(
+        own(torch.from_numpy(data[0]).double()), torch.from_numpy(data[1])
+    ).backward()
     return {name: p.grad for name, p in own.named_parameters()}
 
 
@@ -1001,15 +1201,26 @@ def test_clients_are_weighed_alike_or_by_their_samples(averaging: str, global_lr
     weights = (0.5, 0.5) if averaging == "uniform" else (0.25, 0.75)
     gradients = [gradient_of(model, data) for data in clients]
     for name, start in model.state_dict().items():
-        mean = sum(weight * gradient[name] for weight, gradient in zip(weights, gradients, strict=True))
-        torch.testing.assert_close(result.model[name], start - global_lr * 0.2 * mean, rtol=1e-12, atol=1e-12)
+        mean = sum(
+            weight * gradient[name] for weight, gradient in zip(weights, gradients, strict=True)
+        )
+        torch.testing.assert_close(
+            result.model[name], start - global_lr * 0.2 * mean, rtol=1e-12, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize("mode", ["objective", "sgd"])
 def test_one_step_clips_and_decays_as_its_mode_says(mode: str) -> None:
     model = seeded(linear).double()
     result = fit(
-        model, [CLIENTS[0]], "fedavg", lr=0.2, weight_decay=0.3, weight_decay_mode=mode, clip_norm=0.1, **EVERYONE
+        model,
+        [CLIENTS[0]],
+        "fedavg",
+        lr=0.2,
+        weight_decay=0.3,
+        weight_decay_mode=mode,
+        clip_norm=0.1,
+        **EVERYONE,
     )
     w = torch.cat([value.reshape(-1) for value in model.state_dict().values()])
     g = torch.cat([value.reshape(-1) for value in gradient_of(model, CLIENTS[0]).values()])
@@ -1023,9 +1234,14 @@ def test_one_step_clips_and_decays_as_its_mode_says(mode: str) -> None:
 def test_a_gradient_whose_norm_overflows_is_clipped_and_not_erased() -> None:
     """Each component fits in float32, its square does not."""
     result = fit(
-        linear, CLIENTS[:1], "fedavg", loss=lambda outputs, targets: outputs.sum() * 1e25, lr=1.0, clip_norm=10.0,
+        linear,
+        CLIENTS[:1],
+        "fedavg",
+        loss=lambda outputs, targets: outputs.sum() * 1e25,
+        lr=1.0,
+        clip_norm=10.0,
         **EVERYONE,
-    )  # fmt: skip
+    )
     assert result.rows[0]["update_norm"] == pytest.approx(10.0, rel=1e-3)
 
 
@@ -1072,7 +1288,12 @@ def test_a_client_without_a_finite_update_is_left_out_and_named(
     averaging: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad = (LINES[2][0], np.full_like(LINES[2][1], MARK))
-    settings = EVERYONE | {"rounds": 3, "batch_size": 5, "loss": fails_on_the_mark, "averaging": averaging}
+    settings = EVERYONE | {
+        "rounds": 3,
+        "batch_size": 5,
+        "loss": fails_on_the_mark,
+        "averaging": averaging,
+    }
     result = fit(lambda: nn.Linear(4, 1), [*LINES[:2], bad], "fedavg", test=line(20, 9), **settings)
     without = fit(lambda: nn.Linear(4, 1), LINES[:2], "fedavg", test=line(20, 9), **settings)
     assert result.status == "completed"
@@ -1094,12 +1315,20 @@ def remembered(folder: Path, round: int) -> dict[int, Vectors]:
 
 
 @pytest.mark.parametrize("method", [SCAFFOLD(), FedWMSAM()], ids=lambda m: m.name)
-def test_a_client_that_fails_keeps_the_memory_it_had(tmp_path: Path, method: fedwmsam.Method) -> None:
+def test_a_client_that_fails_keeps_the_memory_it_had(
+    tmp_path: Path, method: fedwmsam.Method
+) -> None:
     clients = [Turncoat(*data) for data in LINES]
     result = fit(
-        lambda: nn.Linear(4, 1), clients, method, loss=fails_on_the_mark, run_folder=tmp_path / "run",
-        checkpoint_every=1, callbacks=[turn(clients[1], after=2)], **EVERYONE | {"rounds": 3},
-    )  # fmt: skip
+        lambda: nn.Linear(4, 1),
+        clients,
+        method,
+        loss=fails_on_the_mark,
+        run_folder=tmp_path / "run",
+        checkpoint_every=1,
+        callbacks=[turn(clients[1], after=2)],
+        **EVERYONE | {"rounds": 3},
+    )
     assert result.columns["rejected"] == [None, None, [1]]
     before, after = (remembered(tmp_path / "run", round) for round in (2, 3))
     assert equal(before[1], after[1])
@@ -1111,9 +1340,13 @@ def test_a_client_that_fails_keeps_the_memory_it_had(tmp_path: Path, method: fed
 def test_a_client_that_never_succeeded_has_no_memory(tmp_path: Path) -> None:
     bad = (LINES[2][0], np.full_like(LINES[2][1], MARK))
     fit(
-        lambda: nn.Linear(4, 1), [*LINES[:2], bad], SCAFFOLD(), loss=fails_on_the_mark, run_folder=tmp_path / "run",
+        lambda: nn.Linear(4, 1),
+        [*LINES[:2], bad],
+        SCAFFOLD(),
+        loss=fails_on_the_mark,
+        run_folder=tmp_path / "run",
         **EVERYONE,
-    )  # fmt: skip
+    )
     assert remembered(tmp_path / "run", 1).keys() == {0, 1}
 
 
@@ -1121,9 +1354,12 @@ def test_a_run_that_diverges_keeps_its_last_good_model(tmp_path: Path) -> None:
     clients = [Turncoat(*data) for data in LINES]
     settings = EVERYONE | {"loss": fails_on_the_mark, "validation": line(20, 9)}
     result = fit(
-        lambda: nn.Linear(4, 1), clients, callbacks=[turn(*clients, after=2)], run_folder=tmp_path / "run",
+        lambda: nn.Linear(4, 1),
+        clients,
+        callbacks=[turn(*clients, after=2)],
+        run_folder=tmp_path / "run",
         **settings | {"rounds": 9},
-    )  # fmt: skip
+    )
     assert result.status.startswith("diverged at round 3") and result.rounds == 2
     good = fit(lambda: nn.Linear(4, 1), LINES, **settings | {"rounds": 2})
     assert equal(result.model, good.model) and result.rows == good.rows
@@ -1133,7 +1369,9 @@ def test_a_run_that_diverges_keeps_its_last_good_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "fedcm", "scaffold", "fedwmsam"])
 def test_an_absurd_step_size_ends_as_diverged_with_a_finite_model(method: str) -> None:
-    result = fit(linear, CLIENTS, method, lr=1e30, clip_norm=None, test=TEST, **QUICK | {"rounds": 20})
+    result = fit(
+        linear, CLIENTS, method, lr=1e30, clip_norm=None, test=TEST, **QUICK | {"rounds": 20}
+    )
     assert result.status.startswith("diverged at round")
     assert finite(result.model) and result.rounds < 20
 
@@ -1164,31 +1402,57 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "wrong count": ({"client_count": 3}, ["client_count", "3", "4"]),
     "one pair for a list": ({"clients": CLIENTS[0]}, ["(x, y)", "each client"]),
     "a mapping": ({"clients": dict(enumerate(CLIENTS))}, ["clients", "dict"]),
-    "an empty client": (with_client(x=np.zeros((0, 4)), y=np.zeros(0, int)), ["Client 2", "no data"]),
-    "an empty dataset": ({"clients": [Plain(*CLIENTS[0]), Plain(*blobs(0, 0))]}, ["Client 1", "no data"]),
+    "an empty client": (
+        with_client(x=np.zeros((0, 4)), y=np.zeros(0, int)),
+        ["Client 2", "no data"],
+    ),
+    "an empty dataset": (
+        {"clients": [Plain(*CLIENTS[0]), Plain(*blobs(0, 0))]},
+        ["Client 1", "no data"],
+    ),
     "a client of three": ({"clients": [(x, y, y) for x, y in CLIENTS]}, ["Client 0", "(x, y)"]),
     "no data at all": ({"clients": [CLIENTS[0], 5]}, ["Client 1", "int"]),
     "words": (with_client(x=np.array([["a"] * 4] * 14)), ["numbers"]),
     "label too large": (with_client(y=CLIENTS[2][1] + 1), ["Client 2", "3", "0 to 2"]),
     "negative label": (with_client(y=CLIENTS[2][1] - 1), ["Client 2", "-1", "0 to 2"]),
-    "label too large, dataset": ({"clients": [Plain(x, y + 1) for x, y in CLIENTS]}, ["Client", "3", "0 to 2"]),
+    "label too large, dataset": (
+        {"clients": [Plain(x, y + 1) for x, y in CLIENTS]},
+        ["Client", "3", "0 to 2"],
+    ),
     "float labels": (with_client(y=CLIENTS[2][1].astype(float)), ["Client 2", "whole numbers"]),
     "column of labels": (with_client(y=CLIENTS[2][1][:, None]), ["Client 2", "(14, 1)"]),
     "lengths": (with_client(y=CLIENTS[2][1][:-1]), ["Client 2", "14", "13"]),
-    "first client's shape": ({"clients": [(x[:, :3], y) for x, y in CLIENTS]}, ["Client 0", "(1, 3)"]),
+    "first client's shape": (
+        {"clients": [(x[:, :3], y) for x, y in CLIENTS]},
+        ["Client 0", "(1, 3)"],
+    ),
     "another client's shape": (with_client(x=CLIENTS[2][0][:, :3]), ["Client 2", "3)"]),
     "the test data's shape": ({"test": (TEST[0][:, :3], TEST[1])}, ["test data", "3)"]),
-    "the validation data's shape": ({"validation": (TEST[0][:, :3], TEST[1])}, ["validation data", "3)"]),
+    "the validation data's shape": (
+        {"validation": (TEST[0][:, :3], TEST[1])},
+        ["validation data", "3)"],
+    ),
     "test labels": ({"test": (TEST[0], TEST[1] + 1)}, ["test data", "3", "0 to 2"]),
     "NaN": (with_client(x=WITH_NAN), ["Client 2", "NaN"]),
-    "NaN in a dataset": ({"clients": [Plain(WITH_NAN, CLIENTS[2][1])] * 2, "participation": 1.0}, ["Client 0", "NaN"]),
+    "NaN in a dataset": (
+        {"clients": [Plain(WITH_NAN, CLIENTS[2][1])] * 2, "participation": 1.0},
+        ["Client 0", "NaN"],
+    ),
     "NaN in the test data": ({"test": (WITH_NAN, CLIENTS[2][1])}, ["test data", "NaN"]),
     "infinite targets": (
-        {"model": lambda: nn.Linear(4, 1), "loss": "regression", "clients": [(LINES[0][0], LINES[0][1] * np.inf)]},
+        {
+            "model": lambda: nn.Linear(4, 1),
+            "loss": "regression",
+            "clients": [(LINES[0][0], LINES[0][1] * np.inf)],
+        },
         ["Client 0", "targets", "infinity"],
     ),
     "regression shapes": (
-        {"model": lambda: nn.Linear(4, 1), "loss": "regression", "clients": [(x, y[:, 0]) for x, y in LINES]},
+        {
+            "model": lambda: nn.Linear(4, 1),
+            "loss": "regression",
+            "clients": [(x, y[:, 0]) for x, y in LINES],
+        },
         ["y[:, None]"],
     ),
     "multilabel shapes": ({"loss": "multilabel"}, ["shape"]),
@@ -1205,8 +1469,13 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "patience": ({"patience": 3}, ["patience", "validation"]),
     "target": ({"target_accuracy": 0.9}, ["target_accuracy", "test"]),
     "target without accuracy": (
-        {"model": lambda: nn.Linear(4, 1), "clients": LINES, "loss": "regression", "test": LINES[0],
-         "target_accuracy": 0.9},
+        {
+            "model": lambda: nn.Linear(4, 1),
+            "clients": LINES,
+            "loss": "regression",
+            "test": LINES[0],
+            "target_accuracy": 0.9,
+        },
         ["target_accuracy", "accuracy"],
     ),
     "no parameters": ({"model": Untrainable()}, ["trainable"]),
@@ -1215,7 +1484,10 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "nothing for a model": ({"model": None}, ["nn.Module", "None"]),
     "a factory of words": ({"model": lambda: "mlp"}, ["nn.Module", "str"]),
     "weights lack one": ({"initial_weights": {"weight": torch.zeros(3, 4)}}, ["bias"]),
-    "weights have one more": ({"initial_weights": linear().state_dict() | {"x": torch.zeros(1)}}, ["'x'"]),
+    "weights have one more": (
+        {"initial_weights": linear().state_dict() | {"x": torch.zeros(1)}},
+        ["'x'"],
+    ),
     "weights of another shape": ({"initial_weights": nn.Linear(3, 3).state_dict()}, ["weight"]),
     "device": ({"device": "tpuu"}, ["device", "tpuu"]),
     "rounds": ({"rounds": 0}, ["rounds", "0"]),
@@ -1225,7 +1497,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "averaging": ({"averaging": "weighted"}, ["averaging", "uniform"]),
     "run folder is a file": ({"run_folder": Path(__file__)}, ["test_fit.py"]),
     "run folder below a file": ({"run_folder": Path(__file__) / "run"}, ["test_fit.py"]),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -1262,7 +1534,9 @@ def test_a_mistake_is_explained(name: str) -> None:
         ("fedavg", {"rho": 0.1}, ["rho", "fedavg"]),
     ],
 )
-def test_a_methods_bad_option_is_explained(name: str, options: dict[str, Any], words: list[str]) -> None:
+def test_a_methods_bad_option_is_explained(
+    name: str, options: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(InputError) as caught:
         make_method(name, **options)
     assert all(word in str(caught.value) for word in words), caught.value
@@ -1296,10 +1570,14 @@ def test_a_killed_extension_is_not_finished(tmp_path: Path) -> None:
 def test_going_on_to_fewer_rounds_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     network = nn.Linear(4, 3)
     fit(network, CLIENTS, rounds=4, run_folder=tmp_path / "run")
-    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    before = {
+        path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()
+    }
     with pytest.raises(InputError, match="4 rounds"):
         fit(network, CLIENTS, rounds=2, run_folder=tmp_path / "run", resume=True)
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    assert before == {
+        path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()
+    }
 
 
 def test_frozen_weights_of_a_warm_start_are_in_the_checkpoint(tmp_path: Path) -> None:
@@ -1327,7 +1605,13 @@ def test_another_architecture_does_not_go_on(tmp_path: Path) -> None:
 def test_a_metric_that_would_hide_a_column_is_refused() -> None:
     for name in ("alpha", "validation_loss", "round"):
         with pytest.raises(InputError, match=name):
-            fit(nn.Linear(4, 3), CLIENTS, rounds=1, test=CLIENTS[0], metrics={name: lambda o, t: o.mean()})
+            fit(
+                nn.Linear(4, 3),
+                CLIENTS,
+                rounds=1,
+                test=CLIENTS[0],
+                metrics={name: lambda o, t: o.mean()},
+            )
 
 
 def test_a_refused_worker_does_not_use_up_the_folder(tmp_path: Path) -> None:

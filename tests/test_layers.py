@@ -74,7 +74,9 @@ for wrong in ({"lr": -1.0}, {"corrupt": "nan:3"}, {"method": "fedagv"}, {"preset
     sys.exit(f"{wrong} was taken")
 sys.exit("PyTorch was imported" if "torch" in sys.modules else 0)
 """
-    outcome = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    outcome = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
     assert outcome.returncode == 0, outcome.stderr
 
 
@@ -86,4 +88,8 @@ def imported(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedwmsam."):
             yield (node.module or "").removeprefix("fedwmsam.")
         elif isinstance(node, ast.Import):
-            yield from (a.name.removeprefix("fedwmsam.") for a in node.names if a.name.startswith("fedwmsam"))
+            yield from (
+                a.name.removeprefix("fedwmsam.")
+                for a in node.names
+                if a.name.startswith("fedwmsam")
+            )

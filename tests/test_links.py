@@ -15,7 +15,11 @@ def missing(page: Path, target: str) -> bool:
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_files_lead_somewhere(page: Path):
-    own = [target for target in links(page) if not target.startswith(("http://", "https://", "mailto:"))]
+    own = [
+        target
+        for target in links(page)
+        if not target.startswith(("http://", "https://", "mailto:"))
+    ]
     assert [target for target in own if missing(page, target)] == []
 
 
@@ -25,7 +29,10 @@ def test_a_dead_link_or_anchor_would_be_found(tmp_path: Path):
         "# Eine Überschrift: `code`, und mehr\n## Twice\n## Twice\n[a](#eine-überschrift-code-und-mehr) [b](#twice-1)\n"
         "[c](page.md#twice-2) [d](other.md)\n\n```\n[e](inside-code.md)\n```\n"
     )
-    assert [target for target in links(page) if missing(page, target)] == ["page.md#twice-2", "other.md"]
+    assert [target for target in links(page) if missing(page, target)] == [
+        "page.md#twice-2",
+        "other.md",
+    ]
 
 
 def test_pages_are_found():

@@ -15,11 +15,17 @@ notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.ste
 
 
 def cells(path: Path, kind: str) -> list[dict[str, Any]]:
-    return [cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == kind]
+    return [
+        cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == kind
+    ]
 
 
 def test_notebooks_are_found():
-    assert [path.stem for path in NOTEBOOKS] == ["flatness_and_diagnosis", "own_model_and_data", "tour"]
+    assert [path.stem for path in NOTEBOOKS] == [
+        "flatness_and_diagnosis",
+        "own_model_and_data",
+        "tour",
+    ]
 
 
 @notebooks

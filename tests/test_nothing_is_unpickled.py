@@ -61,7 +61,9 @@ FORMS = {
     "pickle, protocol 2": lambda evil: pickle.dumps({b"data": evil, b"labels": [evil]}, 2),
     "pickle, protocol 5": lambda evil: pickle.dumps(evil, 5),
     "numpy array of objects": lambda evil: saved_by(np.save, np.array([evil], dtype=object)),
-    "numpy archive of objects": lambda evil: saved_by(lambda s, e: np.savez(s, x=[e], y=[e], groups=[e]), evil),
+    "numpy archive of objects": lambda evil: saved_by(
+        lambda s, e: np.savez(s, x=[e], y=[e], groups=[e]), evil
+    ),
     "torch.save": lambda evil: saved_by(lambda s, e: torch.save({"w": e}, s), evil),
     "packed pickle": lambda evil: gzip.compress(pickle.dumps(evil)),
     "sealed as a checkpoint": lambda evil: checkpoint.MAGIC + sealed(pickle.dumps(evil)),
@@ -104,13 +106,18 @@ def places(name: str) -> list[list[str]]:
     """The files in which a data set is published, in each of its forms."""
     if name in RELEASES:
         layouts = RELEASES[name].binary, RELEASES[name].pickled
-        forms = [[f"{layout.folder}/{file}" for file in layout.train + layout.test] for layout in layouts]
+        forms = [
+            [f"{layout.folder}/{file}" for file in layout.train + layout.test] for layout in layouts
+        ]
         return [*forms, [RELEASES[name].archive]]
     if name in FAMILIES:
         return [[f"{FAMILIES[name].folder}/{file}" for file in IDX_FILES]]
     if name in COLLECTIONS:
         folders, domains = COLLECTIONS[name]
-        return [[f"{folders[0]}/{domain}/class/a.{ending}" for domain in domains] for ending in ("png", "jpg")]
+        return [
+            [f"{folders[0]}/{domain}/class/a.{ending}" for domain in domains]
+            for ending in ("png", "jpg")
+        ]
     return {"digits": [], "shakespeare": [[f"shakespeare/{SHAKESPEARE}"]]}[name]
 
 
@@ -157,25 +164,51 @@ def test_the_cache(tmp_path: Path, evil: bytes, marker: Path) -> None:
 # Runs
 
 COMMANDS = (
-    ["resume", "RUN", "-q"], ["evaluate", "RUN"], ["report", "RUN", "--html", "PAGE"],
+    ["resume", "RUN", "-q"],
+    ["evaluate", "RUN"],
+    ["report", "RUN", "--html", "PAGE"],
     ["analyse", "dynamics", "RUN", "--states", "1", "--sample", "20", "-q"],
-)  # fmt: skip
+)
 ANALYSES = [f"analysis/{module.FILE}" for module in (dynamics, theory, embedding, flatness)]
 
 
 @pytest.fixture(scope="module")
 def finished(cli, tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("finished")
-    settings = ["--model", "linear", "--clients", "4", "--rounds", "2", "--local-epochs", "1", "--validation", "0.1"]
-    kept = ["--set", "keep_states=1", "--set", "memory_budget=0", "--record", "echo,drift", "--record-every", "1"]
-    done = cli("run", *settings, *kept, "--checkpoint-every", "1", "--out", out, "--name", "run", "-q")
+    settings = [
+        "--model",
+        "linear",
+        "--clients",
+        "4",
+        "--rounds",
+        "2",
+        "--local-epochs",
+        "1",
+        "--validation",
+        "0.1",
+    ]
+    kept = [
+        "--set",
+        "keep_states=1",
+        "--set",
+        "memory_budget=0",
+        "--record",
+        "echo,drift",
+        "--record-every",
+        "1",
+    ]
+    done = cli(
+        "run", *settings, *kept, "--checkpoint-every", "1", "--out", out, "--name", "run", "-q"
+    )
     assert done.code == 0, done.err
     return out / "run"
 
 
 def test_every_file_of_a_run(cli, finished: Path, tmp_path: Path, marker: Path) -> None:
     """With commands that read them: each file's turn comes, whoever reads it, and every form's."""
-    names = [str(path.relative_to(finished)) for path in sorted(finished.rglob("*")) if path.is_file()]
+    names = [
+        str(path.relative_to(finished)) for path in sorted(finished.rglob("*")) if path.is_file()
+    ]
     assert len(names) >= 14 and "checkpoints/memory.rows" in names
     for number, name in enumerate([*names, *ANALYSES]):
         run = tmp_path / str(number)
@@ -184,9 +217,16 @@ def test_every_file_of_a_run(cli, finished: Path, tmp_path: Path, marker: Path) 
         form = list(FORMS)[number % len(FORMS)]
         for command in COMMANDS:
             (run / name).write_bytes(FORMS[form](Evil(marker)))
-            outcome = cli(*({"RUN": run, "PAGE": tmp_path / "page.html"}.get(word, word) for word in command))
+            outcome = cli(
+                *({"RUN": run, "PAGE": tmp_path / "page.html"}.get(word, word) for word in command)
+            )
             assert outcome.code in (0, 2), (name, form, command, outcome.err)
-            assert outcome.code == 0 or outcome.err.count("Error: ") == 1, (name, form, command, outcome.err)
+            assert outcome.code == 0 or outcome.err.count("Error: ") == 1, (
+                name,
+                form,
+                command,
+                outcome.err,
+            )
     assert not marker.exists()
 
 
@@ -226,7 +266,8 @@ def safetensors_of(size: int) -> bytes:
 ABSURD = {
     "a.npy": npy(f"{CLAIM},"),
     "b.npy": npy(f"{10**8}, {10**8}"),
-    "train-images-idx3-ubyte": struct.pack(">2xBB3I", 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1) + bytes(64),
+    "train-images-idx3-ubyte": struct.pack(">2xBB3I", 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1)
+    + bytes(64),
     "long-pickle": b"\x80\x04\x8e" + struct.pack("<Q", CLAIM) + bytes(64) + b".",
     "model.safetensors": safetensors_of(CLAIM),
     "header.safetensors": struct.pack("<Q", CLAIM) + bytes(64),
@@ -235,7 +276,11 @@ ABSURD = {
 
 
 def read_by_name(path: Path) -> object:
-    readers = {".npy": map_npy, ".safetensors": checkpoint.read_tensors, ".checkpoint": checkpoint.read}
+    readers = {
+        ".npy": map_npy,
+        ".safetensors": checkpoint.read_tensors,
+        ".checkpoint": checkpoint.read,
+    }
     if path.suffix in readers:
         return readers[path.suffix](path)
     return read_idx(path) if "idx" in path.name else _read_pickled(path, RELEASES["cifar-10"])
@@ -252,10 +297,24 @@ def test_a_claimed_size_takes_no_memory(tmp_path: Path, name: str) -> None:
 
 # The source
 
-UNPICKLERS = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "pandas", "yaml"}
+UNPICKLERS = {
+    "pickle",
+    "_pickle",
+    "cPickle",
+    "cloudpickle",
+    "dill",
+    "joblib",
+    "shelve",
+    "marshal",
+    "pandas",
+    "yaml",
+}
 DANGEROUS_CALLS = {"torch.load", "np.load", "numpy.load", "eval", "exec", "builtins.eval"}
 ALLOWED = {
-    ("engine/workers.py", "pickle"),  # between a process and the workers it has started, through a private socket
+    (
+        "engine/workers.py",
+        "pickle",
+    ),  # between a process and the workers it has started, through a private socket
     ("engine/workers.py", "multiprocessing.connection"),
 }
 
@@ -265,11 +324,23 @@ def uses(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import | ast.ImportFrom):
-            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-            found |= {name for name in named if name.split(".")[0] in UNPICKLERS or name.startswith("multiprocessing")}
+            named = (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+            )
+            found |= {
+                name
+                for name in named
+                if name.split(".")[0] in UNPICKLERS or name.startswith("multiprocessing")
+            }
         elif isinstance(node, ast.Call):
             found |= {ast.unparse(node.func)} & DANGEROUS_CALLS
-            found |= {"allow_pickle" for key in node.keywords if key.arg == "allow_pickle" and not is_false(key.value)}
+            found |= {
+                "allow_pickle"
+                for key in node.keywords
+                if key.arg == "allow_pickle" and not is_false(key.value)
+            }
     return found
 
 
@@ -278,14 +349,23 @@ def is_false(node: ast.expr) -> bool:
 
 
 def test_nobody_else_unpickles_or_evaluates() -> None:
-    found = {(str(path.relative_to(SOURCE)), use) for path in SOURCE.rglob("*.py") for use in uses(path)}
+    found = {
+        (str(path.relative_to(SOURCE)), use) for path in SOURCE.rglob("*.py") for use in uses(path)
+    }
     assert found == ALLOWED
 
 
-@pytest.mark.parametrize("line", [
-    "import pickle", "from joblib import load", "import torch\ntorch.load('a')", "np.load('a', allow_pickle=True)",
-    "eval('1')", "import pandas as pd",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pickle",
+        "from joblib import load",
+        "import torch\ntorch.load('a')",
+        "np.load('a', allow_pickle=True)",
+        "eval('1')",
+        "import pandas as pd",
+    ],
+)
 def test_the_look_at_the_source_sees(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.py").write_text(line)
     assert uses(tmp_path / "a.py")

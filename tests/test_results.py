@@ -28,7 +28,21 @@ Cli = Callable[..., Any]
 def runs(cli: Cli, tmp_path: Path) -> Path:
     """Two methods over two seeds, and a run that is not over."""
     out = tmp_path / "made"
-    assert cli("compare", "--methods", "fedavg,fedwmsam", "--seeds", "2", "--rounds", "3", "--out", out, "-q").code == 0
+    assert (
+        cli(
+            "compare",
+            "--methods",
+            "fedavg,fedwmsam",
+            "--seeds",
+            "2",
+            "--rounds",
+            "3",
+            "--out",
+            out,
+            "-q",
+        ).code
+        == 0
+    )
     unfinished = next(out.glob("fedavg-seed0-*"))
     shutil.copytree(unfinished, out / "unfinished-seed0-00000000")
     (out / "unfinished-seed0-00000000" / "summary.json").unlink()
@@ -50,8 +64,13 @@ def test_kept_runs_give_the_tables_of_the_runs(runs: Path, tmp_path: Path) -> No
         ]  # the last are rounded seconds, or p
     for run, same in zip(sorted(finished, key=lambda run: run.path.name), kept, strict=True):
         for column in ("loss", "train_loss", "alpha"):
-            assert list(same.values(column).values()) == pytest.approx(list(run.values(column).values()), rel=1e-4)
-        squares = sum(float((weights**2).sum()) for weights in load_file(run.path / "model.safetensors").values())
+            assert list(same.values(column).values()) == pytest.approx(
+                list(run.values(column).values()), rel=1e-4
+            )
+        squares = sum(
+            float((weights**2).sum())
+            for weights in load_file(run.path / "model.safetensors").values()
+        )
         assert store.entries(packed)[run.path.name]["norm"] == pytest.approx(squares**0.5, rel=1e-4)
 
 
@@ -62,7 +81,19 @@ def kept_in(packed: Path, tmp_path: Path) -> list[Run]:
 
 def test_analyses_are_kept_with_their_runs(cli: Cli, runs: Path, tmp_path: Path) -> None:
     packed = tmp_path / "packed"
-    little = ("--eigenvalues", "1", "--probes", "1", "--samples", "50", "--clients", "1", "--rho", "0.05", "-q")
+    little = (
+        "--eigenvalues",
+        "1",
+        "--probes",
+        "1",
+        "--samples",
+        "50",
+        "--clients",
+        "1",
+        "--rho",
+        "0.05",
+        "-q",
+    )
     assert cli("analyse", "flatness", *runs.glob("fed*"), *little, "--adaptive-rho", "").code == 0
     assert cli("analyse", "dynamics", *runs.glob("fed*"), "--sample", "100", "-q").code == 0
     found, _ = find_runs([runs])
@@ -79,8 +110,13 @@ def sheets_of(runs: Sequence[Run]) -> list[Sheet | None]:
     return [flatness.seeds_sheet(table), *dynamics.sheets(dynamics.groups_of(runs))]
 
 
-QUICK = 'dataset = "digits"\nclients = 4\nlocal_epochs = 1\nmodel = "linear"\nrounds = 3\ntwin = 8\n'
-TUNING = QUICK + 'validation = 0.2\nseeds = [1, 2]\nmethods = ["fedavg", "fedsam"]\n[grid]\nlr = [1e-9, 0.1]\n'
+QUICK = (
+    'dataset = "digits"\nclients = 4\nlocal_epochs = 1\nmodel = "linear"\nrounds = 3\ntwin = 8\n'
+)
+TUNING = (
+    QUICK
+    + 'validation = 0.2\nseeds = [1, 2]\nmethods = ["fedavg", "fedsam"]\n[grid]\nlr = [1e-9, 0.1]\n'
+)
 AFTER = QUICK + 'seeds = [3]\nmethods = ["fedsam", "fedavg", "fedprox"]\n'
 
 
@@ -90,7 +126,10 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> run_queue.Queue:
     (tmp_path / "tuning.toml").write_text(TUNING)
     (tmp_path / "after.toml").write_text(AFTER)
     little = Wanted(eigenvalues=1, probes=1, rho=(), adaptive_rho=())
-    after, tuning = run_queue.Part("after.toml", little, chosen_by="tuning.toml"), run_queue.Part("tuning.toml", little)
+    after, tuning = (
+        run_queue.Part("after.toml", little, chosen_by="tuning.toml"),
+        run_queue.Part("tuning.toml", little),
+    )
     monkeypatch.setattr(run_queue, "PLANS", tmp_path)
     monkeypatch.setattr(run_queue, "PARTS", (after, tuning))
     monkeypatch.setattr(run_queue, "PAUSE", 0.1)
@@ -105,7 +144,9 @@ def test_the_queue_makes_chooses_measures_and_packs(queue: run_queue.Queue, tmp_
     assert run_queue.best_steps("tuning.toml", queue.packed) == {"fedavg": 0.1, "fedsam": 0.1}
     kept = kept_in(queue.packed, tmp_path)
     later = [run.config for run in kept if run.seed == 3]
-    assert [(one["method"], one["lr"]) for one in later] == [("fedavg", 0.1), ("fedsam", 0.1)], "fedprox: no choice"
+    assert [(one["method"], one["lr"]) for one in later] == [("fedavg", 0.1), ("fedsam", 0.1)], (
+        "fedprox: no choice"
+    )
     assert len(kept) == 10 and not list((queue.folder / "runs").glob("*/checkpoints"))
     for run in kept:
         made = read_run(queue.folder / "runs" / run.path.name)
@@ -139,21 +180,32 @@ def test_no_two_processes_of_the_queue_make_the_same_run(queue: run_queue.Queue)
         assert mine
 
 
-def test_what_is_kept_elsewhere_is_merged_once_and_not_made_again(queue: run_queue.Queue, tmp_path: Path) -> None:
+def test_what_is_kept_elsewhere_is_merged_once_and_not_made_again(
+    queue: run_queue.Queue, tmp_path: Path
+) -> None:
     part, member = queue.open_members()[0]
     queue.carry_out(part, member)
     other = run_queue.Queue(tmp_path / "elsewhere", data_dir=None)
     name = member.place(queue.folder / "runs").name
     assert store.merge(queue.packed, other.packed) == [
-        name, f"{name}: flatness-averaged.json", f"{name}: flatness.json"
-    ]  # fmt: skip
+        name,
+        f"{name}: flatness-averaged.json",
+        f"{name}: flatness.json",
+    ]
     assert store.merge(queue.packed, other.packed) == []
     assert store.entries(other.packed) == store.entries(queue.packed)
     assert len(other.open_members()) == 7
 
 
 def test_the_queue_says_how_far_it_is(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "results" / "run_queue.py", tmp_path / "queue", "--list", "--kept", tmp_path]
+    command = [
+        sys.executable,
+        ROOT / "results" / "run_queue.py",
+        tmp_path / "queue",
+        "--list",
+        "--kept",
+        tmp_path,
+    ]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert len(listed) == len(run_queue.PARTS) and "tuning-step-size.toml: 0 of 60 runs" in listed
 
@@ -161,14 +213,18 @@ def test_the_queue_says_how_far_it_is(tmp_path: Path) -> None:
 def test_kept_runs_have_the_names_that_their_settings_give() -> None:
     """A setting that comes later and is at its default must not change the name of any run there is."""
     wrong = [
-        name for name, entry in store.entries().items() if not name.endswith(fingerprint(resolve(entry["config"])))
+        name
+        for name, entry in store.entries().items()
+        if not name.endswith(fingerprint(resolve(entry["config"])))
     ]
     assert wrong == [] and len(store.entries()) > 100
 
 
 def test_runs_packed_by_the_first_version_are_read(tmp_path: Path) -> None:
     (run,) = kept_in(Path(__file__).parent / "data" / "packed_runs", tmp_path)
-    assert run.counts and len(run.rows) == 150 and (run.seed, run.config["method"]) == (0, "fedwmsam")
+    assert (
+        run.counts and len(run.rows) == 150 and (run.seed, run.config["method"]) == (0, "fedwmsam")
+    )
     goal = make_goal("accuracy", [0.8])
     score = summarise([run], goal).tables[0].scores[0]
     assert (score.last, score.tail, score.averaged_tail) == (0.8596, pytest.approx(0.85291), None)
@@ -177,6 +233,9 @@ def test_runs_packed_by_the_first_version_are_read(tmp_path: Path) -> None:
 
 def test_the_page_is_what_the_kept_runs_give() -> None:
     checked = subprocess.run(
-        [sys.executable, ROOT / "results" / "rebuild.py", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "results" / "rebuild.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert checked.returncode == 0, checked.stderr

@@ -54,11 +54,15 @@ def test_wilcoxon_is_scipys_exact_test(count: int) -> None:
         [-0.1, -0.1, -0.1, 0.3 - 0.2],
     ],
 )
-def test_wilcoxon_with_ties_and_zeros_counts_every_choice_of_signs(differences: list[float]) -> None:
+def test_wilcoxon_with_ties_and_zeros_counts_every_choice_of_signs(
+    differences: list[float],
+) -> None:
     """SciPy, told to try all 2^n sign patterns on the differences without zeros."""
     numbers = np.round([d for d in differences if d], 12)
     every = scipy.stats.PermutationMethod(n_resamples=np.inf)
-    assert wilcoxon(differences) == pytest.approx(scipy.stats.wilcoxon(numbers, method=every).pvalue, abs=1e-12)
+    assert wilcoxon(differences) == pytest.approx(
+        scipy.stats.wilcoxon(numbers, method=every).pvalue, abs=1e-12
+    )
 
 
 def test_wilcoxon_without_any_difference_is_one() -> None:
@@ -91,15 +95,23 @@ def test_the_interval_of_one_value_is_unknown_and_of_equal_values_a_point() -> N
 
 def test_the_interval_is_repeatable_and_wider_for_more_confidence() -> None:
     values = np.random.default_rng(0).normal(size=12)
-    assert bootstrap_interval(values) == bootstrap_interval(values) != bootstrap_interval(values, seed=1)
+    assert (
+        bootstrap_interval(values)
+        == bootstrap_interval(values)
+        != bootstrap_interval(values, seed=1)
+    )
     low, high = bootstrap_interval(values, 0.99)
-    assert low < bootstrap_interval(values)[0] < values.mean() < bootstrap_interval(values)[1] < high
+    assert (
+        low < bootstrap_interval(values)[0] < values.mean() < bootstrap_interval(values)[1] < high
+    )
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     """30 normal values: about 94% of 95% intervals hold the mean (percentile intervals are a little narrow)."""
     draws = np.random.default_rng(1).normal(2.0, 1.0, (400, 30))
-    intervals = [bootstrap_interval(row, resamples=800, seed=number) for number, row in enumerate(draws)]
+    intervals = [
+        bootstrap_interval(row, resamples=800, seed=number) for number, row in enumerate(draws)
+    ]
     assert 0.91 <= np.mean([low <= 2.0 <= high for low, high in intervals]) <= 0.97
 
 
@@ -108,4 +120,6 @@ def test_the_interval_is_that_of_scipy() -> None:
     theirs = scipy.stats.bootstrap(
         (values,), np.mean, method="percentile", rng=np.random.default_rng(0), n_resamples=20_000
     )
-    assert bootstrap_interval(values, resamples=20_000) == pytest.approx(tuple(theirs.confidence_interval), abs=0.02)
+    assert bootstrap_interval(values, resamples=20_000) == pytest.approx(
+        tuple(theirs.confidence_interval), abs=0.02
+    )

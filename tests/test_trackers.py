@@ -18,7 +18,18 @@ from fedwmsam.engine.run import Progress
 from fedwmsam.trackers import TensorBoard, Tracker, WeightsAndBiases, make_trackers, numbers
 
 Cli = Callable[..., Any]
-SMALL = ["--model", "linear", "--clients", "5", "--participation", "0.4", "--local-epochs", "1", "--rounds", "3"]
+SMALL = [
+    "--model",
+    "linear",
+    "--clients",
+    "5",
+    "--participation",
+    "0.4",
+    "--local-epochs",
+    "1",
+    "--rounds",
+    "3",
+]
 
 
 class Paper(Tracker):
@@ -55,9 +66,17 @@ class Paper(Tracker):
 def small_fit(callbacks: Sequence[Any], rounds: int = 6, **more: Any) -> Result:
     generator = torch.Generator().manual_seed(1)
     clients = [
-        (torch.randn(20, 4, generator=generator), torch.randint(3, (20,), generator=generator)) for _ in range(4)
+        (torch.randn(20, 4, generator=generator), torch.randint(3, (20,), generator=generator))
+        for _ in range(4)
     ]
-    return fit(lambda: nn.Linear(4, 3), clients, test=clients[0], rounds=rounds, callbacks=callbacks, **more)
+    return fit(
+        lambda: nn.Linear(4, 3),
+        clients,
+        test=clients[0],
+        rounds=rounds,
+        callbacks=callbacks,
+        **more,
+    )
 
 
 def logged(result: Result) -> list[tuple[int, dict[str, float]]]:
@@ -68,7 +87,9 @@ def logged(result: Result) -> list[tuple[int, dict[str, float]]]:
 def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     missing = ("tensorboard", "wandb")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in missing else find(name)
+    )
 
 
 @pytest.fixture
@@ -128,7 +149,15 @@ def test_an_interrupted_run_has_its_last_round_in_the_log() -> None:
 
 
 def test_only_finite_numbers_are_logged() -> None:
-    record = {"round": 4, "loss": math.nan, "norm": math.inf, "rejected": [1, 2], "none": None, "odd": True, "lr": 0.1}
+    record = {
+        "round": 4,
+        "loss": math.nan,
+        "norm": math.inf,
+        "rejected": [1, 2],
+        "none": None,
+        "odd": True,
+        "lr": 0.1,
+    }
     assert numbers(record | {"cohort": 3}) == {"lr": 0.1, "cohort": 3}
 
 
@@ -140,7 +169,9 @@ def test_a_log_that_fails_is_given_up_with_a_warning(caplog: pytest.LogCaptureFi
     failing, other = Paper(fails_at=4), Paper()
     with caplog.at_level(logging.WARNING, "fedwmsam"):
         result = small_fit([failing, other])
-    assert result.rows == whole.rows and all(torch.equal(result.model[k], whole.model[k]) for k in whole.model)
+    assert result.rows == whole.rows and all(
+        torch.equal(result.model[k], whole.model[k]) for k in whole.model
+    )
     assert [round for round, _ in failing.logs[0]] == [1, 2, 3] and other.logs == [logged(whole)]
     assert len(caplog.records) == 1
     assert "Paper: the log ends after round 3 (OSError: No space left on device)" in caplog.text
@@ -149,7 +180,9 @@ def test_a_log_that_fails_is_given_up_with_a_warning(caplog: pytest.LogCaptureFi
 
 def test_a_log_that_cannot_be_begun_is_refused_before_anything_is_trained() -> None:
     seen: list[Progress] = []
-    with pytest.raises(InputError, match="Paper cannot begin its log: OSError: No space left on device"):
+    with pytest.raises(
+        InputError, match="Paper cannot begin its log: OSError: No space left on device"
+    ):
         small_fit([seen.append, Paper(fails_at=-1)])
     assert seen == []
 
@@ -163,7 +196,9 @@ def test_tensorboard_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
 # A missing package, a wrong name
 
 
-@pytest.mark.parametrize(("kind", "extra"), [(TensorBoard, "tensorboard"), (WeightsAndBiases, "wandb")])
+@pytest.mark.parametrize(
+    ("kind", "extra"), [(TensorBoard, "tensorboard"), (WeightsAndBiases, "wandb")]
+)
 def test_a_missing_package_is_named_with_what_installs_it(
     nothing_installed: None, kind: type[Tracker], extra: str
 ) -> None:
@@ -171,7 +206,9 @@ def test_a_missing_package_is_named_with_what_installs_it(
         kind()
 
 
-def test_a_folder_of_logs_is_not_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_logs_is_not_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "named_alike").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(WeightsAndBiases, "package", "named_alike")
@@ -189,7 +226,9 @@ def test_the_command_line_says_so_before_it_makes_a_folder(
     assert not list(tmp_path.glob("out/*/"))
 
 
-@pytest.mark.parametrize("wrong", ["tensorbord", "tensorboard:logs", "wandb:", "tensorboard,mlflow", ","])
+@pytest.mark.parametrize(
+    "wrong", ["tensorbord", "tensorboard:logs", "wandb:", "tensorboard,mlflow", ","]
+)
 def test_unknown_trackers_are_refused(cli: Cli, tmp_path: Path, wrong: str) -> None:
     outcome = cli("run", "--track", wrong, "--out", tmp_path / "out")
     assert outcome.code == 2 and "tracker" in outcome.err and "tensorboard" in outcome.err
@@ -210,7 +249,9 @@ def test_a_project_follows_the_name(paper: list[Paper]) -> None:
 # The command line
 
 
-def test_a_tracked_run_is_remembered_and_resumed_with_its_tracker(cli: Cli, tmp_path: Path, paper: list[Paper]) -> None:
+def test_a_tracked_run_is_remembered_and_resumed_with_its_tracker(
+    cli: Cli, tmp_path: Path, paper: list[Paper]
+) -> None:
     place = tmp_path / "a"
     outcome = cli("run", *SMALL, "--track", "wandb:mine", "--out", tmp_path, "--name", "a")
     assert outcome.code == 0, outcome.err
@@ -222,7 +263,9 @@ def test_a_tracked_run_is_remembered_and_resumed_with_its_tracker(cli: Cli, tmp_
     assert paper[1].logs == [[(row["round"], numbers(row)) for row in rows]] and len(rows) == 5
 
 
-def test_tracking_can_begin_and_end_with_a_resumption(cli: Cli, tmp_path: Path, paper: list[Paper]) -> None:
+def test_tracking_can_begin_and_end_with_a_resumption(
+    cli: Cli, tmp_path: Path, paper: list[Paper]
+) -> None:
     assert cli("run", *SMALL, "--out", tmp_path, "--name", "a").code == 0
     assert cli("resume", tmp_path / "a", "--rounds", "4", "--track", "wandb").code == 0
     assert [round for round, _ in paper[0].logs[0]] == [1, 2, 3, 4]
@@ -244,11 +287,16 @@ def test_a_run_tracked_elsewhere_can_be_read_and_gone_on_with_here(
     assert cli("resume", tmp_path / "a", "--rounds", "4", "--track", "none").code == 0
 
 
-def test_what_a_file_says_and_what_is_said_here(cli: Cli, tmp_path: Path, paper: list[Paper]) -> None:
+def test_what_a_file_says_and_what_is_said_here(
+    cli: Cli, tmp_path: Path, paper: list[Paper]
+) -> None:
     (tmp_path / "settings.toml").write_text('track = "wandb:file"\n')
     command = ["run", tmp_path / "settings.toml", *SMALL, "--out", tmp_path]
     assert (
-        cli(*command).code == cli(*command, "--track", "wandb:here").code == cli(*command, "--track", "none").code == 0
+        cli(*command).code
+        == cli(*command, "--track", "wandb:here").code
+        == cli(*command, "--track", "none").code
+        == 0
     )
     assert [one.project for one in paper] == ["file", "here"]
 
@@ -262,5 +310,7 @@ def test_tracking_changes_neither_the_numbers_nor_what_a_run_is_called(
     assert cli("run", *SMALL, "--out", tmp_path, "--name", "b", "--track", "wandb").code == 0
     for name in ("metrics.jsonl", "model.safetensors", "summary.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    plain, tracked = (make_grid({}, given).members()[0].folder for given in ({}, {"track": "wandb"}))
+    plain, tracked = (
+        make_grid({}, given).members()[0].folder for given in ({}, {"track": "wandb"})
+    )
     assert plain == tracked

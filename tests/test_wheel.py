@@ -22,7 +22,11 @@ def test_every_file_of_the_package_is_in_it(wheel: Path):
     package = ROOT / "src" / "fedwmsam"
     wanted = {str(path.relative_to(ROOT / "src")) for path in package.rglob("*") if path.is_file()}
     wanted = {name for name in wanted if "__pycache__" not in name}
-    assert {"fedwmsam/page/page.html.j2", "fedwmsam/flower/template/pyproject.toml", "fedwmsam/py.typed"} <= wanted
+    assert {
+        "fedwmsam/page/page.html.j2",
+        "fedwmsam/flower/template/pyproject.toml",
+        "fedwmsam/py.typed",
+    } <= wanted
     with zipfile.ZipFile(wheel) as archive:
         assert {name for name in archive.namelist() if ".dist-info/" not in name} == wanted
 

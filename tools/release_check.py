@@ -21,13 +21,25 @@ for k in range(12):
     Image.new("RGB", (8, 8), (20 * k,) * 3).save(folder / f"{k}.png")
 """
 PROMISES: dict[str, tuple[str, list[str]]] = {
-    "": ("import fedwmsam; fedwmsam.fit, fedwmsam.FedWMSAM", [RUN, "report runs --html page.html", "methods fedwmsam"]),
-    "flower": ("import flwr, fedwmsam.flower", ["flower new app", "flower keys keys --host 127.0.0.1 --nodes 2"]),
+    "": (
+        "import fedwmsam; fedwmsam.fit, fedwmsam.FedWMSAM",
+        [RUN, "report runs --html page.html", "methods fedwmsam"],
+    ),
+    "flower": (
+        "import flwr, fedwmsam.flower",
+        ["flower new app", "flower keys keys --host 127.0.0.1 --nodes 2"],
+    ),
     "flower-simulation": ("import flwr, ray", ["flower new app"]),
-    "images": (PICTURES, [f"{RUN} --dataset pictures,image_size=8 --partition iid --clients 2 --participation 1"]),
+    "images": (
+        PICTURES,
+        [f"{RUN} --dataset pictures,image_size=8 --partition iid --clients 2 --participation 1"],
+    ),
     "plot": ("import matplotlib", ["partition --save split.png"]),
     "notebooks": ("import ipykernel, matplotlib, nbclient, nbformat", []),
-    "privacy": ("import dp_accounting", [f"{RUN} --method fedavg --sampling bernoulli --dp-noise 1 --dp-clip 0.5"]),
+    "privacy": (
+        "import dp_accounting",
+        [f"{RUN} --method fedavg --sampling bernoulli --dp-noise 1 --dp-clip 0.5"],
+    ),
     "docs": ("import furo, myst_parser, sphinx", []),
     "tensorboard": ("import tensorboard", [f"{RUN} --track tensorboard"]),
     "wandb": ("import wandb", [f"{RUN} --track wandb"]),
@@ -58,7 +70,14 @@ def try_extra(extra: str, wheel: Path) -> str:
         call([sys.executable, "-m", "venv", "environment"], folder)
         python = folder / "environment" / "bin" / "python"
         wanted = f"{wheel}[{extra}]" if extra else wheel
-        pip = [python, "-m", "pip", "install", "--quiet", "--no-compile"]  # thousands of files that nobody imports
+        pip = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-compile",
+        ]  # thousands of files that nobody imports
         call([*pip, "--constraint", ROOT / "constraints.txt", wanted], folder)
         call([python, "-c", program], folder)
         for command in commands:

@@ -17,10 +17,16 @@ def package_of(path: Path) -> str:
 
 def used_by(path: Path) -> set[str]:
     """The packages that a file imports, anywhere in it."""
-    nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom) and node.module]
+    nodes = [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module
+    ]
     inside = [node for node in nodes if str(node.module).split(".")[0] == "fedwmsam"]
     named = {str(node.module).split(".")[1] for node in inside if "." in str(node.module)}
-    return named | {alias.name for node in inside if node.module == "fedwmsam" for alias in node.names}
+    return named | {
+        alias.name for node in inside if node.module == "fedwmsam" for alias in node.names
+    }
 
 
 def main() -> None:
@@ -30,11 +36,19 @@ def main() -> None:
     for path in files:
         uses.setdefault(package_of(path), set()).update(used_by(path))
     del uses["__init__"]  # the front door knows where everything is
-    cycles = [f"{one} and {other}" for one, other in combinations(uses, 2) if other in uses[one] and one in uses[other]]
-    subjects = [length for path, length in zip(files, lengths, strict=True) if path.name != "__init__.py"]
+    cycles = [
+        f"{one} and {other}"
+        for one, other in combinations(uses, 2)
+        if other in uses[one] and one in uses[other]
+    ]
+    subjects = [
+        length for path, length in zip(files, lengths, strict=True) if path.name != "__init__.py"
+    ]
     print(f"package cycles: {len(cycles)}", *cycles)
     print(f"source files: {len(files)}, {len(subjects)} without __init__.py")
-    print(f"lines: {sum(lengths)}; median of a file {statistics.median(subjects):.0f}, longest {max(lengths)}")
+    print(
+        f"lines: {sum(lengths)}; median of a file {statistics.median(subjects):.0f}, longest {max(lengths)}"
+    )
 
 
 if __name__ == "__main__":

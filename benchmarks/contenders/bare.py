@@ -27,22 +27,32 @@ class BareLoop:
         self.random = torch.Generator().manual_seed(0)
         self.clients = workload.COHORT // share
         self.weights, self.gradient = flatten(self.model)
-        self.differentiate = (by_hand_gradient if by_hand else autograd_gradient)(self.model, self.gradient)
+        self.differentiate = (by_hand_gradient if by_hand else autograd_gradient)(
+            self.model, self.gradient
+        )
 
     def run(self, rounds: int) -> int:
         steps = 0
-        for client in torch.randint(workload.CLIENTS, (rounds * self.clients,), generator=self.random).tolist():
+        for client in torch.randint(
+            workload.CLIENTS, (rounds * self.clients,), generator=self.random
+        ).tolist():
             inputs, labels = self.data.client(client)
             for _ in range(workload.EPOCHS):
-                for rows in torch.randperm(len(labels), generator=self.random).split(workload.BATCH):
-                    self.differentiate(inputs.flatten(1).index_select(0, rows), labels.index_select(0, rows))
+                for rows in torch.randperm(len(labels), generator=self.random).split(
+                    workload.BATCH
+                ):
+                    self.differentiate(
+                        inputs.flatten(1).index_select(0, rows), labels.index_select(0, rows)
+                    )
                     self.step()
                     steps += 1
         return steps
 
     @torch.no_grad()
     def step(self) -> None:
-        scale = min(1.0, workload.CLIP_NORM / (float(torch.linalg.vector_norm(self.gradient)) + 1e-6))
+        scale = min(
+            1.0, workload.CLIP_NORM / (float(torch.linalg.vector_norm(self.gradient)) + 1e-6)
+        )
         self.weights.mul_(KEPT).sub_(self.gradient, alpha=workload.LEARNING_RATE * scale)
 
 
@@ -99,9 +109,13 @@ def by_hand_gradient(model: torch.nn.Module, gradient: Tensor) -> Callable[[Tens
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--by-hand", action="store_true")
-    parser.add_argument("--share", type=int, default=1, help="do only one part in SHARE of each round")
+    parser.add_argument(
+        "--share", type=int, default=1, help="do only one part in SHARE of each round"
+    )
     arguments = parser.parse_args()
     loop = BareLoop(arguments.by_hand, arguments.share)
     protocol.serve(loop.run, lambda: loop.data.accuracy(loop.model))

@@ -26,10 +26,15 @@ def train_loader(message: Message, context: Context) -> Message:
 
 
 def answer(
-    message: Message, context: Context, model: nn.Module, train: Callable[[nn.Module, Tensor, Tensor], int]
+    message: Message,
+    context: Context,
+    model: nn.Module,
+    train: Callable[[nn.Module, Tensor, Tensor], int],
 ) -> Message:
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     inputs, labels = workload.load().client(int(context.node_config["partition-id"]))
     metrics = {"num-examples": len(labels), "steps": train(model, inputs, labels)}
-    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
+    content = RecordDict(
+        {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
+    )
     return Message(content, reply_to=message)

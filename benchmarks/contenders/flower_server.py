@@ -32,9 +32,11 @@ class FlowerServer:
         self.data = workload.load()
         self.arrays = ArrayRecord(self.data.model.state_dict())
         self.strategy = FedAvg(
-            fraction_train=workload.COHORT / workload.CLIENTS, fraction_evaluate=0.0,
-            min_available_nodes=workload.CLIENTS, train_metrics_aggr_fn=total_steps,
-        )  # fmt: skip
+            fraction_train=workload.COHORT / workload.CLIENTS,
+            fraction_evaluate=0.0,
+            min_available_nodes=workload.CLIENTS,
+            train_metrics_aggr_fn=total_steps,
+        )
 
     def run(self, rounds: int) -> int:
         result = self.strategy.start(self.grid, self.arrays, num_rounds=rounds)
@@ -56,5 +58,8 @@ if __name__ == "__main__":
         server_app=app,
         client_app=getattr(flower_client, sys.argv[1]),
         num_supernodes=workload.CLIENTS,
-        backend_config={"init_args": {"num_cpus": 2}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}},
+        backend_config={
+            "init_args": {"num_cpus": 2},
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+        },
     )

@@ -15,10 +15,15 @@ from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, calm_torch
 
 SETTINGS = Settings(
-    clients_per_round=workload.COHORT, local_epochs=workload.EPOCHS, batch_size=workload.BATCH,
-    lr=workload.LEARNING_RATE, lr_decay=1.0, weight_decay=workload.WEIGHT_DECAY, weight_decay_mode="sgd",
+    clients_per_round=workload.COHORT,
+    local_epochs=workload.EPOCHS,
+    batch_size=workload.BATCH,
+    lr=workload.LEARNING_RATE,
+    lr_decay=1.0,
+    weight_decay=workload.WEIGHT_DECAY,
+    weight_decay_mode="sgd",
     clip_norm=workload.CLIP_NORM,
-)  # fmt: skip
+)
 """Weight decay as torch.optim.SGD does it, beside the clipped gradient: every contender makes the same update."""
 
 

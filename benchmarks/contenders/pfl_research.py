@@ -54,10 +54,15 @@ class PflResearch:
         self.module = WithLoss(copy.deepcopy(self.data.model))
         self.model = PyTorchModel(
             model=self.module,
-            local_optimizer_create=functools.partial(torch.optim.SGD, weight_decay=workload.WEIGHT_DECAY),
+            local_optimizer_create=functools.partial(
+                torch.optim.SGD, weight_decay=workload.WEIGHT_DECAY
+            ),
             central_optimizer=torch.optim.SGD(self.module.parameters(), lr=1.0),
         )
-        users = [PyTorchTensorDataset(self.data.client(k), user_id=str(k)) for k in range(workload.CLIENTS)]
+        users = [
+            PyTorchTensorDataset(self.data.client(k), user_id=str(k))
+            for k in range(workload.CLIENTS)
+        ]
         sampler = get_user_sampler("minimize_reuse", range(workload.CLIENTS))
         clients = FederatedDataset(users.__getitem__, sampler)
         self.backend = SimulatedBackend(training_data=clients, val_data=clients)
@@ -67,13 +72,17 @@ class PflResearch:
     def run(self, rounds: int) -> int:
         before, self.rounds = self.module.steps, self.rounds + rounds
         goal = NNAlgorithmParams(
-            central_num_iterations=self.rounds, evaluation_frequency=10**9, train_cohort_size=workload.COHORT,
+            central_num_iterations=self.rounds,
+            evaluation_frequency=10**9,
+            train_cohort_size=workload.COHORT,
             val_cohort_size=0,
-        )  # fmt: skip
+        )
         local = NNTrainHyperParams(
-            local_batch_size=workload.BATCH, local_num_epochs=workload.EPOCHS,
-            local_learning_rate=workload.LEARNING_RATE, local_max_grad_norm=workload.CLIP_NORM,
-        )  # fmt: skip
+            local_batch_size=workload.BATCH,
+            local_num_epochs=workload.EPOCHS,
+            local_learning_rate=workload.LEARNING_RATE,
+            local_max_grad_norm=workload.CLIP_NORM,
+        )
         self.algorithm.run(goal, self.backend, self.model, local, send_metrics_to_platform=False)
         return self.module.steps - before
 

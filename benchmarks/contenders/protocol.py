@@ -41,13 +41,20 @@ class Failed(Exception):
 class Contender:
     """A contender's process, seen from outside."""
 
-    def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str], log: IO[str] | None) -> None:
+    def __init__(
+        self, command: Sequence[str | Path], environment: Mapping[str, str], log: IO[str] | None
+    ) -> None:
         self.log = log
         # A session each: Linux divides a busy machine between sessions, and fedwmsam's workers have one each as well.
         self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
     def ask(self, line: str) -> dict[str, float]:
         self.send(line)

@@ -18,7 +18,9 @@ def main() -> None:
     count, script, *rest = sys.argv[1:]
     command = [sys.executable, Path(__file__).with_name(script), *rest]
     known = os.environ | {"BENCH_PORT": str(free_port())}
-    copies = [Contender(command, known | {"BENCH_RANK": str(rank)}, None) for rank in range(int(count))]
+    copies = [
+        Contender(command, known | {"BENCH_RANK": str(rank)}, None) for rank in range(int(count))
+    ]
 
     def run(rounds: int) -> int:
         for copy in copies:

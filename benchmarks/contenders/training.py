@@ -10,7 +10,9 @@ from workload import BATCH, CLIP_NORM, EPOCHS, LEARNING_RATE, WEIGHT_DECAY
 
 def with_loader(model: nn.Module, inputs: Tensor, labels: Tensor) -> int:
     """As public simulators and tutorials write it: a DataLoader over the client's samples."""
-    loader = DataLoader(TensorDataset(inputs, labels), batch_size=BATCH, shuffle=True, num_workers=0)
+    loader = DataLoader(
+        TensorDataset(inputs, labels), batch_size=BATCH, shuffle=True, num_workers=0
+    )
     return descend(model, (batch for _ in range(EPOCHS) for batch in loader))
 
 

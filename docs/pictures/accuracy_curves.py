@@ -23,7 +23,9 @@ STYLES = {
 
 
 def smooth(values: list[float], window: int = 10) -> list[float]:
-    return [sum(values[max(0, i - window + 1) : i + 1]) / min(i + 1, window) for i in range(len(values))]
+    return [
+        sum(values[max(0, i - window + 1) : i + 1]) / min(i + 1, window) for i in range(len(values))
+    ]
 
 
 def main() -> None:
@@ -32,7 +34,13 @@ def main() -> None:
     figure, axes = plt.subplots(figsize=(7.2, 3.9), layout="constrained")
     for name, (label, colour, line) in STYLES.items():
         if name in rows[0]:
-            axes.plot(smooth([float(row[name]) for row in rows]), line, color=colour, label=label, linewidth=1.6)
+            axes.plot(
+                smooth([float(row[name]) for row in rows]),
+                line,
+                color=colour,
+                label=label,
+                linewidth=1.6,
+            )
     axes.set(xlabel="round", ylabel="test accuracy (mean of the last 10 rounds)")
     axes.set(ylim=(0.55, 0.88), xlim=(0, len(rows)))
     axes.grid(alpha=0.3)

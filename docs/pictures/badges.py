@@ -29,7 +29,9 @@ def badges() -> dict[str, str]:
 def badge(name: str, value: str) -> str:
     left, right = (round(LETTER * len(text)) + 12 for text in (name, value))
     middle, other = left / 2, left + right / 2
-    return BADGE.format(name=name, value=value, width=left + right, left=left, middle=middle, other=other)
+    return BADGE.format(
+        name=name, value=value, width=left + right, left=left, middle=middle, other=other
+    )
 
 
 if __name__ == "__main__":

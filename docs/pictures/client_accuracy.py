@@ -31,7 +31,13 @@ def main() -> None:
     axes.vlines(places, low, high, color="#BBBBBB", linewidth=2)
     axes.plot(places, low, "o", color=BEFORE, label="global model")
     axes.plot(places, high, "^", color=AFTER, label="after one epoch on the client's own data")
-    axes.axhline(found["accuracy"], color=BEFORE, linewidth=1, linestyle="--", label="global model, all test samples")
+    axes.axhline(
+        found["accuracy"],
+        color=BEFORE,
+        linewidth=1,
+        linestyle="--",
+        label="global model, all test samples",
+    )
     axes.set_xticks(places, [str(k) for k in order])
     axes.set(xlabel="client, worst first", ylabel="client accuracy")
     axes.set_ylim(0.68, 1.01)

@@ -15,14 +15,32 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from PIL import Image
 from torch.nn.functional import cosine_similarity
-from two_weights import CLIENTS, SETTINGS, Bowl, LocalWalk, Problem, bowl, local_walks, state_after, valley, walk
+from two_weights import (
+    CLIENTS,
+    SETTINGS,
+    Bowl,
+    LocalWalk,
+    Problem,
+    bowl,
+    local_walks,
+    state_after,
+    valley,
+    walk,
+)
 
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedCM, FedSAM, FedWMSAM, Method
 
 HERE = Path(__file__).resolve().parent
 RUN = HERE.parents[1] / "results" / "runs" / "fedwmsam-seed0-a8c4ceb8.csv"
 # Of Okabe and Ito, told apart by colour-blind readers; where lines share axes their dashes differ, too.
-GREY, GREEN, SKY, ORANGE, BLUE, PINK = "#555555", "#009E73", "#56B4E9", "#D55E00", "#0072B2", "#CC79A7"
+GREY, GREEN, SKY, ORANGE, BLUE, PINK = (
+    "#555555",
+    "#009E73",
+    "#56B4E9",
+    "#D55E00",
+    "#0072B2",
+    "#CC79A7",
+)
 SHADES = ListedColormap([str(1 - 0.22 * i / 15) for i in range(16)])
 """From white, low, to a grey that lines stand out from."""
 LATE = 40
@@ -40,9 +58,12 @@ def main() -> None:
 
 def draw_paths(problem: Bowl) -> None:
     methods = {
-        "FedAvg": (FedAvg(), GREY, "-"), "FedSAM": (FedSAM(), SKY, "--"), "FedCM": (FedCM(), GREEN, "-."),
-        "FedWMSAM": (FedWMSAM(), ORANGE, "-"), "SCAFFOLD": (SCAFFOLD(), BLUE, ":"),
-    }  # fmt: skip
+        "FedAvg": (FedAvg(), GREY, "-"),
+        "FedSAM": (FedSAM(), SKY, "--"),
+        "FedCM": (FedCM(), GREEN, "-."),
+        "FedWMSAM": (FedWMSAM(), ORANGE, "-"),
+        "SCAFFOLD": (SCAFFOLD(), BLUE, ":"),
+    }
     best = problem.optimum()
     figure = Figure(figsize=(6.2, 8.0), layout="constrained")
     grid = figure.add_gridspec(3, 2)
@@ -58,7 +79,12 @@ def draw_paths(problem: Bowl) -> None:
         if panels and name != "SCAFFOLD":
             axes = figure.add_subplot(grid[panels.pop(0)])
             contours(axes, problem, (-4.6, 2.4), (-2.2, 4.2), levels=14)
-            axes.plot(*torch.stack([problem.optimum(k) for k in range(CLIENTS)]).T, "x", color="#888888", markersize=5)
+            axes.plot(
+                *torch.stack([problem.optimum(k) for k in range(CLIENTS)]).T,
+                "x",
+                color="#888888",
+                markersize=5,
+            )
             axes.plot(*path.T, "-", color=colour, linewidth=1.3, marker="o", markersize=2.6)
             axes.plot(*best, "*", color="black", markersize=12)
             axes.set_title(name, fontsize=11, color=colour, fontweight="bold")
@@ -78,7 +104,10 @@ def draw_correction(problem: Bowl) -> None:
     }
     figure = Figure(figsize=(6.2, 2.9), layout="constrained")
     for axes, (name, method), colour in zip(
-        figure.subplots(1, 3, sharex=True, sharey=True), methods.items(), (GREY, GREEN, ORANGE), strict=True
+        figure.subplots(1, 3, sharex=True, sharey=True),
+        methods.items(),
+        (GREY, GREEN, ORANGE),
+        strict=True,
     ):
         walks = local_walks(problem, method, state)
         moves = torch.stack([local.path[-1] - local.path[0] for local in walks])
@@ -98,24 +127,50 @@ def draw_perturbation(problem: Bowl) -> None:
     figure = Figure(figsize=(6.2, 4.0), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     client = 3
-    draw_target(left, problem, client, local_walks(problem, FedWMSAM(), state_after(problem, FedWMSAM(), 5))[client])
+    draw_target(
+        left,
+        problem,
+        client,
+        local_walks(problem, FedWMSAM(), state_after(problem, FedWMSAM(), 5))[client],
+    )
     readings: dict[str, Method] = {
-        "FedSAM": FedSAM(), "trajectory\n(default)": FedWMSAM(), "literal": FedWMSAM(perturbation="literal"),
+        "FedSAM": FedSAM(),
+        "trajectory\n(default)": FedWMSAM(),
+        "literal": FedWMSAM(perturbation="literal"),
         "momentum": FedWMSAM(perturbation="momentum"),
-    }  # fmt: skip
+    }
     state = state_after(problem, FedWMSAM(), LATE)
     for place, (name, method) in enumerate(readings.items()):
         walks = local_walks(problem, method, state)
         for shift, colour, marker, own in ((-0.16, BLUE, "^", True), (0.16, ORANGE, "o", False)):
             cosines = [
-                cosine_similarity(local.perturbations[-1], problem.gradient(local.path[-2], k if own else None), dim=0)
+                cosine_similarity(
+                    local.perturbations[-1],
+                    problem.gradient(local.path[-2], k if own else None),
+                    dim=0,
+                )
                 for k, local in enumerate(walks)
             ]
             mean = sum(cosines) / CLIENTS
             label = ("its own loss" if own else "the federation's loss") if not place else None
-            right.plot([place + shift] * CLIENTS, cosines, marker, color=colour, alpha=0.65, markersize=6, label=label)
-            right.plot([place + shift - 0.12, place + shift + 0.12], [mean, mean], color="black", linewidth=2)
-            print(f"{' '.join(name.split())}, {'own' if own else 'federation'}: mean cosine {mean:+.2f}")
+            right.plot(
+                [place + shift] * CLIENTS,
+                cosines,
+                marker,
+                color=colour,
+                alpha=0.65,
+                markersize=6,
+                label=label,
+            )
+            right.plot(
+                [place + shift - 0.12, place + shift + 0.12],
+                [mean, mean],
+                color="black",
+                linewidth=2,
+            )
+            print(
+                f"{' '.join(name.split())}, {'own' if own else 'federation'}: mean cosine {mean:+.2f}"
+            )
     right.axhline(0, color="black", linewidth=0.8)
     right.set_xticks(range(len(readings)), list(readings), fontsize=8)
     right.set(ylim=(-1.08, 1.6), ylabel="cosine of ε with the gradient of …")
@@ -133,13 +188,26 @@ def draw_target(axes: Axes, problem: Bowl, client: int, local: LocalWalk) -> Non
     low, high = points.min(dim=0).values, points.max(dim=0).values
     middle, reach = (low + high) / 2, float((high - low).max()) * 0.62
     contours(
-        axes, problem, (middle[0] - reach, middle[0] + reach), (middle[1] - reach, middle[1] + reach),
-        levels=10, client=client,
-    )  # fmt: skip
+        axes,
+        problem,
+        (middle[0] - reach, middle[0] + reach),
+        (middle[1] - reach, middle[1] + reach),
+        levels=10,
+        client=client,
+    )
     for w, t in zip(local.path[1:-1], target[1:-1], strict=True):
-        axes.annotate("", t.tolist(), w.tolist(), arrowprops={"arrowstyle": "->", "color": PINK, "linewidth": 1.4})
-    axes.plot(*target.T, "s--", color=GREEN, markersize=4, linewidth=1.3, label="t_b: momentum alone")
-    axes.plot(*local.path.T, "o-", color=ORANGE, markersize=4, linewidth=1.3, label="w_b: the client")
+        axes.annotate(
+            "",
+            t.tolist(),
+            w.tolist(),
+            arrowprops={"arrowstyle": "->", "color": PINK, "linewidth": 1.4},
+        )
+    axes.plot(
+        *target.T, "s--", color=GREEN, markersize=4, linewidth=1.3, label="t_b: momentum alone"
+    )
+    axes.plot(
+        *local.path.T, "o-", color=ORANGE, markersize=4, linewidth=1.3, label="w_b: the client"
+    )
     axes.plot([], [], color=PINK, label="ε points along t_b − w_b")
     axes.legend(fontsize=8, loc="best", framealpha=0.9)
     axes.set_title(f"client {client}, round 6, on its own loss", fontsize=10)
@@ -150,7 +218,9 @@ def draw_weight(problem: Bowl) -> None:
     left, right = figure.subplots(1, 2)
     rules = {"personalized": (ORANGE, "-"), "update": (BLUE, "--"), "disagreement": (PINK, "-.")}
     for rule, (colour, dashes) in rules.items():
-        alpha = walk(problem, FedWMSAM(similarity=rule, adapt_rate=0.05), rounds=100).columns["alpha"]
+        alpha = walk(problem, FedWMSAM(similarity=rule, adapt_rate=0.05), rounds=100).columns[
+            "alpha"
+        ]
         left.plot(range(1, len(alpha) + 1), alpha, dashes, color=colour, linewidth=1.8, label=rule)
         print(f"similarity={rule}: α ends at {alpha[-1]:.2f}, highest {max(alpha):.2f}")
     left.set_title("the bowl, λ = 0.05, three rules", fontsize=10)
@@ -160,8 +230,18 @@ def draw_weight(problem: Bowl) -> None:
     for column, colour, dashes in (("similarity", SKY, "-"), ("alpha", ORANGE, "-")):
         values = [float(row[column]) for row in rows]
         width = 1.0 if column == "similarity" else 2.2
-        right.plot(rounds, values, dashes, color=colour, linewidth=width, label={"alpha": "α"}.get(column, column))
-        print(f"Fashion-MNIST {column}: " + ", ".join(f"{values[r - 1]:.3f} in round {r}" for r in (1, 50, 200, 500)))
+        right.plot(
+            rounds,
+            values,
+            dashes,
+            color=colour,
+            linewidth=width,
+            label={"alpha": "α"}.get(column, column),
+        )
+        print(
+            f"Fashion-MNIST {column}: "
+            + ", ".join(f"{values[r - 1]:.3f} in round {r}" for r in (1, 50, 200, 500))
+        )
     right.set_title("Fashion-MNIST, λ = 0.01, one seed", fontsize=10)
     for axes in (left, right):
         axes.set(xlabel="round", ylim=(0, 1))
@@ -180,20 +260,30 @@ def draw_valley(problem: Problem) -> None:
     }
     figure = Figure(figsize=(6.2, 3.7), layout="constrained")
     left, right = figure.subplots(1, 2)
-    contours(left, problem, (0.3, 3.1), (-0.05, 1.7), levels=[0.03, 0.12, 0.3, 0.6, 1, 1.6, 2.6, 4, 6])
+    contours(
+        left, problem, (0.3, 3.1), (-0.05, 1.7), levels=[0.03, 0.12, 0.3, 0.6, 1, 1.6, 2.6, 4, 6]
+    )
     bend = torch.linspace(0.6, 3.1, 100)
     left.plot(bend, 1 / bend, color="black", linewidth=1, linestyle=":")
     left.text(0.75, 1.5, "w₁ w₂ = 1", fontsize=9)
     for name, (method, colour, dashes) in methods.items():
         path = walk(problem, method).path
-        sharpness = 2 * (path**2).sum(dim=1)  # on the line of minima: the Hessian's one eigenvalue that is not 0
-        left.plot(*path.T, dashes, color=colour, linewidth=1.4, marker="o", markersize=2.4, label=name)
+        sharpness = 2 * (path**2).sum(
+            dim=1
+        )  # on the line of minima: the Hessian's one eigenvalue that is not 0
+        left.plot(
+            *path.T, dashes, color=colour, linewidth=1.4, marker="o", markersize=2.4, label=name
+        )
         right.plot(sharpness, dashes, color=colour, linewidth=1.8, label=name)
         ends = problem.loss(path[-10:]).mean()
-        print(f"{name}: sharpness {sharpness[0]:.1f} → {sharpness[-10:].mean():.1f}, loss {ends:.3f}")
+        print(
+            f"{name}: sharpness {sharpness[0]:.1f} → {sharpness[-10:].mean():.1f}, loss {ends:.3f}"
+        )
     right.axhline(4, color="black", linewidth=1, linestyle=":")
     right.text(12, 1.3, "dotted: the flattest minimum", fontsize=9)
-    right.set(xlabel="round", ylabel="curvature, 2 (w₁² + w₂²)", xlim=(0, SETTINGS.rounds), ylim=(0, 18))
+    right.set(
+        xlabel="round", ylabel="curvature, 2 (w₁² + w₂²)", xlim=(0, SETTINGS.rounds), ylim=(0, 18)
+    )
     right.grid(alpha=0.3)
     right.legend(fontsize=8, frameon=False, loc="upper right", bbox_to_anchor=(1.02, 0.74))
     left.set_title("the valley of equally good models", fontsize=10)
@@ -201,9 +291,13 @@ def draw_valley(problem: Problem) -> None:
 
 
 def contours(
-    axes: Axes, problem: Problem, across: Sequence[Any], up: Sequence[Any], levels: int | list[float],
+    axes: Axes,
+    problem: Problem,
+    across: Sequence[Any],
+    up: Sequence[Any],
+    levels: int | list[float],
     client: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Level lines of the loss, given as heights above its lowest or as their number; darker is higher."""
     x, y = (torch.linspace(float(low), float(high), 120) for low, high in (across, up))
     grid = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)

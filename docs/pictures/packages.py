@@ -43,7 +43,11 @@ WIDTH, HEIGHT, GAP = 760, 46, 10
 
 def order() -> list[list[str]]:
     tree = ast.parse((ROOT / "tests" / "test_layers.py").read_text())
-    value = next(node.value for node in tree.body if isinstance(node, ast.Assign) and node.targets[0].id == "ORDER")
+    value = next(
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "ORDER"
+    )
     rows = [[name for name in names if name not in LEFT_OUT] for names in ast.literal_eval(value)]
     return [row for row in reversed(rows) if row]
 

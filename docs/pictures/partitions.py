@@ -13,7 +13,9 @@ RULES = ("dirichlet:0.1", "dirichlet-class:0.1", "shards:2", "longtail:50")
 def main() -> None:
     labels = load_dataset("digits").train.labels.numpy()
     figure = Figure(figsize=(7.4, 6.6), layout="constrained")
-    for part, rule in zip(figure.subfigures(2, 2, wspace=0.05, hspace=0.05).flat, RULES, strict=True):
+    for part, rule in zip(
+        figure.subfigures(2, 2, wspace=0.05, hspace=0.05).flat, RULES, strict=True
+    ):
         plot_partition(part, make_partition(rule, labels, clients=20, seed=0), largest_share=1.0)
     figure.savefig(Path(__file__).with_suffix(".png"), dpi=150)
 

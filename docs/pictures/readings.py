@@ -37,7 +37,10 @@ class PrintedServerStep(FedWMSAM):
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         momentum = mean["delta"] / info.lr
-        return super().aggregate(server, mean, info) | {"Delta": momentum, "w": server["w"] - momentum}
+        return super().aggregate(server, mean, info) | {
+            "Delta": momentum,
+            "w": server["w"] - momentum,
+        }
 
 
 class PrintedCorrection(FedWMSAM):
@@ -51,7 +54,9 @@ class LemmaCorrection(FedWMSAM):
     """D4, as in Lemma 5: + (c_k − c)."""
 
     def momentum(self, server: Vectors, memory: Vectors) -> Tensor:
-        return server["Delta"] + server["alpha"] / (1 - server["alpha"]) * (memory["c_k"] - server["c"])
+        return server["Delta"] + server["alpha"] / (1 - server["alpha"]) * (
+            memory["c_k"] - server["c"]
+        )
 
 
 class OverTheCohort(FedWMSAM):
@@ -90,8 +95,15 @@ def main() -> None:
         distance = (walk(problem, line.method).path - problem.optimum()).norm(dim=1)
         axes.semilogy(distance, line.dashes, color=line.colour, linewidth=1.8, label=name)
         lost = next((round for round, far in enumerate(distance) if far > LIMIT), None)
-        print(f"{name:26} last 20: {distance[-20:].mean():9.3g}   farther than {LIMIT:g} in round {lost}")
-    axes.set(xlabel="round", ylabel="distance to the optimum", xlim=(0, SETTINGS.rounds), ylim=(3e-3, LIMIT))
+        print(
+            f"{name:26} last 20: {distance[-20:].mean():9.3g}   farther than {LIMIT:g} in round {lost}"
+        )
+    axes.set(
+        xlabel="round",
+        ylabel="distance to the optimum",
+        xlim=(0, SETTINGS.rounds),
+        ylim=(3e-3, LIMIT),
+    )
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
     figure.savefig(Path(__file__).with_suffix(".png"), dpi=120)

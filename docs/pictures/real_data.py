@@ -44,7 +44,15 @@ def main() -> None:
         for method, (label, colour) in STYLES.items():
             rows = [row for row in read(f"{name}-{method}") if row["accuracy"]]
             x, y = [int(row["round"]) for row in rows], [float(row["accuracy"]) for row in rows]
-            axis.plot(x, y, color=colour, label=label, linewidth=1.5, marker="o" if len(x) < 10 else "", markersize=3)
+            axis.plot(
+                x,
+                y,
+                color=colour,
+                label=label,
+                linewidth=1.5,
+                marker="o" if len(x) < 10 else "",
+                markersize=3,
+            )
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("round", fontsize=8)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))

@@ -9,15 +9,26 @@ from playwright.sync_api import sync_playwright
 
 HERE = Path(__file__).parent
 COMPARE = (
-    "fedwmsam", "compare", "--methods", "fedavg,scaffold,fedwmsam", "--seeds", "3", "--baseline", "fedavg", "--quiet",
-    "--html", "page.html",
-)  # fmt: skip
+    "fedwmsam",
+    "compare",
+    "--methods",
+    "fedavg,scaffold,fedwmsam",
+    "--seeds",
+    "3",
+    "--baseline",
+    "fedavg",
+    "--quiet",
+    "--html",
+    "page.html",
+)
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as driver:
         subprocess.run(COMPARE, cwd=folder, check=True)
-        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = driver.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         page = browser.new_page(viewport={"width": 1240, "height": 1120})
         page.goto((Path(folder) / "page.html").as_uri())
         plot = page.locator("figure.chart .plot").first.bounding_box()

@@ -14,7 +14,15 @@ from torch import Tensor, nn
 
 import fedwmsam
 from fedwmsam.data.reader import make_reader
-from fedwmsam.engine.rounds import Federation, State, first_state, jobs, opening, run_round, train_client
+from fedwmsam.engine.rounds import (
+    Federation,
+    State,
+    first_state,
+    jobs,
+    opening,
+    run_round,
+    train_client,
+)
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.methods import Method
 from fedwmsam.recording.instrumentation import Sight, Watched
@@ -24,9 +32,15 @@ from fedwmsam.training.task import Task
 
 CLIENTS = 10
 SETTINGS = Settings(
-    rounds=60, clients_per_round=3, local_epochs=4, batch_size=10, lr=0.05, lr_decay=1.0, weight_decay=0.0,
+    rounds=60,
+    clients_per_round=3,
+    local_epochs=4,
+    batch_size=10,
+    lr=0.05,
+    lr_decay=1.0,
+    weight_decay=0.0,
     clip_norm=None,
-)  # fmt: skip
+)
 """Three clients a round, eight local steps each; no decay and no clip, so that only the methods' own terms are seen."""
 
 
@@ -124,11 +138,20 @@ def walk(problem: Problem, method: Method, rounds: int = SETTINGS.rounds) -> Wal
         path.append(progress.state_dict()["weight"].flatten().clone())  # type: ignore[attr-defined]
 
     result = fedwmsam.fit(
-        model, problem.clients, method, loss="regression", rounds=rounds, callbacks=[note],
-        clients_per_round=SETTINGS.clients_per_round, local_epochs=SETTINGS.local_epochs, lr=SETTINGS.lr,
-        batch_size=SETTINGS.batch_size, lr_decay=SETTINGS.lr_decay, weight_decay=SETTINGS.weight_decay,
+        model,
+        problem.clients,
+        method,
+        loss="regression",
+        rounds=rounds,
+        callbacks=[note],
+        clients_per_round=SETTINGS.clients_per_round,
+        local_epochs=SETTINGS.local_epochs,
+        lr=SETTINGS.lr,
+        batch_size=SETTINGS.batch_size,
+        lr_decay=SETTINGS.lr_decay,
+        weight_decay=SETTINGS.weight_decay,
         clip_norm=SETTINGS.clip_norm,
-    )  # fmt: skip
+    )
     return Walk(torch.stack(path), result.columns)
 
 

@@ -23,11 +23,20 @@ def add_commands(app: Sphinx, page: str, source: list[str]) -> None:
 
 def section(name: str, command: Any) -> str:
     rows = [row(parameter) for parameter in command.params if parameter.name != "help"]
-    return f"\n\n## fedwmsam {name}\n\n{command.help}\n\n| | meaning | default |\n|---|---|---|\n" + "\n".join(rows)
+    return (
+        f"\n\n## fedwmsam {name}\n\n{command.help}\n\n| | meaning | default |\n|---|---|---|\n"
+        + "\n".join(rows)
+    )
 
 
 def row(parameter: Any) -> str:
-    names = ", ".join(f"`{text}`" for text in parameter.opts) if parameter.param_type_name == "option" else ""
-    default = parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
+    names = (
+        ", ".join(f"`{text}`" for text in parameter.opts)
+        if parameter.param_type_name == "option"
+        else ""
+    )
+    default = (
+        parameter.show_default if isinstance(parameter.show_default, str) else parameter.default
+    )
     shown = "" if default in (None, False, ...) else str(default)
     return f"| {names or f'`{parameter.name.upper()}`'} | {parameter.help or ''} | {shown} |"

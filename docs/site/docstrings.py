@@ -20,7 +20,9 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 
 def add_methods(app: Sphinx, page: str, source: list[str]) -> None:
-    classes = "\n".join(f".. autoclass:: fedwmsam.methods.{method.__name__}" for method in METHODS.values())
+    classes = "\n".join(
+        f".. autoclass:: fedwmsam.methods.{method.__name__}" for method in METHODS.values()
+    )
     source[0] = source[0].replace(PLACE, classes)
 
 

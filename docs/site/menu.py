@@ -23,7 +23,10 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def add_menu(app: Sphinx, page: str, source: list[str]) -> None:
     if page in INDEXES:
-        folder, index = posixpath.dirname(INDEXES[page]), (app.srcdir / INDEXES[page]).read_text("utf-8")
+        folder, index = (
+            posixpath.dirname(INDEXES[page]),
+            (app.srcdir / INDEXES[page]).read_text("utf-8"),
+        )
         _, *sections = re.split(r"^##? ", index, flags=re.MULTILINE)
         source[0] += "".join(toctree(section, folder) for section in sections)
     if page == ALL_PAGES:
@@ -33,7 +36,9 @@ def add_menu(app: Sphinx, page: str, source: list[str]) -> None:
 def toctree(section: str, folder: str) -> str:
     """A section's pages as a hidden toctree under the section's heading; nothing if it lists none."""
     rows = re.findall(r"^\| \[(.+?)\]\((.+?)\.(?:md|rst)\)", section, flags=re.MULTILINE)
-    entries = [f"{text} </{posixpath.normpath(posixpath.join(folder, page))}>" for text, page in rows]
+    entries = [
+        f"{text} </{posixpath.normpath(posixpath.join(folder, page))}>" for text, page in rows
+    ]
     lines = [":hidden:", f":caption: {section.partition(chr(10))[0]}", "", *entries]
     return "\n\n```{toctree}\n" + "\n".join(lines) + "\n```\n" if entries else ""
 

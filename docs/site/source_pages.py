@@ -54,11 +54,15 @@ def page_name(app: Sphinx, path: Path) -> str:
 
 
 def listed(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return sorted(
+        path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")
+    )
 
 
 def make_pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    there = [path for path in linked(app.env) if path.exists()]  # an earlier build may have seen links to others
+    there = [
+        path for path in linked(app.env) if path.exists()
+    ]  # an earlier build may have seen links to others
     for path in sorted(there):
         title = path.resolve().relative_to(app.srcdir)
         body = listing(app, path) if path.is_dir() else shown(app, path)
@@ -70,7 +74,9 @@ def listing(app: Sphinx, folder: Path) -> str:
     rows = []
     for file in listed(folder):
         page = app.env.path2doc(file) or page_name(app, file)
-        rows.append(f'<li><a href="{relative_uri(here, app.builder.get_target_uri(page))}">{file.name}</a></li>')
+        rows.append(
+            f'<li><a href="{relative_uri(here, app.builder.get_target_uri(page))}">{file.name}</a></li>'
+        )
     return f"<ul>{''.join(rows)}</ul>"
 
 
@@ -93,7 +99,9 @@ def notebook(app: Sphinx, content: dict[str, Any]) -> str:
     parts = []
     for cell in content["cells"]:
         source = "".join(cell["source"])
-        parts.append(prose(source) if cell["cell_type"] == "markdown" else highlighted(app, source, "python"))
+        parts.append(
+            prose(source) if cell["cell_type"] == "markdown" else highlighted(app, source, "python")
+        )
         parts += [output_markup(app, output) for output in cell.get("outputs", [])]
     return "".join(parts)
 
@@ -104,11 +112,12 @@ def prose(text: str) -> str:
 
 
 def output_markup(app: Sphinx, output: dict[str, Any]) -> str:
-    data = {kind: "".join(value) for kind, value in output.get("data", {"text/plain": output.get("text", "")}).items()}
+    data = {
+        kind: "".join(value)
+        for kind, value in output.get("data", {"text/plain": output.get("text", "")}).items()
+    }
     if "image/png" in data:
-        return (
-            f'<p><img alt="Picture made by the code above" src="data:image/png;base64,{data["image/png"].strip()}"></p>'
-        )
+        return f'<p><img alt="Picture made by the code above" src="data:image/png;base64,{data["image/png"].strip()}"></p>'
     if "text/markdown" in data:
         return prose(data["text/markdown"])
     return highlighted(app, data["text/plain"], "text")

@@ -29,28 +29,51 @@ PROGRAMS = Path(sys.executable).parent
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Server and three clients on 127.0.0.1.")
-    parser.add_argument("--app", type=Path, help="folder of an app; without it a new one is written")
+    parser.add_argument(
+        "--app", type=Path, help="folder of an app; without it a new one is written"
+    )
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         app = parser.parse_args().app or new_app(folder)
         os.environ.update(
-            FLWR_HOME=name, FLWR_TELEMETRY_ENABLED="0", FLWR_DISABLE_UPDATE_CHECK="1", NO_PROXY="*",
-            FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1", OMP_NUM_THREADS="1",
+            FLWR_HOME=name,
+            FLWR_TELEMETRY_ENABLED="0",
+            FLWR_DISABLE_UPDATE_CHECK="1",
+            NO_PROXY="*",
+            FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
+            OMP_NUM_THREADS="1",
             PATH=f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",  # Flower's programs start each other by name
-        )  # fmt: skip
+        )
         link = f"127.0.0.1:{free_port()}"
-        (folder / "config.toml").write_text(f'[superlink.here]\naddress = "{link}"\ninsecure = true\n')
+        (folder / "config.toml").write_text(
+            f'[superlink.here]\naddress = "{link}"\ninsecure = true\n'
+        )
         with contextlib.ExitStack() as running:
-            server = running.enter_context(process(folder, "flower-superlink", "--insecure", *at(link)))
+            server = running.enter_context(
+                process(folder, "flower-superlink", "--insecure", *at(link))
+            )
             wait_until(lambda: answers(link), "the server listens", server, folder)
             for client in range(CLIENTS):
                 whose = f"partition-id={client} num-partitions={CLIENTS}"
-                place = ["--superlink", link, *at(f"127.0.0.1:{free_port()}"), "--node-config", whose]
+                place = [
+                    "--superlink",
+                    link,
+                    *at(f"127.0.0.1:{free_port()}"),
+                    "--node-config",
+                    whose,
+                ]
                 running.enter_context(process(folder, "flower-supernode", "--insecure", *place))
             settings = f"clients={CLIENTS} rounds={ROUNDS} run-folder='{folder / 'run'}'"
             call("flwr", "run", str(app), "here", "--run-config", settings)
-            wait_until((folder / "run" / "summary.json").exists, "the training ends", server, folder)
-        show([json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()])
+            wait_until(
+                (folder / "run" / "summary.json").exists, "the training ends", server, folder
+            )
+        show(
+            [
+                json.loads(line)
+                for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()
+            ]
+        )
 
 
 def new_app(folder: Path) -> Path:
@@ -91,11 +114,15 @@ def answers(address: str) -> bool:
         return attempt.connect_ex((host, int(port))) == 0
 
 
-def wait_until(happened: Callable[[], bool], what: str, server: "subprocess.Popen[bytes]", folder: Path) -> None:
+def wait_until(
+    happened: Callable[[], bool], what: str, server: "subprocess.Popen[bytes]", folder: Path
+) -> None:
     deadline = time.monotonic() + PATIENCE
     while not happened():
         if time.monotonic() > deadline or server.poll() is not None:
-            logs = "\n".join(path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("*.log")))
+            logs = "\n".join(
+                path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("*.log"))
+            )
             raise SystemExit(f"Waited until {what}, in vain.\n{logs}")
         time.sleep(0.5)
 

@@ -45,10 +45,13 @@ def main() -> None:
     except BrokenPipeError:  # `fedwmsam … | head`: the reader has had enough
         sys.stderr.close()
         sys.exit(0)
-    except OSError as error:  # a full disk, a file that cannot be read: what was saved before stays whole
+    except (
+        OSError
+    ) as error:  # a full disk, a file that cannot be read: what was saved before stays whole
         place = f" ({error.filename})" if error.filename else ""
         errors.print(
-            f"Error: {error.strerror or error}{place}; once that is mended, `fedwmsam resume` goes on.", style="red"
+            f"Error: {error.strerror or error}{place}; once that is mended, `fedwmsam resume` goes on.",
+            style="red",
         )
         sys.exit(2)
 

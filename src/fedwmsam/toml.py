@@ -15,13 +15,18 @@ def load(path: Path) -> dict[str, Any]:
         raise InputError(f"There is no file {path}.") from error
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror}.") from error
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and lists in lists in lists
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # also a number of thousands of digits, and lists in lists in lists
         raise InputError(f"{path} is not valid TOML: {error}.") from error
 
 
 def dump(values: dict[str, Any]) -> str:
     """One line a key; None is left out, because TOML has no word for it."""
-    return "".join(f"{key} = {literal(value)}\n" for key, value in values.items() if value is not None)
+    return "".join(
+        f"{key} = {literal(value)}\n" for key, value in values.items() if value is not None
+    )
 
 
 def literal(value: Any) -> str:

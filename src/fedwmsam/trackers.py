@@ -31,7 +31,9 @@ class Tracker(ABC):
 
     def __init__(self) -> None:
         found = importlib.util.find_spec(self.package)
-        if found is None or found.origin is None:  # a mere folder called wandb lies wherever it has logged
+        if (
+            found is None or found.origin is None
+        ):  # a mere folder called wandb lies wherever it has logged
             raise InputError(
                 f"{self.title} needs the package {self.package}, which is not installed: "
                 f"pip install 'fedwmsam[{self.package}]'."
@@ -92,8 +94,10 @@ class Tracker(ABC):
         self.works = False
         log.warning(
             "%s: the log ends after round %d (%s). The run goes on; resuming it, even when it is done, logs it anew.",
-            self.title, self.rounds, reason(error),
-        )  # fmt: skip
+            self.title,
+            self.rounds,
+            reason(error),
+        )
         with contextlib.suppress(Exception):
             self.close(progress)
 
@@ -113,11 +117,17 @@ class TensorBoard(Tracker):
     def open(self, progress: Progress) -> None:
         place = self.folder or progress.folder
         if place is None:
-            raise InputError("TensorBoard needs a folder: TensorBoard('logs/mine'), or a run_folder for the run.")
+            raise InputError(
+                "TensorBoard needs a folder: TensorBoard('logs/mine'), or a run_folder for the run."
+            )
         self.place, self.begun = Path(place), 0
         self.begin_file(0)
-        rows = "".join(f"| {key} | {value} |\n" for key, value in progress.config.items() if value is not None)
-        self.writer.add_text("configuration", f"| setting | value |\n|---|---|\n{rows}", len(progress.history))
+        rows = "".join(
+            f"| {key} | {value} |\n" for key, value in progress.config.items() if value is not None
+        )
+        self.writer.add_text(
+            "configuration", f"| setting | value |\n|---|---|\n{rows}", len(progress.history)
+        )
 
     def begin_file(self, step: int) -> None:
         """From this step on, whoever reads the folder drops what the files before it hold."""
@@ -159,15 +169,20 @@ class WeightsAndBiases(Tracker):
         self.project, self.mode, self.arguments = project, mode, arguments
 
     def open(self, progress: Progress) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # even offline it would report on itself
+        os.environ.setdefault(
+            "WANDB_ERROR_REPORTING", "false"
+        )  # even offline it would report on itself
         import wandb
 
         place = progress.folder
         usual = {
-            "dir": str(place or "."), "name": place.name if place else None, "id": earlier_id(place) if place else None,
-            "config": progress.config, "reinit": "create_new",  # whatever else this process logs is left alone
+            "dir": str(place or "."),
+            "name": place.name if place else None,
+            "id": earlier_id(place) if place else None,
+            "config": progress.config,
+            "reinit": "create_new",  # whatever else this process logs is left alone
             "settings": wandb.Settings(console="off", silent=True),
-        }  # fmt: skip
+        }
         self.run = wandb.init(project=self.project, mode=self.mode, **usual | self.arguments)
 
     def write(self, records: Sequence[Record]) -> None:
@@ -180,7 +195,9 @@ class WeightsAndBiases(Tracker):
         self.run.finish(exit_code=int(status == "interrupted" or status.startswith("diverged")))
 
     def advice(self) -> str:
-        where = self.run.url if self.mode == "online" else f"wandb sync {self.run.settings.sync_dir}"
+        where = (
+            self.run.url if self.mode == "online" else f"wandb sync {self.run.settings.sync_dir}"
+        )
         return f"Weights & Biases: {where}"
 
 

@@ -19,14 +19,30 @@ from fedwmsam.report.summary import ACCURACY, summarise
 
 Cli = Callable[..., Any]
 FEW = [
-    "--samples", "60", "--eigenvalues", "2", "--probes", "2", "--rho", "0.05", "--adaptive-rho", "0.5", "--steps", "2",
-    "--directions", "2", "--clients", "2",
-]  # fmt: skip
+    "--samples",
+    "60",
+    "--eigenvalues",
+    "2",
+    "--probes",
+    "2",
+    "--rho",
+    "0.05",
+    "--adaptive-rho",
+    "0.5",
+    "--steps",
+    "2",
+    "--directions",
+    "2",
+    "--clients",
+    "2",
+]
 
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedwmsam.commands.output.console", Console(width=250, markup=False, highlight=False))
+    monkeypatch.setattr(
+        "fedwmsam.commands.output.console", Console(width=250, markup=False, highlight=False)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +50,21 @@ def made(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FedAvg with states before rounds 1, 3 and 5, and FedProx, five rounds each."""
     out = tmp_path_factory.mktemp("runs")
     for method in ("fedavg", "fedprox"):
-        settings = ["--rounds", "5", "--clients", "4", "--set", "local_epochs=1", "--model", "linear"]
+        settings = [
+            "--rounds",
+            "5",
+            "--clients",
+            "4",
+            "--set",
+            "local_epochs=1",
+            "--model",
+            "linear",
+        ]
         settings += ["--partition", "shards:2"]  # every sample is dealt out once
         settings += ["--set", "keep_states=2"] if method == "fedavg" else []
-        outcome = cli("run", "--method", method, *settings, "--out", out, "--name", method, "--quiet")
+        outcome = cli(
+            "run", "--method", method, *settings, "--out", out, "--name", method, "--quiet"
+        )
         assert outcome.code == 0, outcome.err
     return out
 
@@ -64,15 +91,38 @@ def test_flatness_over_rounds_is_written_beside_the_run_and_shown(cli: Cli, runs
 
 
 def test_eigenvalues_alone(cli: Cli, runs: Path) -> None:
-    outcome = cli("analyse", "flatness", runs / "fedavg", "--rounds", "2,5", *FEW, "--rho", "", "--adaptive-rho", "")
-    assert outcome.code == 0 and "Curvature" in outcome.out and "Rise of the loss" not in outcome.out
+    outcome = cli(
+        "analyse",
+        "flatness",
+        runs / "fedavg",
+        "--rounds",
+        "2,5",
+        *FEW,
+        "--rho",
+        "",
+        "--adaptive-rho",
+        "",
+    )
+    assert (
+        outcome.code == 0 and "Curvature" in outcome.out and "Rise of the loss" not in outcome.out
+    )
     assert [path.name for path in (runs / "fedavg" / "analysis").glob("*.png")] == [
         "largest-eigenvalue-over-rounds.png"
     ]
 
 
 def test_the_runs_own_model_and_data_are_what_is_measured(cli: Cli, runs: Path) -> None:
-    cli("analyse", "flatness", runs / "fedavg", *FEW, "--samples", "all", "--clients", "all", "--quiet")
+    cli(
+        "analyse",
+        "flatness",
+        runs / "fedavg",
+        *FEW,
+        "--samples",
+        "all",
+        "--clients",
+        "all",
+        "--quiet",
+    )
     (found,) = rounds_of(runs / "fedavg" / "analysis" / "flatness.json")
     saved = SavedRun(runs / "fedavg")
     saved.load(5)
@@ -87,7 +137,9 @@ def test_the_runs_own_model_and_data_are_what_is_measured(cli: Cli, runs: Path) 
     assert sum(sizes) == len(whole[1]) and len(sizes) == 4
     single = [client["eigenvalues"][0] for client in found["clients"]]
     weighted = sum(size * value for size, value in zip(sizes, single, strict=True)) / sum(sizes)
-    assert weighted >= found["global"]["eigenvalues"][0], "the largest eigenvalue is convex in the loss"
+    assert weighted >= found["global"]["eigenvalues"][0], (
+        "the largest eigenvalue is convex in the loss"
+    )
 
 
 def test_what_was_measured_is_not_measured_again_unless_asked_otherwise(
@@ -105,32 +157,75 @@ def test_what_was_measured_is_not_measured_again_unless_asked_otherwise(
     assert [one["round"] for one in rounds_of(path)] == [2] and rounds_of(path) != before
 
 
-def test_several_runs_go_to_out_and_leave_their_folders_alone(cli: Cli, runs: Path, tmp_path: Path) -> None:
-    outcome = cli("analyse", "embedding", runs, "--samples", "50", "--perplexity", "5", "--out", tmp_path / "out")
+def test_several_runs_go_to_out_and_leave_their_folders_alone(
+    cli: Cli, runs: Path, tmp_path: Path
+) -> None:
+    outcome = cli(
+        "analyse",
+        "embedding",
+        runs,
+        "--samples",
+        "50",
+        "--perplexity",
+        "5",
+        "--out",
+        tmp_path / "out",
+    )
     assert outcome.code == 0, outcome.err
     assert "silhouette" in outcome.out and "before layer" in outcome.out
     for name in ("fedavg", "fedprox"):
         (found,) = rounds_of(tmp_path / "out" / name / "embedding.json")
-        assert len(found["points"]) == len(found["classes"]) == len(found["clients"]) == found["samples"] == 50
+        assert (
+            len(found["points"])
+            == len(found["classes"])
+            == len(found["clients"])
+            == found["samples"]
+            == 50
+        )
         assert {(s["of"], s["by"]) for s in found["scores"]} == {
             (of, by) for of in ("features", "picture") for by in ("class", "client")
         }
-        assert (tmp_path / "out" / name / "embedding-round-5.png").exists() and not (runs / name / "analysis").exists()
+        assert (tmp_path / "out" / name / "embedding-round-5.png").exists() and not (
+            runs / name / "analysis"
+        ).exists()
 
 
 def test_landscapes_around_and_between(cli: Cli, runs: Path) -> None:
     place = runs / "fedavg" / "analysis"
-    outcome = cli("analyse", "landscape", runs / "fedavg", "--to", runs / "fedprox", "--points", "5", "--clients", "2")
+    outcome = cli(
+        "analyse",
+        "landscape",
+        runs / "fedavg",
+        "--to",
+        runs / "fedprox",
+        "--points",
+        "5",
+        "--clients",
+        "2",
+    )
     assert outcome.code == 0 and "rises by at most" in outcome.out, outcome.err
     between = json.loads((place / "landscape-to-fedprox-round-5.json").read_text())
-    assert len(between["losses"]) == 3 and between["x"] == pytest.approx([-0.25, 0.125, 0.5, 0.875, 1.25])
+    assert len(between["losses"]) == 3 and between["x"] == pytest.approx(
+        [-0.25, 0.125, 0.5, 0.875, 1.25]
+    )
     outcome = cli(
-        "analyse", "landscape", runs / "fedavg", "--plane", "--points", "3", "--round", "2", "--samples", "50"
+        "analyse",
+        "landscape",
+        runs / "fedavg",
+        "--plane",
+        "--points",
+        "3",
+        "--round",
+        "2",
+        "--samples",
+        "50",
     )
     assert outcome.code == 0, outcome.err
     rows = list(csv.DictReader((place / "landscape-plane-round-2.csv").open()))
     assert len(rows) == 9 and {row["loss_of"] for row in rows} == {"all clients"}
-    assert all((place / f"landscape-plane-round-2-{kind}.png").exists() for kind in ("contours", "surface"))
+    assert all(
+        (place / f"landscape-plane-round-2-{kind}.png").exists() for kind in ("contours", "surface")
+    )
 
 
 def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: Path) -> None:
@@ -140,10 +235,20 @@ def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: P
     def flat(value: float) -> dict[str, Any]:
         rise = {"rho": 0.05, "worst": value / 100, "average": 0.0, "average_error": 0.0}
         return {
-            "loss": 0.5, "gradient_norm": 0.1, "eigenvalues": [value, 1.0], "residuals": [0.0, 0.0], "converged": True,
-            "trace": {"value": 10 * value, "error": 1.0}, "trace_is_exact": False, "sharpness": [rise],
-            "adaptive": [rise | {"rho": 0.5}], "samples": 100, "of": 200, "batch_size": 50, "parameters": 9,
-        }  # fmt: skip
+            "loss": 0.5,
+            "gradient_norm": 0.1,
+            "eigenvalues": [value, 1.0],
+            "residuals": [0.0, 0.0],
+            "converged": True,
+            "trace": {"value": 10 * value, "error": 1.0},
+            "trace_is_exact": False,
+            "sharpness": [rise],
+            "adaptive": [rise | {"rho": 0.5}],
+            "samples": 100,
+            "of": 200,
+            "batch_size": 50,
+            "parameters": 9,
+        }
 
     for seed in (0, 1):
         write_run(tmp_path / f"a{seed}", [0.5, 0.6], seed=seed)
@@ -168,11 +273,20 @@ def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: P
             ["flatness", "fedavg", "--rounds", "soon"],
             "--rounds must be last, all or rounds such as 10,100, not 'soon'.",
         ),
-        (["flatness", "fedavg", "--rho", "0.1,x"], "--rho must be numbers such as 0.01,0.05, not '0.1,x'."),
+        (
+            ["flatness", "fedavg", "--rho", "0.1,x"],
+            "--rho must be numbers such as 0.01,0.05, not '0.1,x'.",
+        ),
         (["flatness", "fedavg", "--rho", "0"], "rho holds 0.0; a radius must be a number above 0."),
-        (["flatness", "fedavg", "--clients", "-1"], "--clients must be all or a whole number of at least 0"),
+        (
+            ["flatness", "fedavg", "--clients", "-1"],
+            "--clients must be all or a whole number of at least 0",
+        ),
         (["flatness", "nowhere"], "There is no run folder nowhere."),
-        (["landscape", "fedavg", "--round", "all"], "--round must be last or one round, not 'all'."),
+        (
+            ["landscape", "fedavg", "--round", "all"],
+            "--round must be last or one round, not 'all'.",
+        ),
         (["landscape", "fedavg", "--format", "gif"], "'gif' is not one of"),
         (["embedding", "fedavg", "--data", "tset"], "The data must be train or test, not 'tset'."),
         (["embedding", "fedavg", "--layer", "foo"], "The model has no layer 'foo'; it has"),
@@ -182,14 +296,22 @@ def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: P
         ),
     ],
 )
-def test_mistakes(cli: Cli, made: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str) -> None:
+def test_mistakes(
+    cli: Cli, made: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
     monkeypatch.chdir(made)
     outcome = cli("analyse", *arguments)
-    assert outcome.code == 2 and words in " ".join(outcome.err.split()) and "Traceback" not in outcome.err
+    assert (
+        outcome.code == 2
+        and words in " ".join(outcome.err.split())
+        and "Traceback" not in outcome.err
+    )
 
 
 def test_another_model_cannot_be_reached(cli: Cli, runs: Path) -> None:
-    outcome = cli("run", "--rounds", "1", "--clients", "4", "--out", runs, "--name", "mlp", "--quiet")
+    outcome = cli(
+        "run", "--rounds", "1", "--clients", "4", "--out", runs, "--name", "mlp", "--quiet"
+    )
     assert outcome.code == 0
     outcome = cli("analyse", "landscape", runs / "fedavg", "--to", runs / "mlp")
     assert outcome.code == 2 and "has another model than" in " ".join(outcome.err.split())

@@ -46,16 +46,22 @@ def test_features_are_the_inputs_of_the_linear_layer_used_last() -> None:
 
 def test_tight_groups_score_better_in_features_and_picture() -> None:
     task = Task(nn.Sequential(nn.Identity(), nn.Linear(4, 3)), OBJECTIVES["classification"])
-    loose, tight = (embed(task, groups(apart), torch.arange(90) // 30, perplexity=10) for apart in (1.0, 8.0))
+    loose, tight = (
+        embed(task, groups(apart), torch.arange(90) // 30, perplexity=10) for apart in (1.0, 8.0)
+    )
     for ours, better in zip(loose.scores, tight.scores, strict=True):
         assert (ours.of, ours.by) == (better.of, better.by)
         if ours.by == "class":
-            assert better.silhouette > ours.silhouette and better.davies_bouldin < ours.davies_bouldin
+            assert (
+                better.silhouette > ours.silhouette and better.davies_bouldin < ours.davies_bouldin
+            )
     assert [(score.of, score.by) for score in tight.scores] == [
         (of, by) for by in ("class", "client") for of in ("features", "picture")
     ]
     features = torch.cat([batch[0] for batch in groups(8.0).batches]).numpy()
-    assert tight.scores[0].silhouette == pytest.approx(silhouette(features, np.arange(90) % 3), abs=1e-6)
+    assert tight.scores[0].silhouette == pytest.approx(
+        silhouette(features, np.arange(90) % 3), abs=1e-6
+    )
     again = embed(task, groups(8.0), perplexity=10)
     assert np.array_equal(again.points, tight.points) and again.clients is None
 
@@ -73,11 +79,17 @@ def silhouette(x: "np.ndarray", labels: "np.ndarray") -> float:
 
 
 def test_every_sample_knows_its_client() -> None:
-    clients = [TensorSamples(torch.full((n, 1), float(k)), torch.zeros(n)) for k, n in enumerate((3, 1, 5))]
+    clients = [
+        TensorSamples(torch.full((n, 1), float(k)), torch.zeros(n)) for k, n in enumerate((3, 1, 5))
+    ]
     index = picked(9, 6, stream=4)
     inputs, _ = everybody(clients).batch(index)
     assert owners(clients, index).tolist() == inputs[:, 0].long().tolist()
-    assert len(index) == 6 and (index.diff() > 0).all() and picked(9, None, 4).tolist() == list(range(9))
+    assert (
+        len(index) == 6
+        and (index.diff() > 0).all()
+        and picked(9, None, 4).tolist() == list(range(9))
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,7 +97,11 @@ def test_every_sample_knows_its_client() -> None:
     [
         (nn.Sequential(nn.Linear(4, 3)), "last", "no layer 'last'; it has 0"),
         (nn.Sequential(nn.Conv1d(4, 3, 1), nn.Flatten()), None, "no linear layer"),
-        (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 4)), nn.Linear(4, 3)), "1", "one input a sample"),
+        (
+            nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (-1, 4)), nn.Linear(4, 3)),
+            "1",
+            "one input a sample",
+        ),
     ],
 )
 def test_mistakes(model: nn.Module, layer: str | None, words: str) -> None:

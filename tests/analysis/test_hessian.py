@@ -14,7 +14,9 @@ from fedwmsam.models.lenet import lenet
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_networks_eigenvalues_and_trace_are_those_of_its_dense_hessian(dtype: torch.dtype) -> None:
+def test_a_networks_eigenvalues_and_trace_are_those_of_its_dense_hessian(
+    dtype: torch.dtype,
+) -> None:
     found = measure_flatness(network(dtype), X, Y, probes=83, rho=(), adaptive_rho=(), batch_size=7)
     expected = torch.linalg.eigvalsh(dense_hessian(network())).flip(0)
     assert found.eigenvalues == pytest.approx(expected[:5].tolist(), rel=1e-4)
@@ -36,7 +38,10 @@ def test_eigenvectors_and_their_residuals() -> None:
     found = largest_eigenvalues(hessian.matmul, hessian[0], 4, tolerance=1e-9)
     rest = found.vectors @ hessian - torch.from_numpy(found.values)[:, None] * found.vectors
     torch.testing.assert_close(
-        torch.linalg.vector_norm(rest, dim=1), torch.from_numpy(found.residuals), atol=1e-12, rtol=0.1
+        torch.linalg.vector_norm(rest, dim=1),
+        torch.from_numpy(found.residuals),
+        atol=1e-12,
+        rtol=0.1,
     )
     torch.testing.assert_close(found.vectors @ found.vectors.T, torch.eye(4, dtype=torch.float64))
 
@@ -78,7 +83,11 @@ def test_spectra_with_few_distinct_values(eigenvalues: list[float]) -> None:
 def test_the_trace_of_a_diagonal_needs_no_luck() -> None:
     diagonal = torch.linspace(-1, 3, 50, dtype=torch.float64)
     estimate, exact = trace(diagonal.mul, diagonal, 3)
-    assert estimate.value == pytest.approx(float(diagonal.sum()), rel=1e-12) and estimate.error < 1e-12 and not exact
+    assert (
+        estimate.value == pytest.approx(float(diagonal.sum()), rel=1e-12)
+        and estimate.error < 1e-12
+        and not exact
+    )
 
 
 def test_the_traces_error_is_what_it_says_and_eigenvectors_reduce_it() -> None:
@@ -120,20 +129,28 @@ def test_fused_attention_has_a_hessian() -> None:
     w = surface.task.initial_weights
     v = torch.randn(w.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     slopes = [surface.gradient(w + step * v)[0] for step in (1e-5, -1e-5)]
-    torch.testing.assert_close(surface.product(w, v), (slopes[0] - slopes[1]) / 2e-5, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        surface.product(w, v), (slopes[0] - slopes[1]) / 2e-5, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_batch_norm_dropout_and_the_callers_model_stay_as_they_were() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3)).train()
+    model = nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3)
+    ).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    first, second = (measure_flatness(model, X.float(), Y, probes=2, steps=1, directions=2) for _ in range(2))
+    first, second = (
+        measure_flatness(model, X.float(), Y, probes=2, steps=1, directions=2) for _ in range(2)
+    )
     assert first == second, "dropout is off"
     assert model.training and torch.equal(random, torch.get_rng_state())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     with torch.no_grad():
-        assert first.loss == pytest.approx(float(nn.functional.cross_entropy(model.eval()(X.float()), Y)), rel=1e-6)
+        assert first.loss == pytest.approx(
+            float(nn.functional.cross_entropy(model.eval()(X.float()), Y)), rel=1e-6
+        )
 
 
 @pytest.mark.slow
@@ -144,8 +161,12 @@ def test_curvlinops_agrees_on_lenet() -> None:
     torch.manual_seed(0)
     model = lenet((3, 32, 32), 10)
     x, y = torch.randn(12, 3, 32, 32), torch.randint(10, (12,))
-    found = measure_flatness(model, x, y, eigenvalues=2, probes=1, rho=(), adaptive_rho=(), batch_size=5)
-    theirs = curvlinops.HessianLinearOperator(model.eval(), nn.CrossEntropyLoss(), list(model.parameters()), [(x, y)])
+    found = measure_flatness(
+        model, x, y, eigenvalues=2, probes=1, rho=(), adaptive_rho=(), batch_size=5
+    )
+    theirs = curvlinops.HessianLinearOperator(
+        model.eval(), nn.CrossEntropyLoss(), list(model.parameters()), [(x, y)]
+    )
     expected = np.sort(eigsh(theirs.to_scipy(), k=2, which="LA", return_eigenvectors=False))[::-1]
     assert found.eigenvalues == pytest.approx(expected.tolist(), rel=1e-4)
     surface, v = surface_of(model, x, y), torch.randn(found.parameters)

@@ -25,7 +25,9 @@ def test_a_line_and_a_plane_reproduce_a_quadratic() -> None:
     surface.task = task
     surface.parameters = list(task.model.parameters())
     w = task.initial_weights
-    axes = [filter_direction(w, task.layout, Normal(w, 7, "landscape", place)) for place in range(2)]
+    axes = [
+        filter_direction(w, task.layout, Normal(w, 7, "landscape", place)) for place in range(2)
+    ]
     line = landscape(task, {EVERYBODY: surface}, (w, {}), points=9, reach=0.5, seed=7)
     expected = [float(function(w + t * axes[0])) for t in np.linspace(-0.5, 0.5, 9)]
     assert line.y is None and line.losses[EVERYBODY] == pytest.approx(expected, rel=1e-12)
@@ -35,11 +37,16 @@ def test_a_line_and_a_plane_reproduce_a_quadratic() -> None:
     assert plane.losses[EVERYBODY] == pytest.approx(np.array(grid), rel=1e-12)
     assert plane.lengths == pytest.approx([float(torch.linalg.vector_norm(axis)) for axis in axes])
     assert [row["loss"] for row in plane.lines()] == pytest.approx(np.array(grid).ravel())
-    assert torch.equal(next(task.model.parameters()).detach().reshape(-1), w), "the model is back in its place"
+    assert torch.equal(next(task.model.parameters()).detach().reshape(-1), w), (
+        "the model is back in its place"
+    )
 
 
 def test_filters_of_a_direction_are_as_long_as_the_models_and_biases_stay() -> None:
-    task = Task(nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 4)), make_objective("classification"))
+    task = Task(
+        nn.Sequential(nn.Conv2d(2, 3, 3), nn.Flatten(), nn.Linear(12, 4)),
+        make_objective("classification"),
+    )
     w = task.initial_weights
     direction = filter_direction(w, task.layout, Normal(w, 0, "landscape"))
     for slot in task.layout:
@@ -48,7 +55,9 @@ def test_filters_of_a_direction_are_as_long_as_the_models_and_biases_stay() -> N
             assert not theirs.any(), slot.name
         else:
             torch.testing.assert_close(ours.norm(dim=1), theirs.norm(dim=1))
-            assert float((ours * theirs).sum(dim=1).abs().max()) < 0.99 * float(ours.norm(dim=1).max() ** 2)
+            assert float((ours * theirs).sum(dim=1).abs().max()) < 0.99 * float(
+                ours.norm(dim=1).max() ** 2
+            )
 
 
 def test_the_line_between_two_models_ends_at_both_and_knows_its_barrier() -> None:
@@ -57,11 +66,15 @@ def test_the_line_between_two_models_ends_at_both_and_knows_its_barrier() -> Non
         first.weight.fill_(-1.0)
         second.weight.fill_(1.0)
     double_well = lambda outputs, _: ((outputs**2 - 1) ** 2).mean() + 0.1 * outputs.mean()  # noqa: E731
-    found = measure_landscape(first, torch.ones(3, 1), torch.zeros(3), other=second, loss=double_well, points=61)
+    found = measure_landscape(
+        first, torch.ones(3, 1), torch.zeros(3), other=second, loss=double_well, points=61
+    )
     weights = -1 + 2 * found.x
     assert found.x[0] == -0.25 and found.x[-1] == 1.25 and found.axes == ("to other",)
     assert found.losses[EVERYBODY] == pytest.approx((weights**2 - 1) ** 2 + 0.1 * weights, abs=1e-5)
-    assert found.barrier == pytest.approx(1.0, abs=1e-2), "at 0 the well's hill of 1 above the line from −0.1 to 0.1"
+    assert found.barrier == pytest.approx(1.0, abs=1e-2), (
+        "at 0 the well's hill of 1 above the line from −0.1 to 0.1"
+    )
 
 
 def test_by_default_both_models_are_on_the_line() -> None:
@@ -86,7 +99,9 @@ def test_running_statistics_go_along_between_two_models_but_not_beyond() -> None
     for t, loss in zip(found.x, found.losses[EVERYBODY], strict=True):
         middle = model(2.0 * min(max(float(t), 0.0), 1.0)).eval()
         middle[1].load_state_dict(first[1].state_dict())
-        assert loss == pytest.approx(float(nn.functional.cross_entropy(middle(X.float()), Y)), rel=1e-5)
+        assert loss == pytest.approx(
+            float(nn.functional.cross_entropy(middle(X.float()), Y)), rel=1e-5
+        )
 
 
 def test_mistakes() -> None:

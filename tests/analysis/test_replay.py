@@ -13,7 +13,13 @@ from fedwmsam.recording.recorder import QUICK, Recorder
 from fedwmsam.settings.config import RECORDABLE, resolve
 from fedwmsam.training.task import calm_torch
 
-SETTINGS = {"rounds": 9, "local_epochs": 1, "keep_states": 3, "checkpoint_every": 3, "memory_budget": 0}
+SETTINGS = {
+    "rounds": 9,
+    "local_epochs": 1,
+    "keep_states": 3,
+    "checkpoint_every": 3,
+    "memory_budget": 0,
+}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +28,9 @@ def runs(tmp_path_factory):
 
     def run(method: str) -> Path:
         if method not in made:
-            config = resolve(SETTINGS | {"method": method, "record": "alignment,drift,echo", "record_every": 3})
+            config = resolve(
+                SETTINGS | {"method": method, "record": "alignment,drift,echo", "record_every": 3}
+            )
             experiment = prepare(config)
             made[method] = tmp_path_factory.mktemp("runs") / method
             experiment.run(experiment.create(made[method]))
@@ -46,7 +54,10 @@ def test_a_replay_sees_what_the_run_saw(runs, method):
             line = past.repeat(past.state(round), Recorder(RECORDABLE, 1, 0, QUICK)).line
             ours = recorded[round]
             assert line["alignment"] == ours["alignment"] and line["drift"] == ours["drift"]
-            assert line["echo"]["norm"] == ours["echo"]["norm"] and line["echo"]["carried"] == ours["echo"]["carried"]
+            assert (
+                line["echo"]["norm"] == ours["echo"]["norm"]
+                and line["echo"]["carried"] == ours["echo"]["carried"]
+            )
     assert not past.strangers
     assert contents(folder) == before
 
@@ -55,7 +66,9 @@ def test_a_chain_goes_as_far_as_memory_reaches(runs):
     with calm_torch():
         plain, momentum = Past.of(runs("fedsam")), Past.of(runs("fedwmsam"))
         assert [found.after.round for found in plain.chain(plain.state(3), 3)] == [4, 5, 6]
-        assert len(list(momentum.chain(momentum.state(6), 3))) == 1  # rows of the next cohort are not kept
+        assert (
+            len(list(momentum.chain(momentum.state(6), 3))) == 1
+        )  # rows of the next cohort are not kept
         assert len(list(momentum.chain(momentum.state(0), 2))) == 2  # or nobody of it has one yet
     assert not plain.strangers and not momentum.strangers
 
@@ -68,12 +81,20 @@ def test_the_last_rounds(runs, method):
     assert (found["last_rounds"]["first"], found["last_rounds"]["last"]) == (7, 9)
     lags = [recorded[place]["echo"]["lags"][0] for place in (7, 8)]
     assert found["last_rounds"]["autocorrelation"][0] == pytest.approx(sum(lags) / 2)
-    assert found["last_rounds"]["autocorrelation"][1] == pytest.approx(recorded[8]["echo"]["lags"][1])
+    assert found["last_rounds"]["autocorrelation"][1] == pytest.approx(
+        recorded[8]["echo"]["lags"][1]
+    )
     assert found["not_as_it_was"] == [] and found["replayed"] == [0, 6]
     assert pick(found["lines"][0], ("echo", "straightness")) is not None
     assert [line["round"] for line in found["lines"]] == list(range(1, 10))
-    assert [line["echo"]["lags"] for line in found["lines"]] == [line["echo"]["lags"] for line in recorded]
-    assert [len(line["alignment"]["global"]["clients"]) for line in found["lines"] if "alignment" in line] == [5, 3, 5]
+    assert [line["echo"]["lags"] for line in found["lines"]] == [
+        line["echo"]["lags"] for line in recorded
+    ]
+    assert [
+        len(line["alignment"]["global"]["clients"])
+        for line in found["lines"]
+        if "alignment" in line
+    ] == [5, 3, 5]
 
 
 def test_a_run_that_does_not_repeat_is_told(runs, tmp_path):
@@ -99,7 +120,17 @@ def test_states_are_spread_out():
 
 def test_the_command_and_the_page(cli, runs):
     folder = runs("fedwmsam")
-    outcome = cli("analyse", "dynamics", folder, "--states", "1", "--sample", "100", "--plots", folder.parent / "plots")
+    outcome = cli(
+        "analyse",
+        "dynamics",
+        folder,
+        "--states",
+        "1",
+        "--sample",
+        "100",
+        "--plots",
+        folder.parent / "plots",
+    )
     assert outcome.code == 0, outcome.err
     assert "Alignment of perturbations" in outcome.out and "Momentum echo" in outcome.out
     assert json.loads((folder / "analysis" / "dynamics.json").read_text())["rounds"] == 9
@@ -108,7 +139,10 @@ def test_the_command_and_the_page(cli, runs):
     assert cli("analyse", "theory", folder, "--states", "2", "--sample", "100").code == 0
     page = folder.parent / "page.html"
     assert cli("report", folder, "--html", page).code == 0
-    assert "Alignment, echo and drift" in page.read_text() and "The theorem and these runs" in page.read_text()
+    assert (
+        "Alignment, echo and drift" in page.read_text()
+        and "The theorem and these runs" in page.read_text()
+    )
 
 
 def test_without_states_theory_says_what_to_do(cli, tmp_path):

@@ -27,20 +27,28 @@ def hill(w: Tensor) -> Tensor:
     return -((w[0] - 0.45) ** 2) - 2 * (w[1] - 0.3) ** 2
 
 
-def brute_force(function: Callable[[Tensor], Tensor], w: Tensor, scale: Tensor, rho: float) -> float:
+def brute_force(
+    function: Callable[[Tensor], Tensor], w: Tensor, scale: Tensor, rho: float
+) -> float:
     """The highest of a fine grid of the ball."""
     angles, lengths = np.meshgrid(np.linspace(0, 2 * np.pi, 2001), np.linspace(0, rho, 101))
-    u = torch.from_numpy(np.stack([(lengths * turn(angles)).ravel() for turn in (np.cos, np.sin)], axis=1))
+    u = torch.from_numpy(
+        np.stack([(lengths * turn(angles)).ravel() for turn in (np.cos, np.sin)], axis=1)
+    )
     return float((function((w + scale * u).T) - function(w)).max())
 
 
 @pytest.mark.parametrize("function", [bowl, waves, hill])
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_the_worst_rise_is_that_of_brute_force(function: Callable[[Tensor], Tensor], adaptive: bool) -> None:
+def test_the_worst_rise_is_that_of_brute_force(
+    function: Callable[[Tensor], Tensor], adaptive: bool
+) -> None:
     surface, w = function_surface(function, [0.4, 0.2])
     scale = w.abs() if adaptive else torch.ones_like(w)
     for rise in rises(surface, w, [0.05, 0.2, 0.6], adaptive=adaptive):
-        assert rise.worst == pytest.approx(brute_force(function, w, scale, rise.rho), rel=1e-3), rise.rho
+        assert rise.worst == pytest.approx(brute_force(function, w, scale, rise.rho), rel=1e-3), (
+            rise.rho
+        )
 
 
 def test_a_quadratics_rises_are_its_eigenvalue_and_its_trace() -> None:
@@ -48,7 +56,9 @@ def test_a_quadratics_rises_are_its_eigenvalue_and_its_trace() -> None:
     surface, w = function_surface(lambda w: w @ matrix @ w / 2, [0.0] * 6)
     vector = torch.linalg.eigh(matrix).eigenvectors[:, -1]
     (rise,) = rises(surface, w, [0.3], directions=2000, hints=[vector])
-    assert rise.worst == pytest.approx(0.3**2 * 4.0 / 2, rel=1e-6), "at a minimum the gradient alone leads nowhere"
+    assert rise.worst == pytest.approx(0.3**2 * 4.0 / 2, rel=1e-6), (
+        "at a minimum the gradient alone leads nowhere"
+    )
     expected = 0.3**2 * float(torch.trace(matrix)) / 6 / 2
     assert abs(rise.average - expected) < 4 * rise.average_error < 0.05 * expected
 
@@ -71,13 +81,16 @@ def test_rescaling_layers_changes_curvature_but_not_the_adaptive_numbers() -> No
     assert first.loss == pytest.approx(second.loss)
     assert second.eigenvalues[0] > 2 * first.eigenvalues[0]
     for ours, theirs in zip(first.adaptive, second.adaptive, strict=True):
-        assert theirs.worst == pytest.approx(ours.worst, rel=1e-3), "the hint differs, the maximum does not"
+        assert theirs.worst == pytest.approx(ours.worst, rel=1e-3), (
+            "the hint differs, the maximum does not"
+        )
         assert theirs.average == pytest.approx(ours.average, rel=1e-6)
 
 
 def test_losses_are_told_apart_below_what_32_bits_can_add_up() -> None:
     exact, single = (
-        measure_flatness(network(kind), X, Y, rho=[2e-3], probes=1) for kind in (torch.float64, torch.float32)
+        measure_flatness(network(kind), X, Y, rho=[2e-3], probes=1)
+        for kind in (torch.float64, torch.float32)
     )
     assert single.sharpness[0].average == pytest.approx(exact.sharpness[0].average, rel=0.1)
     assert abs(exact.sharpness[0].average) < 1e-7
@@ -85,9 +98,17 @@ def test_losses_are_told_apart_below_what_32_bits_can_add_up() -> None:
 
 def test_a_loss_of_ones_own_and_a_sample_of_the_data() -> None:
     found = measure_flatness(
-        nn.Linear(4, 1), X.float(), X.sum(dim=1, keepdim=True).float(), loss=nn.functional.l1_loss, samples=20,
-        eigenvalues=2, probes=2, steps=2, directions=2, batch_size=6,
-    )  # fmt: skip
+        nn.Linear(4, 1),
+        X.float(),
+        X.sum(dim=1, keepdim=True).float(),
+        loss=nn.functional.l1_loss,
+        samples=20,
+        eigenvalues=2,
+        probes=2,
+        steps=2,
+        directions=2,
+        batch_size=6,
+    )
     assert (found.samples, found.of, found.batch_size) == (20, 60, 6)
     assert found.eigenvalues == (0.0, 0.0), "|x| has no curvature but at its kink"
     assert found.sharpness[-1].worst > 0

@@ -31,7 +31,9 @@ from fedwmsam.settings.config import resolve
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
-SETTING = Setting(smoothness=5, gap=2, sigma=3, rho=0.1, cohort=10, steps=50, rounds=500, clients=1000)
+SETTING = Setting(
+    smoothness=5, gap=2, sigma=3, rho=0.1, cohort=10, steps=50, rounds=500, clients=1000
+)
 
 
 def test_the_bound():
@@ -82,16 +84,22 @@ def regression(*clients):
     """A linear model without bias: its Hessian is 2 XᵀX/n."""
     task = Task(lambda: nn.Linear(3, 1, bias=False).double(), OBJECTIVES["regression"], seed=0)
     data = [TensorSamples(x, x.sum(dim=1, keepdim=True)) for x in clients]
-    return replace(make(make_method("fedavg"), PLAIN, sizes=[len(x) for x in clients]), task=task, clients=data)
+    return replace(
+        make(make_method("fedavg"), PLAIN, sizes=[len(x) for x in clients]), task=task, clients=data
+    )
 
 
 def test_curvature_is_the_largest_eigenvalue():
-    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64) * torch.tensor([3.0, 1, 1])
+    x = torch.randn(
+        40, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    ) * torch.tensor([3.0, 1, 1])
     federation = regression(x)
     federation.task.start_training({})
     expected = float(torch.linalg.eigvalsh(2 * x.T @ x / 40)[-1])
     surface = global_surface(federation, 0, 40)
-    assert curvature(surface, federation.task.initial_weights, 40) == pytest.approx(expected, rel=1e-6)
+    assert curvature(surface, federation.task.initial_weights, 40) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 def test_the_variance_of_batches():
@@ -121,17 +129,33 @@ def run(tmp_path, name, **settings):
 def test_a_run_beside_the_theorem(tmp_path):
     usual = run(tmp_path, "usual")
     setting, points = usual["setting"], usual["points"]
-    assert (setting["clients"], setting["cohort"], setting["rounds"], setting["rho"]) == (20, 5, 3, 0.01)
-    assert setting["gap"] == pytest.approx(points[0]["loss"] - min(point["loss"] for point in points))
-    assert setting["smoothness"] == max(max(p["global_curvature"], *p["client_curvatures"]) for p in points)
-    assert usual["measured"] == pytest.approx(sum(point["squared_gradient"] for point in points) / 3)
+    assert (setting["clients"], setting["cohort"], setting["rounds"], setting["rho"]) == (
+        20,
+        5,
+        3,
+        0.01,
+    )
+    assert setting["gap"] == pytest.approx(
+        points[0]["loss"] - min(point["loss"] for point in points)
+    )
+    assert setting["smoothness"] == max(
+        max(p["global_curvature"], *p["client_curvatures"]) for p in points
+    )
+    assert usual["measured"] == pytest.approx(
+        sum(point["squared_gradient"] for point in points) / 3
+    )
     found = verdicts(usual)
     assert found["Lemma 1", "γ L ≤ 1/24"] == "fails"
     assert found["Theorem", "α is one number"] == "fails"
     assert found["Lemma 2", "gradients have no common bias: (L ρ)² = 0"] == "fails"
     careful = {
-        "rho": 0.0, "lr": 1e-7, "lr_decay": 1.0, "clip_norm": "none", "correction": "mean_gradient", "adapt_rate": 0.0,
-    }  # fmt: skip
+        "rho": 0.0,
+        "lr": 1e-7,
+        "lr_decay": 1.0,
+        "clip_norm": "none",
+        "correction": "mean_gradient",
+        "adapt_rate": 0.0,
+    }
     found = verdicts(run(tmp_path, "careful", **careful))
     assert found["Lemma 1", "γ L ≤ 1/24"] == "holds"
     assert found["Theorem", "α is one number"] == "holds"

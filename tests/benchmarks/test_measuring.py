@@ -27,7 +27,12 @@ def test_a_ratio_is_of_medians_and_its_range_is_of_single_turns():
 
 def test_both_clocks_are_reported_under_flat_keys():
     found = numbers("x", [Sample(2.0, 6.0)], [Sample(1.0, 2.0)])
-    assert (found["x.wall"], found["x.wall_ratio"], found["x.cpu"], found["x.cpu_ratio"]) == (2.0, 2.0, 6.0, 3.0)
+    assert (found["x.wall"], found["x.wall_ratio"], found["x.cpu"], found["x.cpu_ratio"]) == (
+        2.0,
+        2.0,
+        6.0,
+        3.0,
+    )
 
 
 def test_turns_are_taken_in_rotation_and_the_first_pass_is_not_counted():
@@ -37,7 +42,9 @@ def test_turns_are_taken_in_rotation_and_the_first_pass_is_not_counted():
         order.append(name)
         return Sample(len(order), 0.0)
 
-    found, failures = interleave("test", {name: lambda name=name: turn(name) for name in "abc"}, repeats=2)
+    found, failures = interleave(
+        "test", {name: lambda name=name: turn(name) for name in "abc"}, repeats=2
+    )
     assert "".join(order) == "abcbcacab"
     assert [sample.wall for sample in found["a"]] == [6, 8] and not failures
 
@@ -51,7 +58,9 @@ def test_who_fails_is_left_out_and_the_rest_goes_on():
         except StopIteration:
             raise Failed("fell over") from None
 
-    found, failures = interleave("test", {"good": lambda: Sample(1.0, 1.0), "bad": breaks}, repeats=3)
+    found, failures = interleave(
+        "test", {"good": lambda: Sample(1.0, 1.0), "bad": breaks}, repeats=3
+    )
     assert failures == {"bad": "fell over"} and list(found) == ["good"] and len(found["good"]) == 3
 
 

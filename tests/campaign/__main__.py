@@ -22,7 +22,9 @@ def main() -> int:
         place, start = Path(folder), time.monotonic()
         possible = {name: kind for name, kind in KINDS.items() if kind.possible(place)}
         skipped = [name for name in KINDS if name not in possible]
-        references = {case: undisturbed(case, place / "undisturbed" / str(n)) for n, case in enumerate(CASES)}
+        references = {
+            case: undisturbed(case, place / "undisturbed" / str(n)) for n, case in enumerate(CASES)
+        }
         names = [name for name, kind in possible.items() for _ in range(kind.share)]
         random.Random(options.seed).shuffle(names)
         results = []
@@ -41,12 +43,16 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=215)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="repeat one trial")
-    parser.add_argument("--json", type=Path, default=Path("build/faults.json"), help="where the results go")
+    parser.add_argument(
+        "--json", type=Path, default=Path("build/faults.json"), help="where the results go"
+    )
     parser.add_argument("--keep", type=Path, help="copy the folders of trials that went wrong here")
     return parser.parse_args()
 
 
-def one(number: int, name: str, seed: int, references: dict[str, Any], place: Path) -> dict[str, Any]:
+def one(
+    number: int, name: str, seed: int, references: dict[str, Any], place: Path
+) -> dict[str, Any]:
     """A trial depends on nothing but its number and the seed, so that it can be repeated alone."""
     chance, kind = random.Random(f"{seed} {number}"), KINDS[name]
     case = chance.choice(kind.cases)
@@ -54,7 +60,9 @@ def one(number: int, name: str, seed: int, references: dict[str, Any], place: Pa
     result = {"trial": number, "fault": name, "case": case}
     try:
         return result | {"outcome": carry_out(kind, trial)}
-    except Exception as reason:  # a mistake of the campaign's own must not hide what the other trials find
+    except (
+        Exception
+    ) as reason:  # a mistake of the campaign's own must not hide what the other trials find
         return result | {"outcome": WRONG, "reason": f"{type(reason).__name__}: {reason}"}
 
 
@@ -65,7 +73,11 @@ def keep(place: Path, target: Path) -> None:
 def progress(results: list[dict[str, Any]], total: int, seconds: float) -> None:
     last = results[-1]
     if last["outcome"] == WRONG:
-        print(f"trial {last['trial']}: {last['fault']} ({last['case']}): {last['reason']}", file=sys.stderr, flush=True)
+        print(
+            f"trial {last['trial']}: {last['fault']} ({last['case']}): {last['reason']}",
+            file=sys.stderr,
+            flush=True,
+        )
     if len(results) % 20 == 0 or len(results) == total:
         print(f"{len(results)} of {total} trials, {seconds:.0f} s", file=sys.stderr, flush=True)
 
@@ -76,13 +88,17 @@ def table(results: list[dict[str, Any]], skipped: list[str]) -> str:
     lines = [f"| fault | trials | {SAME} | {REFUSED} | {WRONG} |", "|---|---|---|---|---|"]
     for name in [name for name in KINDS if name not in skipped]:
         found = [counts[name, outcome] for outcome in (SAME, REFUSED, WRONG)]
-        lines += [f"| {name} | {sum(found)} | {' | '.join(map(str, found))} |"] if any(found) else []
+        lines += (
+            [f"| {name} | {sum(found)} | {' | '.join(map(str, found))} |"] if any(found) else []
+        )
     total = [sum(counts[name, outcome] for name in KINDS) for outcome in (SAME, REFUSED, WRONG)]
     lines.append(f"| all | {sum(total)} | {' | '.join(map(str, total))} |")
     return "\n".join(lines + [f"Not possible on this machine: {name}" for name in skipped])
 
 
-def write(path: Path, seed: int, results: list[dict[str, Any]], skipped: list[str], seconds: float) -> None:
+def write(
+    path: Path, seed: int, results: list[dict[str, Any]], skipped: list[str], seconds: float
+) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     head = {"seed": seed, "trials": len(results), "seconds": round(seconds), "skipped": skipped}
     lines = ",\n".join(map(json.dumps, results))

@@ -69,7 +69,10 @@ class Child:
     def pause(self) -> None:
         """Stop it and wait until it has stopped, unless it is over."""
         self.send_signal(signal.SIGSTOP)
-        while self.poll() is None and Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T":
+        while (
+            self.poll() is None
+            and Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "T"
+        ):
             time.sleep(0.001)
 
     def kill(self) -> None:
@@ -80,7 +83,10 @@ class Attempt(Child):
     """One command; what it says on its error output is kept."""
 
     def __init__(
-        self, arguments: Sequence[str | Path], sabotage: Sabotage | None = None, fork_workers: bool = True
+        self,
+        arguments: Sequence[str | Path],
+        sabotage: Sabotage | None = None,
+        fork_workers: bool = True,
     ) -> None:
         self.errors, theirs = os.pipe()
         os.set_blocking(self.errors, False)
@@ -100,12 +106,17 @@ class Attempt(Child):
     def workers(self) -> list[int]:
         """The processes it has started and not yet buried."""
         try:
-            return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+            return [
+                int(pid)
+                for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+            ]
         except OSError:
             return []
 
 
-def command(arguments: Sequence[str | Path], errors: int, sabotage: Sabotage | None, fork_workers: bool) -> None:
+def command(
+    arguments: Sequence[str | Path], errors: int, sabotage: Sabotage | None, fork_workers: bool
+) -> None:
     os.setsid()  # Ctrl-C is for the campaign, not for its trials
     os.dup2(errors, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -43,12 +43,21 @@ def endure(rounds: int, every: int, folder: Path) -> list[Sample]:
 
     generator = torch.Generator().manual_seed(0)
     clients = [
-        (torch.randn(8, 4, generator=generator) + k, torch.randint(3, (8,), generator=generator)) for k in range(3)
+        (torch.randn(8, 4, generator=generator) + k, torch.randint(3, (8,), generator=generator))
+        for k in range(3)
     ]
     fedwmsam.fit(
-        nn.Linear(4, 3), clients, test=clients[0], rounds=rounds, participation=1.0, local_epochs=1, batch_size=8,
-        memory_budget=0, run_folder=folder, callbacks=[look],
-    )  # fmt: skip
+        nn.Linear(4, 3),
+        clients,
+        test=clients[0],
+        rounds=rounds,
+        participation=1.0,
+        local_epochs=1,
+        batch_size=8,
+        memory_budget=0,
+        run_folder=folder,
+        callbacks=[look],
+    )
     return samples
 
 

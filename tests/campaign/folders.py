@@ -20,7 +20,12 @@ def outcome(folder: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted(folder.rglob("*")):
         name = str(path.relative_to(folder))
-        if path.is_file() and name not in OWN and not path.match("checkpoints/round-*") and path.name != "memory.rows":
+        if (
+            path.is_file()
+            and name not in OWN
+            and not path.match("checkpoints/round-*")
+            and path.name != "memory.rows"
+        ):
             found[name] = path.read_bytes()
     return found | last_state(folder / "checkpoints")
 
@@ -35,7 +40,10 @@ def last_state(checkpoints: Path) -> dict[str, bytes]:
     store = Store(checkpoints / "memory.rows")
     store.check(saved)
     for client, slot, _ in index_of(saved):
-        found |= {f"client {client} {name}": bytes(as_bytes(value)) for name, value in store.read(slot).items()}
+        found |= {
+            f"client {client} {name}": bytes(as_bytes(value))
+            for name, value in store.read(slot).items()
+        }
     store.close()
     return found
 
@@ -84,7 +92,11 @@ def change_modes(folder: Path, folders: int, files: int) -> None:
 def small_disk(folder: Path, size: int) -> Iterator[None]:
     """A file system of its own with so many bytes; raises where mounting is not allowed."""
     folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True, capture_output=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
+        check=True,
+        capture_output=True,
+    )
     try:
         yield
     finally:

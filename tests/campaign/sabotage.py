@@ -32,13 +32,19 @@ class Counter:
         return self.value
 
 
-def at_operations(folder: Path, act: Callable[[int], None], counter: Counter | None = None) -> Sabotage:
+def at_operations(
+    folder: Path, act: Callable[[int], None], counter: Counter | None = None
+) -> Sabotage:
     """Call `act` with the number of each file operation in the folder, before the operation."""
     counter = counter or Counter()
     inside = str(folder)
 
     def noticed(event: str, arguments: tuple[Any, ...]) -> None:
-        if event in EVENTS and isinstance(arguments[0], str | os.PathLike) and str(arguments[0]).startswith(inside):
+        if (
+            event in EVENTS
+            and isinstance(arguments[0], str | os.PathLike)
+            and str(arguments[0]).startswith(inside)
+        ):
             act(counter.rise())
 
     def install() -> None:

@@ -17,7 +17,9 @@ def module(*words: str | Path) -> subprocess.CompletedProcess[str]:
     """In a process of its own: children can be forked only from one that has trained nothing."""
     search = os.pathsep.join([str(TESTS), *sys.path])
     command = [sys.executable, "-m", *map(str, words)]
-    return subprocess.run(command, env=os.environ | {"PYTHONPATH": search}, capture_output=True, text=True)
+    return subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": search}, capture_output=True, text=True
+    )
 
 
 @pytest.mark.slow

@@ -20,9 +20,21 @@ from campaign.attempts import Attempt, Sabotage
 
 ROUNDS = 6
 COMMON = (
-    "--model", "linear", "--clients", "6", "--participation", "0.5", "--local-epochs", "1", "--batch-size", "100",
-    "--rounds", str(ROUNDS), "--checkpoint-every", "2",
-)  # fmt: skip
+    "--model",
+    "linear",
+    "--clients",
+    "6",
+    "--participation",
+    "0.5",
+    "--local-epochs",
+    "1",
+    "--batch-size",
+    "100",
+    "--rounds",
+    str(ROUNDS),
+    "--checkpoint-every",
+    "2",
+)
 ON_DISK = ("--set", "memory_budget=0")
 TWO = ("--workers", "2")
 CASES = {
@@ -32,10 +44,18 @@ CASES = {
     "scaffold, rows on disk": ("--method", "scaffold", *ON_DISK),
     "fedwmsam": ("--method", "fedwmsam", "--validation", "0.1"),
     "fedwmsam, rows on disk, recorded": (
-        "--method", "fedwmsam", *ON_DISK, "--set", "keep_states=2", "--record", "echo,drift", "--record-every", "2",
+        "--method",
+        "fedwmsam",
+        *ON_DISK,
+        "--set",
+        "keep_states=2",
+        "--record",
+        "echo,drift",
+        "--record-every",
+        "2",
     ),
     "fedwmsam, rows on disk, workers": ("--method", "fedwmsam", *ON_DISK, *TWO),
-}  # fmt: skip
+}
 ALONE = tuple(case for case in CASES if "workers" not in case)
 CROWDS = tuple(case for case in CASES if "workers" in case)
 
@@ -71,7 +91,9 @@ class Trial:
 
     def start(self, harm: Sabotage | None = None) -> Attempt:
         """The run, or what a person would type once there is one."""
-        real = self.chance.random() < 0.05 and self.case in CROWDS  # workers that import PyTorch take their time
+        real = (
+            self.chance.random() < 0.05 and self.case in CROWDS
+        )  # workers that import PyTorch take their time
         if (self.folder / "config.toml").exists():
             return Attempt(["resume", self.folder, "-q"], harm, not real)
         return Attempt(["run", *self.arguments(), "-q"], harm, not real)
@@ -113,7 +135,11 @@ class Trial:
             raise Wrong(f"the undisturbed command did not finish: {self.said!r}")
         found, expected = folders.outcome(self.folder), self.known.outcome
         if found != expected:
-            names = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+            names = sorted(
+                name
+                for name in found.keys() | expected.keys()
+                if found.get(name) != expected.get(name)
+            )
             raise Wrong(f"another result: {', '.join(names)}")
         return REFUSED if refused else SAME
 
@@ -157,14 +183,18 @@ def killed_at_an_operation(trial: Trial) -> str:
 
 def killed_in_a_write(trial: Trial) -> str:
     """Killed when a file has so many bytes: part of the write is on disk."""
-    trial.disturbed(sabotage.largest_file(trial.chance.randint(1, 30_000), deadly=True), signal.SIGXFSZ)
+    trial.disturbed(
+        sabotage.largest_file(trial.chance.randint(1, 30_000), deadly=True), signal.SIGXFSZ
+    )
     return trial.finish()
 
 
 def failing_operation(trial: Trial) -> str:
     """An operation, or all from it on, end with an error of the disk."""
     reason = trial.chance.choice([errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT])
-    trial.disturbed(sabotage.fails_at(trial.folder, trial.operation(), reason, trial.chance.random() < 0.5))
+    trial.disturbed(
+        sabotage.fails_at(trial.folder, trial.operation(), reason, trial.chance.random() < 0.5)
+    )
     return trial.finish()
 
 
@@ -302,7 +332,9 @@ def in_the_way(trial: Trial) -> str:
     """Something else is where the run or a part of it should be."""
     way = trial.chance.randrange(3)
     if way == 0:
-        trial.expect_refusal(Attempt(["run", *trial.arguments()[:-4], "--out", "/proc/runs", "--name", "run", "-q"]))
+        trial.expect_refusal(
+            Attempt(["run", *trial.arguments()[:-4], "--out", "/proc/runs", "--name", "run", "-q"])
+        )
         return trial.finish()
     obstacle = [trial.folder, trial.folder / "checkpoints"][way - 1]
     obstacle.parent.mkdir(parents=True)
@@ -329,7 +361,9 @@ KINDS = {
     "disk full": Kind(full_disk, 3, ALONE, folders.can_mount),
     "worker killed": Kind(worker_killed, 3, CROWDS),
     "checkpoint damaged": Kind(damaged_checkpoint, 4),
-    "rows damaged or gone": Kind(damaged_rows, 3, tuple(case for case in CASES if "fedavg" not in case)),
+    "rows damaged or gone": Kind(
+        damaged_rows, 3, tuple(case for case in CASES if "fedavg" not in case)
+    ),
     "metrics damaged": Kind(damaged_metrics, 2),
     "settings damaged": Kind(damaged_settings, 1),
     "two processes": Kind(two_processes, 2),

@@ -15,7 +15,18 @@ import pytest
 
 from fedwmsam.engine.records import read_json, read_lines
 
-ASKED = ("--methods", "fedavg,fedwmsam", "--seeds", "2", "--rounds", "12", "--set", "checkpoint_every=2", "--jobs", "2")
+ASKED = (
+    "--methods",
+    "fedavg,fedwmsam",
+    "--seeds",
+    "2",
+    "--rounds",
+    "12",
+    "--set",
+    "checkpoint_every=2",
+    "--jobs",
+    "2",
+)
 
 
 def command(out: Path, *asked: str) -> list[str]:
@@ -24,7 +35,10 @@ def command(out: Path, *asked: str) -> list[str]:
 
 def contents(out: Path) -> dict[str, tuple[bytes, bytes]]:
     return {
-        path.name: ((path / "metrics.jsonl").read_bytes(), (path / "model.safetensors").read_bytes())
+        path.name: (
+            (path / "metrics.jsonl").read_bytes(),
+            (path / "model.safetensors").read_bytes(),
+        )
         for path in sorted(out.iterdir())
         if path.is_dir()
     }
@@ -38,27 +52,60 @@ def test_a_comparison_runs_once_and_is_then_done(cli, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "c").rglob("model.safetensors")}
     again = cli("compare", *asked, "--out", tmp_path / "c")
     assert again.code == 0 and "3 of them done before" in again.out
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "c").rglob("model.safetensors")} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in (tmp_path / "c").rglob("model.safetensors")
+    } == before
     assert len(before) == 3
 
 
 def test_methods_of_one_seed_share_clients_and_seeds_do_not(cli, tmp_path):
-    answer = cli("compare", "--methods", "fedavg,fedcm", "--seeds", "2", "--rounds", "1", "--out", tmp_path / "c", "-q")
+    answer = cli(
+        "compare",
+        "--methods",
+        "fedavg,fedcm",
+        "--seeds",
+        "2",
+        "--rounds",
+        "1",
+        "--out",
+        tmp_path / "c",
+        "-q",
+    )
     assert answer.code == 0, answer.err
-    hashes = {path.parent.name[:12]: read_json(path)["partition_hash"] for path in (tmp_path / "c").rglob("data.json")}
+    hashes = {
+        path.parent.name[:12]: read_json(path)["partition_hash"]
+        for path in (tmp_path / "c").rglob("data.json")
+    }
     assert hashes["fedavg-seed0"] == hashes["fedcm-seed0-"[:12]] != hashes["fedavg-seed1"]
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(cli, tmp_path):
     answer = cli(
-        "compare", "--rounds", "1", "--grid", "partition=iid,shards:900", "--out", tmp_path / "c", "--jobs", "1"
+        "compare",
+        "--rounds",
+        "1",
+        "--grid",
+        "partition=iid,shards:900",
+        "--out",
+        tmp_path / "c",
+        "--jobs",
+        "1",
     )
     assert answer.code == 1
     assert "failed" in answer.out and "shards" in answer.out and "iid" in answer.out
 
 
 def test_a_pilot_says_what_it_chose_and_the_runs_use_it(cli, tmp_path):
-    asked = ("--methods", "fedavg,fedsam", "--rounds", "2", "--pilot", "rho=0.01,5.0", "--pilot-rounds", "3")
+    asked = (
+        "--methods",
+        "fedavg,fedsam",
+        "--rounds",
+        "2",
+        "--pilot",
+        "rho=0.01,5.0",
+        "--pilot-rounds",
+        "3",
+    )
     answer = cli("compare", *asked, "--out", tmp_path / "c")
     assert answer.code == 0, answer.err
     (choice,) = json.loads((tmp_path / "c" / "pilot.json").read_text())
@@ -68,7 +115,9 @@ def test_a_pilot_says_what_it_chose_and_the_runs_use_it(cli, tmp_path):
     folder = next(path for path in (tmp_path / "c").iterdir() if path.name.startswith("fedsam"))
     assert f"rho = {choice['chosen']['rho']}\n" in (folder / "config.toml").read_text()
     pilots = list((tmp_path / "c" / "pilot").glob("fedsam*/metrics.jsonl"))
-    assert len(pilots) == 2 and all("validation_accuracy" in read_lines(path)[-1] for path in pilots)
+    assert len(pilots) == 2 and all(
+        "validation_accuracy" in read_lines(path)[-1] for path in pilots
+    )
 
 
 def test_two_comparisons_in_one_folder_are_refused(cli, tmp_path):
@@ -80,14 +129,29 @@ def test_two_comparisons_in_one_folder_are_refused(cli, tmp_path):
 
 
 def test_an_unknown_baseline_is_refused_before_anything_runs(cli, tmp_path):
-    answer = cli("compare", "--methods", "fedavg,fedcm", "--baseline", "fedavgg", "--out", tmp_path / "c")
+    answer = cli(
+        "compare", "--methods", "fedavg,fedcm", "--baseline", "fedavgg", "--out", tmp_path / "c"
+    )
     assert answer.code == 2 and "fedavgg" in answer.err and not (tmp_path / "c").exists()
 
 
 def test_a_baseline_that_could_be_several_rows_is_refused_before_anything_runs(cli, tmp_path):
-    asked = ("--methods", "fedavg,fedsam", "--grid", "rho=0.01,0.1", "--rounds", "1", "--out", tmp_path / "c")
+    asked = (
+        "--methods",
+        "fedavg,fedsam",
+        "--grid",
+        "rho=0.01,0.1",
+        "--rounds",
+        "1",
+        "--out",
+        tmp_path / "c",
+    )
     answer = cli("compare", *asked, "--baseline", "fedsam")
-    assert answer.code == 2 and "'fedsam rho=0.01', 'fedsam rho=0.1'" in answer.err and not (tmp_path / "c").exists()
+    assert (
+        answer.code == 2
+        and "'fedsam rho=0.01', 'fedsam rho=0.1'" in answer.err
+        and not (tmp_path / "c").exists()
+    )
     answer = cli("compare", *asked, "--baseline", "fedsam rho=0.1")
     assert answer.code == 0 and "difference to fedsam rho=0.1" in answer.out, answer.err
 
@@ -98,7 +162,9 @@ def test_killed_ten_times_a_comparison_ends_as_if_it_never_was(tmp_path):
     chance = random.Random(0)
     for number in range(10):
         process = subprocess.Popen(
-            command(tmp_path / "killed", *ASKED), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command(tmp_path / "killed", *ASKED),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         time.sleep(chance.uniform(3, 8))
         hands = children(process.pid)
@@ -115,7 +181,9 @@ def test_killed_ten_times_a_comparison_ends_as_if_it_never_was(tmp_path):
 
 @pytest.mark.slow
 def test_no_process_outlives_a_killed_comparison(tmp_path):
-    process = subprocess.Popen(command(tmp_path / "c", *ASKED), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command(tmp_path / "c", *ASKED), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     while not (hands := children(process.pid)):
         time.sleep(0.2)
     process.kill()

@@ -14,7 +14,12 @@ def runs(file=None, **given):
 
 
 def test_methods_times_seeds_with_all_methods_of_a_seed_first():
-    assert runs(methods="fedavg, fedcm", seeds="2") == [("fedavg", 0), ("fedcm", 0), ("fedavg", 1), ("fedcm", 1)]
+    assert runs(methods="fedavg, fedcm", seeds="2") == [
+        ("fedavg", 0),
+        ("fedcm", 0),
+        ("fedavg", 1),
+        ("fedcm", 1),
+    ]
     assert runs(methods=["fedavg"], seeds=[4, 7]) == [("fedavg", 4), ("fedavg", 7)]
     assert runs() == [("fedwmsam", 0)]
 
@@ -32,13 +37,18 @@ def test_a_common_option_goes_to_the_methods_that_have_it():
 def test_variants_belong_together_and_combine_with_the_grid():
     file = {
         "rounds": 7,
-        "variants": [{"method": "fedcm", "weight_decay_mode": "sgd"}, {"method": "fedcm", "alpha": 0.5}],
+        "variants": [
+            {"method": "fedcm", "weight_decay_mode": "sgd"},
+            {"method": "fedcm", "alpha": 0.5},
+        ],
         "grid": {"lr": [0.1, 0.2]},
     }
     assert [label for label, _ in runs(file)] == [
-        "fedcm weight_decay_mode=sgd lr=0.1", "fedcm weight_decay_mode=sgd lr=0.2",
-        "fedcm alpha=0.5 lr=0.1", "fedcm alpha=0.5 lr=0.2",
-    ]  # fmt: skip
+        "fedcm weight_decay_mode=sgd lr=0.1",
+        "fedcm weight_decay_mode=sgd lr=0.2",
+        "fedcm alpha=0.5 lr=0.1",
+        "fedcm alpha=0.5 lr=0.2",
+    ]
     assert {m.config.rounds for m in make_grid(file, {"rounds": 9}).members()} == {9}
 
 
@@ -48,22 +58,46 @@ def test_one_configuration_asked_for_twice_is_one_run():
 
 def test_a_folder_name_tells_configurations_apart_but_not_machines():
     base = resolve({"method": "fedsam"})
-    for change in ({"rho": 0.2}, {"seed": 1}, {"rounds": 51}, {"partition": "iid"}, {"lr": 0.2}, {"clip_norm": "none"}):
+    for change in (
+        {"rho": 0.2},
+        {"seed": 1},
+        {"rounds": 51},
+        {"partition": "iid"},
+        {"lr": 0.2},
+        {"clip_norm": "none"},
+    ):
         assert fingerprint(resolve({"method": "fedsam"} | change)) != fingerprint(base)
     for same in ({"workers": 2}, {"checkpoint_every": 3}, {"data_dir": "/x"}, {"rho": 0.01}):
         assert fingerprint(resolve({"method": "fedsam"} | same)) == fingerprint(base)
-    spelled_out = resolve({k: v for k, v in resolve({"preset": "paper"}).flat().items() if v and k != "preset"})
+    spelled_out = resolve(
+        {k: v for k, v in resolve({"preset": "paper"}).flat().items() if v and k != "preset"}
+    )
     assert fingerprint(spelled_out) == fingerprint(resolve({"preset": "paper"}))
 
 
 DEFAULTS = {
-    "fedwmsam": "9dd76735", "fedwmsam-plus": "accb0dc5", "fedavg": "d10e18ea", "fedprox": "cb66cd95",
-    "fedavgm": "0c4d994d", "fedadam": "30a8e202", "fedacg": "33b2b705", "fedcm": "6cc28f80", "mimelite": "ead77d02",
-    "scaffold": "d69f0b72", "scaffold-m": "319daa5b", "feddyn": "5b1c2897", "fedsam": "a55bb5bd",
-    "mofedsam": "b62731b9", "fedgamma": "0e884f3c", "fedspeed": "472ffdb9", "fedsmoo": "d614a167",
+    "fedwmsam": "9dd76735",
+    "fedwmsam-plus": "accb0dc5",
+    "fedavg": "d10e18ea",
+    "fedprox": "cb66cd95",
+    "fedavgm": "0c4d994d",
+    "fedadam": "30a8e202",
+    "fedacg": "33b2b705",
+    "fedcm": "6cc28f80",
+    "mimelite": "ead77d02",
+    "scaffold": "d69f0b72",
+    "scaffold-m": "319daa5b",
+    "feddyn": "5b1c2897",
+    "fedsam": "a55bb5bd",
+    "mofedsam": "b62731b9",
+    "fedgamma": "0e884f3c",
+    "fedspeed": "472ffdb9",
+    "fedsmoo": "d614a167",
     "fedlesam": "97525418",
-    "fedlesam-s": "0d82dc73", "fedlesam-d": "f7b19386", "fedgloss": "b6c1f4f0",
-}  # fmt: skip
+    "fedlesam-s": "0d82dc73",
+    "fedlesam-d": "f7b19386",
+    "fedgloss": "b6c1f4f0",
+}
 
 
 def test_the_fingerprints_of_the_first_version_stay():
@@ -81,9 +115,16 @@ def test_a_later_setting_counts_only_where_it_is_not_at_its_default(monkeypatch)
 
 def test_a_folder_name_is_a_plain_word():
     folder = (
-        make_grid({}, {"methods": "fedsam", "grid": {"partition": ["natural", "dirichlet:0.1"]}}).members()[1].folder
+        make_grid({}, {"methods": "fedsam", "grid": {"partition": ["natural", "dirichlet:0.1"]}})
+        .members()[1]
+        .folder
     )
-    assert "/" not in folder and ":" not in folder and " " not in folder and folder.startswith("fedsam-partition")
+    assert (
+        "/" not in folder
+        and ":" not in folder
+        and " " not in folder
+        and folder.startswith("fedsam-partition")
+    )
 
 
 @pytest.mark.parametrize(
@@ -119,7 +160,10 @@ def test_an_unknown_common_setting_is_refused_for_all():
 
 def test_axes_are_typed_as_their_options():
     values = {"methods": "fedavg,fedwmsam"}
-    assert read_axes(["rho=0.1, 0.2", "local-epochs=1,5"], values) == {"rho": [0.1, 0.2], "local_epochs": [1, 5]}
+    assert read_axes(["rho=0.1, 0.2", "local-epochs=1,5"], values) == {
+        "rho": [0.1, 0.2],
+        "local_epochs": [1, 5],
+    }
     assert read_settings(["perturbation=none"], values) == {"perturbation": "none"}
     with pytest.raises(InputError, match="key=a,b,c"):
         read_axes(["rho"], values)
@@ -128,12 +172,18 @@ def test_axes_are_typed_as_their_options():
 def test_a_pilot_tries_one_seed_on_held_out_data_and_only_methods_with_the_option():
     grid = make_grid({}, {"methods": "fedavg,fedsam,fedwmsam", "seeds": 3})
     members = pilot_grid(grid, {"rho": [0.1, 0.2]}, rounds=5).members()
-    assert [m.label for m in members] == ["fedsam rho=0.1", "fedsam rho=0.2", "fedwmsam rho=0.1", "fedwmsam rho=0.2"]
+    assert [m.label for m in members] == [
+        "fedsam rho=0.1",
+        "fedsam rho=0.2",
+        "fedwmsam rho=0.1",
+        "fedwmsam rho=0.2",
+    ]
     assert {(m.config.seed, m.config.validation, m.config.rounds) for m in members} == {(0, 0.1, 5)}
 
 
 def test_what_changes_no_number_names_no_run():
     plain, kept = (
-        make_grid({"variants": [{"method": "fedavg"} | extra]}, {}).members()[0] for extra in ({}, {"keep_states": 10})
+        make_grid({"variants": [{"method": "fedavg"} | extra]}, {}).members()[0]
+        for extra in ({}, {"keep_states": 10})
     )
     assert plain.folder == kept.folder and plain.label == kept.label == "fedavg"

@@ -26,10 +26,14 @@ def save(path: Path, **arrays: Any) -> str:
 
 
 def test_x_and_y_are_divided(tmp_path: Path) -> None:
-    data = load_dataset(save(tmp_path / "mine.npz", x=FLOATS, y=LABELS, groups=np.array([7, 9] * 5)))
+    data = load_dataset(
+        save(tmp_path / "mine.npz", x=FLOATS, y=LABELS, groups=np.array([7, 9] * 5))
+    )
     assert (len(data.train), len(data.test), data.classes, data.name) == (8, 2, 3, "mine")
     together = torch.cat([data.train.inputs, data.test.inputs])
-    labels, groups = (torch.cat([getattr(p, f) for p in (data.train, data.test)]) for f in ("labels", "groups"))
+    labels, groups = (
+        torch.cat([getattr(p, f) for p in (data.train, data.test)]) for f in ("labels", "groups")
+    )
     for row, label, group in zip(together, labels, groups, strict=True):
         index = int(row[0]) // 4
         assert label == LABELS[index] and data.group_names[group] == ("7", "9")[index % 2]
@@ -40,10 +44,19 @@ def test_x_and_y_are_divided(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compressed", [False, True])
 def test_four_arrays_are_taken_as_they_are(tmp_path: Path, compressed: bool) -> None:
     write = np.savez_compressed if compressed else np.savez
-    write(tmp_path / "a.npz", x_train=FLOATS, y_train=LABELS, x_test=FLOATS[:3], y_test=LABELS[:3, None],
-          client_train=np.array(["b", "a"] * 5), client_test=np.array(["b", "z", "a"]))  # fmt: skip
+    write(
+        tmp_path / "a.npz",
+        x_train=FLOATS,
+        y_train=LABELS,
+        x_test=FLOATS[:3],
+        y_test=LABELS[:3, None],
+        client_train=np.array(["b", "a"] * 5),
+        client_test=np.array(["b", "z", "a"]),
+    )
     data = load_dataset(str(tmp_path / "a.npz"))
-    assert torch.equal(data.train.inputs, torch.from_numpy(FLOATS)) and data.test.labels.tolist() == [0, 1, 2]
+    assert torch.equal(
+        data.train.inputs, torch.from_numpy(FLOATS)
+    ) and data.test.labels.tolist() == [0, 1, 2]
     assert data.group_names == ("a", "b", "z")
     assert data.train.groups is not None and data.train.groups.tolist() == [1, 0] * 5
     assert data.test.groups is not None and data.test.groups.tolist() == [1, 2, 0]
@@ -66,7 +79,9 @@ def test_four_arrays_are_taken_as_they_are(tmp_path: Path, compressed: bool) -> 
         (np.uint8, (10, 5), torch.uint8, (5,)),
     ],
 )
-def test_layouts(tmp_path: Path, dtype: Any, shape: tuple[int, ...], stored: torch.dtype, prepared: Any) -> None:
+def test_layouts(
+    tmp_path: Path, dtype: Any, shape: tuple[int, ...], stored: torch.dtype, prepared: Any
+) -> None:
     data = load_dataset(save(tmp_path / "a.npz", x=np.ones(shape, dtype), y=LABELS))
     assert data.train.inputs.dtype == stored and data.input_shape == prepared
     batch = data.prepare(data.train.inputs[torch.tensor([1, 0])])
@@ -79,14 +94,22 @@ def test_channels_are_moved_not_mixed(tmp_path: Path) -> None:
     data = load_dataset(save(tmp_path / "a.npz", **apart))
     assert data.train.inputs.tolist() == pixels.transpose(0, 3, 1, 2).tolist()
     apart = {**apart, "x_train": np.asfortranarray(pixels)}
-    assert load_dataset(save(tmp_path / "b.npz", **apart)).train.inputs.tolist() == data.train.inputs.tolist()
+    assert (
+        load_dataset(save(tmp_path / "b.npz", **apart)).train.inputs.tolist()
+        == data.train.inputs.tolist()
+    )
 
 
 def test_tokens_stay_whole_numbers(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", x=np.full((10, 5), 300, np.uint16), y=LABELS)
     data = load_dataset(path, tokens=True)
-    assert data.prepare(data.train.inputs).dtype == torch.int64 and int(data.prepare(data.train.inputs).max()) == 300
-    assert "tokens" in refusal(lambda: load_dataset(save(tmp_path / "b.npz", x=FLOATS, y=LABELS), tokens=True))
+    assert (
+        data.prepare(data.train.inputs).dtype == torch.int64
+        and int(data.prepare(data.train.inputs).max()) == 300
+    )
+    assert "tokens" in refusal(
+        lambda: load_dataset(save(tmp_path / "b.npz", x=FLOATS, y=LABELS), tokens=True)
+    )
 
 
 def test_text_labels_become_classes(tmp_path: Path) -> None:
@@ -116,12 +139,34 @@ def test_text_labels_become_classes(tmp_path: Path) -> None:
         ({"x": FLOATS, "y": np.array([None] * 10)}, "pickled objects"),
         ({"x": np.zeros((10, 0)), "y": LABELS}, "one item or more"),
         ({"x": np.float64(3), "y": LABELS}, "dimensions"),
-        ({"x_train": FLOATS, "y_train": LABELS, "x_test": FLOATS[:, :3], "y_test": LABELS}, "the same"),
-        ({"x_train": FLOATS, "y_train": LABELS, "x_test": FLOATS, "y_test": np.array(["a"] * 10)}, "one kind"),
-        ({"x_train": FLOATS, "y_train": LABELS, "x_test": FLOATS, "y_test": LABELS, "groups_train": LABELS}, "both"),
+        (
+            {"x_train": FLOATS, "y_train": LABELS, "x_test": FLOATS[:, :3], "y_test": LABELS},
+            "the same",
+        ),
+        (
+            {
+                "x_train": FLOATS,
+                "y_train": LABELS,
+                "x_test": FLOATS,
+                "y_test": np.array(["a"] * 10),
+            },
+            "one kind",
+        ),
+        (
+            {
+                "x_train": FLOATS,
+                "y_train": LABELS,
+                "x_test": FLOATS,
+                "y_test": LABELS,
+                "groups_train": LABELS,
+            },
+            "both",
+        ),
     ],
 )
-def test_arrays_that_do_not_fit_are_refused(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
+def test_arrays_that_do_not_fit_are_refused(
+    tmp_path: Path, arrays: dict[str, Any], words: str
+) -> None:
     message = refusal(lambda: load_dataset(save(tmp_path / "a.npz", **arrays)))
     assert words in message and str(tmp_path / "a.npz") in message
 
@@ -176,7 +221,9 @@ def test_bombs_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:
     small = save(tmp_path / "b.npz", x=FLOATS, y=LABELS)
     assert "max_gigabytes" in refusal(lambda: load_dataset(small, max_gigabytes=1e-9))
     for value in (0, -1, float("nan"), "8", True):
-        assert "max_gigabytes" in refusal(lambda value=value: load_dataset(small, max_gigabytes=value))
+        assert "max_gigabytes" in refusal(
+            lambda value=value: load_dataset(small, max_gigabytes=value)
+        )
 
 
 def test_unusual_archives_are_refused(tmp_path: Path) -> None:
@@ -205,7 +252,12 @@ def test_npy_pairs_are_mapped(tmp_path: Path) -> None:
         np.save(tmp_path / f"{name}.npy", array)
     data = load_dataset(str(tmp_path / "x.npy"))
     assert (len(data.train), len(data.test), data.group_names) == (8, 2, ("0", "1", "2"))
-    for name, array in {"x_train": FLOATS, "y_train": LABELS, "x_test": FLOATS, "y_test": LABELS}.items():
+    for name, array in {
+        "x_train": FLOATS,
+        "y_train": LABELS,
+        "x_test": FLOATS,
+        "y_test": LABELS,
+    }.items():
         np.save(tmp_path / f"{name}.npy", array)
     assert len(load_dataset(str(tmp_path / "x_train.npy")).test) == 10
     assert "rename" in refusal(lambda: load_dataset(str(tmp_path / "y.npy")))

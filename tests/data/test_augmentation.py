@@ -58,13 +58,20 @@ def test_half_are_mirrored_and_half_cropped_independently_and_evenly():
     image = distinct(1, 1, 6, 6)
     results = paper(image.expand(20_000, 1, 6, 6), 5)
     kinds, numbers = torch.unique(results, dim=0, return_counts=True)
-    share = {way_of(image[0], kind): number / 20_000 for kind, number in zip(kinds, numbers.tolist(), strict=True)}
+    share = {
+        way_of(image[0], kind): number / 20_000
+        for kind, number in zip(kinds, numbers.tolist(), strict=True)
+    }
     assert len(share) == 2 * 81
-    assert sum(v for (mirrored, _, _), v in share.items() if mirrored) == pytest.approx(0.5, abs=0.015)
+    assert sum(v for (mirrored, _, _), v in share.items() if mirrored) == pytest.approx(
+        0.5, abs=0.015
+    )
     for mirrored in (False, True):  # a crop leaves the image where it was once in 81 times
         assert share[mirrored, MIDDLE, MIDDLE] == pytest.approx(0.25 + 0.25 / 81, abs=0.015)
     moved = [value for (_, *place), value in share.items() if place != [MIDDLE, MIDDLE]]
-    assert min(moved) > 0.0015 and max(moved) < 0.005  # 1/324 = 0.0031, with a standard deviation of 0.0004
+    assert (
+        min(moved) > 0.0015 and max(moved) < 0.005
+    )  # 1/324 = 0.0031, with a standard deviation of 0.0004
 
 
 def test_a_seed_fixes_the_result_and_another_one_changes_it():
@@ -88,7 +95,11 @@ def test_what_no_arithmetic_would_keep_is_kept():
     for image, result in zip(bits(images), bits(paper(images, 3)), strict=True):
         for mirrored in (image, image.flip(2)):
             padded = functional.pad(mirrored, (4, 4, 4, 4))
-            if any(torch.equal(padded[:, y : y + 6, x : x + 7], result) for y in range(9) for x in range(9)):
+            if any(
+                torch.equal(padded[:, y : y + 6, x : x + 7], result)
+                for y in range(9)
+                for x in range(9)
+            ):
                 break
         else:
             raise AssertionError("not a copy of the image's bits")
@@ -102,8 +113,14 @@ def test_images_smaller_than_a_crop_can_leave_the_frame(height, width):
     for image, result in zip(images, results, strict=True):
         padded = functional.pad(image, (4, 4, 4, 4))
         mirrored = functional.pad(image.flip(2), (4, 4, 4, 4))
-        places = [(slice(None), slice(y, y + height), slice(x, x + width)) for y in range(9) for x in range(9)]
-        assert any(torch.equal(whole[place], result) for whole in (padded, mirrored) for place in places)
+        places = [
+            (slice(None), slice(y, y + height), slice(x, x + width))
+            for y in range(9)
+            for x in range(9)
+        ]
+        assert any(
+            torch.equal(whole[place], result) for whole in (padded, mirrored) for place in places
+        )
 
 
 def test_the_layout_in_memory_does_not_matter():

@@ -30,19 +30,27 @@ class Decoder:
     def __call__(self) -> Decoded:
         self.calls += 1
         pixels = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
-        arrays = {"train_inputs": pixels, "train_labels": np.array([1, 0]), "train_groups": np.array([0, 1])}
+        arrays = {
+            "train_inputs": pixels,
+            "train_labels": np.array([1, 0]),
+            "train_groups": np.array([0, 1]),
+        }
         return Decoded(arrays, {"names": ["ä", "b"], "dropped": 2})
 
 
 def entry(tmp_path: Path) -> Path:
-    (only,) = [path for path in (tmp_path / "own-cache/fedwmsam/decoded").iterdir() if path.name[0] != "."]
+    (only,) = [
+        path for path in (tmp_path / "own-cache/fedwmsam/decoded").iterdir() if path.name[0] != "."
+    ]
     return only
 
 
 def check(found: Decoded) -> None:
     fresh = Decoder()()
     assert found.notes == fresh.notes
-    assert {k: v.tolist() for k, v in found.arrays.items()} == {k: v.tolist() for k, v in fresh.arrays.items()}
+    assert {k: v.tolist() for k, v in found.arrays.items()} == {
+        k: v.tolist() for k, v in fresh.arrays.items()
+    }
 
 
 def test_the_second_time_is_mapped(source: Path) -> None:
@@ -50,21 +58,31 @@ def test_the_second_time_is_mapped(source: Path) -> None:
     for _ in range(3):
         found = cached("kind", [source], {"size": 3}, decode)
         check(found)
-        assert isinstance(found.arrays["train_inputs"], np.memmap), "mapped even by who has written it"
+        assert isinstance(found.arrays["train_inputs"], np.memmap), (
+            "mapped even by who has written it"
+        )
     assert decode.calls == 1
     split = found.split("train")
     assert split.inputs.shape == (2, 3, 4) and split.inputs.dtype == torch.uint8
-    assert split.labels.tolist() == [1, 0] and split.groups is not None and split.groups.tolist() == [0, 1]
+    assert (
+        split.labels.tolist() == [1, 0]
+        and split.groups is not None
+        and split.groups.tolist() == [0, 1]
+    )
 
 
-def test_writing_to_a_mapped_tensor_does_not_reach_the_cache(source: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_writing_to_a_mapped_tensor_does_not_reach_the_cache(
+    source: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     cached("kind", [source], {}, Decoder())
     cached("kind", [source], {}, Decoder()).split("train").inputs.zero_()
     check(cached("kind", [source], {}, Decoder()))
     assert not recwarn.list, "torch warns about arrays that must not be written to"
 
 
-def test_other_files_options_or_kinds_have_entries_of_their_own(source: Path, tmp_path: Path) -> None:
+def test_other_files_options_or_kinds_have_entries_of_their_own(
+    source: Path, tmp_path: Path
+) -> None:
     decode = Decoder()
     cached("kind", [source], {"size": 3}, decode)
     cached("kind", [source], {"size": 4}, decode)
@@ -102,8 +120,12 @@ DAMAGE = {
     ),
     "no manifest": lambda folder: (folder / cache.MANIFEST).unlink(),
     "another manifest": lambda folder: (folder / cache.MANIFEST).write_text(json.dumps({"a": 1})),
-    "another array": lambda folder: np.save(folder / "train_inputs.npy", np.zeros((2, 3, 5), np.uint8)),
-    "pickled objects": lambda folder: np.save(folder / "train_inputs.npy", np.array([{}]), allow_pickle=True),
+    "another array": lambda folder: np.save(
+        folder / "train_inputs.npy", np.zeros((2, 3, 5), np.uint8)
+    ),
+    "pickled objects": lambda folder: np.save(
+        folder / "train_inputs.npy", np.array([{}]), allow_pickle=True
+    ),
 }
 
 
@@ -115,7 +137,9 @@ def test_a_damaged_entry_is_made_again(source: Path, tmp_path: Path, damage: str
     check(cached("kind", [source], {}, decode))
     check(cached("kind", [source], {}, decode))
     assert decode.calls == 2
-    assert len(list((tmp_path / "own-cache/fedwmsam/decoded").iterdir())) == 1, "nothing is left lying about"
+    assert len(list((tmp_path / "own-cache/fedwmsam/decoded").iterdir())) == 1, (
+        "nothing is left lying about"
+    )
 
 
 def test_without_a_writable_cache_everything_works(source: Path, tmp_path: Path) -> None:
@@ -126,7 +150,9 @@ def test_without_a_writable_cache_everything_works(source: Path, tmp_path: Path)
     assert decode.calls == 2
 
 
-def test_a_full_disk_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError("no space left on device")
 
@@ -137,7 +163,10 @@ def test_a_full_disk_leaves_nothing(source: Path, tmp_path: Path, monkeypatch: p
 
 def test_many_at_once(source: Path, tmp_path: Path) -> None:
     found: list[Decoded] = []
-    threads = [threading.Thread(target=lambda: found.append(cached("kind", [source], {}, Decoder()))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(cached("kind", [source], {}, Decoder())))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

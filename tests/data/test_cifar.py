@@ -25,7 +25,9 @@ ROWS = 4
 
 def samples(name: str, file: str) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(len(file))
-    return random.integers(0, cifar.RELEASES[name].classes, ROWS), random.integers(0, 256, (ROWS, 3072), np.uint8)
+    return random.integers(0, cifar.RELEASES[name].classes, ROWS), random.integers(
+        0, 256, (ROWS, 3072), np.uint8
+    )
 
 
 def write_binary(folder: Path, name: str) -> Path:
@@ -34,7 +36,9 @@ def write_binary(folder: Path, name: str) -> Path:
     for file in (*release.binary.train, *release.binary.test):
         labels, pixels = samples(name, file)
         coarse = [np.full((ROWS, 1), 7, np.uint8)] * (release.label_bytes - 1)
-        np.concatenate([*coarse, labels[:, None].astype(np.uint8), pixels], axis=1).tofile(folder / file)
+        np.concatenate([*coarse, labels[:, None].astype(np.uint8), pixels], axis=1).tofile(
+            folder / file
+        )
     return folder
 
 
@@ -43,7 +47,11 @@ def write_pickled(folder: Path, name: str, protocol: int = 2) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for file in (*release.pickled.train, *release.pickled.test):
         labels, pixels = samples(name, file)
-        content = {b"data": pixels, release.label_key.encode(): labels.tolist(), b"filenames": [b"a.png"] * ROWS}
+        content = {
+            b"data": pixels,
+            release.label_key.encode(): labels.tolist(),
+            b"filenames": [b"a.png"] * ROWS,
+        }
         (folder / file).write_bytes(pickle.dumps(content, protocol))
     return folder
 
@@ -53,11 +61,15 @@ def test_binary_records(tmp_path: Path, name: str) -> None:
     folder = write_binary(tmp_path / cifar.RELEASES[name].binary.folder, name)
     data = load_dataset(name, tmp_path)
     labels, pixels = samples(name, cifar.RELEASES[name].binary.test[0])
-    assert data.source == str(folder) and data.classes == len(data.class_names) == len(cifar.RELEASES[name].class_names)
+    assert data.source == str(folder) and data.classes == len(data.class_names) == len(
+        cifar.RELEASES[name].class_names
+    )
     assert data.test.labels.tolist() == labels.tolist() and data.test.labels.dtype == torch.int64
     assert torch.equal(data.test.inputs, torch.from_numpy(pixels.reshape(-1, 3, 32, 32)))
     assert len(data.train) == ROWS * len(cifar.RELEASES[name].binary.train)
-    assert torch.equal(load_dataset(name, folder).train.inputs, data.train.inputs), "directly in the folder too"
+    assert torch.equal(load_dataset(name, folder).train.inputs, data.train.inputs), (
+        "directly in the folder too"
+    )
 
 
 @pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4])
@@ -76,12 +88,24 @@ def python_2_pickle(pixels: np.ndarray, labels: list[int], fortran: bool) -> byt
     rows, columns = (b"M" + size.to_bytes(2, "little") for size in pixels.shape)
     array = (
         b"cnumpy.core.multiarray\n_reconstruct\nq\x03cnumpy\nndarray\nq\x04K\x00\x85U\x01b\x87Rq\x05(K\x01"
-        + rows + columns + b"\x86cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07(K\x03U\x01|NNNJ\xff\xff\xff\xff"
-        b"J\xff\xff\xff\xffK\x00tb" + (b"\x88" if fortran else b"\x89")
-        + b"T" + len(content).to_bytes(4, "little") + content + b"tb"
-    )  # fmt: skip
+        + rows
+        + columns
+        + b"\x86cnumpy\ndtype\nq\x06U\x02u1K\x00K\x01\x87Rq\x07(K\x03U\x01|NNNJ\xff\xff\xff\xff"
+        b"J\xff\xff\xff\xffK\x00tb"
+        + (b"\x88" if fortran else b"\x89")
+        + b"T"
+        + len(content).to_bytes(4, "little")
+        + content
+        + b"tb"
+    )
     listed = b"]q\x02(" + b"".join(b"K" + bytes([label]) for label in labels) + b"e"
-    return b"\x80\x02}q\x01(U\x04data" + array + b"U\x06labels" + listed + b"U\x0bbatch_labelq\x08U\x05batchu."
+    return (
+        b"\x80\x02}q\x01(U\x04data"
+        + array
+        + b"U\x06labels"
+        + listed
+        + b"U\x0bbatch_labelq\x08U\x05batchu."
+    )
 
 
 @pytest.mark.parametrize("fortran", [False, True])
@@ -92,7 +116,10 @@ def test_files_as_python_2_wrote_them(tmp_path: Path, fortran: bool) -> None:
     for name in (*cifar.RELEASES["cifar-10"].pickled.train, "test_batch"):
         (tmp_path / name).write_bytes(content)
     data = load_dataset("cifar-10", tmp_path)
-    assert data.test.inputs.flatten(1).tolist() == pixels.tolist() and data.test.labels.tolist() == labels.tolist()
+    assert (
+        data.test.inputs.flatten(1).tolist() == pixels.tolist()
+        and data.test.labels.tolist() == labels.tolist()
+    )
 
 
 def test_the_normalisation_is_that_of_the_released_code(tmp_path: Path) -> None:
@@ -100,13 +127,20 @@ def test_the_normalisation_is_that_of_the_released_code(tmp_path: Path) -> None:
     data = load_dataset("cifar-10", tmp_path)
     prepared = data.prepare(data.test.inputs)
     mean, std = torch.tensor([0.491, 0.482, 0.447]), torch.tensor([0.247, 0.243, 0.262])
-    expected = (data.test.inputs.double() / 255 - mean.double().view(3, 1, 1)) / std.double().view(3, 1, 1)
-    assert prepared.dtype == torch.float32 and torch.allclose(prepared.double(), expected, atol=1e-6)
+    expected = (data.test.inputs.double() / 255 - mean.double().view(3, 1, 1)) / std.double().view(
+        3, 1, 1
+    )
+    assert prepared.dtype == torch.float32 and torch.allclose(
+        prepared.double(), expected, atol=1e-6
+    )
     assert data.input_shape == (3, 32, 32)
 
 
 def test_class_names_are_in_the_order_of_their_numbers() -> None:
-    assert list(cifar.CIFAR100_NAMES) == sorted(cifar.CIFAR100_NAMES) and len(set(cifar.CIFAR100_NAMES)) == 100
+    assert (
+        list(cifar.CIFAR100_NAMES) == sorted(cifar.CIFAR100_NAMES)
+        and len(set(cifar.CIFAR100_NAMES)) == 100
+    )
     assert cifar.CIFAR10_NAMES[3] == "cat"
 
 
@@ -232,43 +266,67 @@ def archive_of(path: Path, members: dict[str, bytes], links: dict[str, str] | No
 
 def cifar_members(tmp_path: Path) -> dict[str, bytes]:
     folder = write_binary(tmp_path / "files", "cifar-10")
-    return {f"cifar-10-batches-bin/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())}
+    return {
+        f"cifar-10-batches-bin/{path.name}": path.read_bytes() for path in sorted(folder.iterdir())
+    }
 
 
-def test_an_archive_beside_the_data_is_unpacked_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_archive_beside_the_data_is_unpacked_into_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given = tmp_path / "given"
     given.mkdir()
     archive = archive_of(given / "cifar-10-binary.tar.gz", cifar_members(tmp_path))
-    assert "MD5" in refusal(lambda: load_dataset("cifar-10", given)), "another archive of the same name"
+    assert "MD5" in refusal(lambda: load_dataset("cifar-10", given)), (
+        "another archive of the same name"
+    )
     checksum = hashlib.md5(archive.read_bytes()).hexdigest()
-    monkeypatch.setitem(cifar.RELEASES, "cifar-10", replace(cifar.RELEASES["cifar-10"], md5=checksum))
+    monkeypatch.setitem(
+        cifar.RELEASES, "cifar-10", replace(cifar.RELEASES["cifar-10"], md5=checksum)
+    )
     data = load_dataset("cifar-10", given)
-    assert data.source.endswith("own-cache/fedwmsam/cifar-10-batches-bin") and len(data.train) == 5 * ROWS
+    assert (
+        data.source.endswith("own-cache/fedwmsam/cifar-10-batches-bin")
+        and len(data.train) == 5 * ROWS
+    )
     assert list(given.iterdir()) == [archive]
 
 
-def test_a_download_is_unpacked_and_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_download_is_unpacked_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = archive_of(tmp_path / "cifar-10-binary.tar.gz", cifar_members(tmp_path))
     checksum = hashlib.md5(archive.read_bytes()).hexdigest()
     release = replace(cifar.RELEASES["cifar-10"], md5=checksum, url=tmp_path.as_uri())
     monkeypatch.setitem(cifar.RELEASES, "cifar-10", release)
-    monkeypatch.setattr(cifar, "download", lambda url, sums, folder: (folder / archive.name).write_bytes(
-        archive.read_bytes()))  # fmt: skip
+    monkeypatch.setattr(
+        cifar,
+        "download",
+        lambda url, sums, folder: (folder / archive.name).write_bytes(archive.read_bytes()),
+    )
     (tmp_path / "own-cache" / "fedwmsam").mkdir(parents=True)
     assert len(load_dataset("cifar-10").train) == 5 * ROWS
     assert not (tmp_path / "own-cache" / "fedwmsam" / archive.name).exists()
 
 
-def test_offline_says_which_file_goes_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_says_which_file_goes_where(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     for name in BINARY:
         release = replace(cifar.RELEASES[name], url="http://127.0.0.1:9/")
         monkeypatch.setitem(cifar.RELEASES, name, release)
         message = refusal(lambda name=name: load_dataset(name, tmp_path))
-        assert release.archive in message and str(tmp_path) in message and release.binary.folder in message
+        assert (
+            release.archive in message
+            and str(tmp_path) in message
+            and release.binary.folder in message
+        )
 
 
-@pytest.mark.parametrize("name", ["../outside", "/tmp/outside-of-everything", "cifar/../../outside", "other"])
+@pytest.mark.parametrize(
+    "name", ["../outside", "/tmp/outside-of-everything", "cifar/../../outside", "other"]
+)
 def test_an_archive_writes_only_the_expected_files(tmp_path: Path, name: str) -> None:
     archive = archive_of(tmp_path / "a.tar.gz", {name: b"bad", "cifar/good.bin": b"good"})
     unpack(archive, ["cifar/good.bin"], tmp_path / "deep" / "target", largest=100)
@@ -302,12 +360,21 @@ def test_the_real_cifar_10(tmp_path: Path) -> None:
     started = time.perf_counter()
     data = load_dataset("cifar-10", REAL_DATA)
     assert time.perf_counter() - started < 2, "the second load maps what the first has decoded"
-    assert data.train.labels.bincount().tolist() == [5000] * 10 and data.test.labels.bincount().tolist() == [1000] * 10
+    assert (
+        data.train.labels.bincount().tolist() == [5000] * 10
+        and data.test.labels.bincount().tolist() == [1000] * 10
+    )
     prepared = data.prepare(data.train.inputs[::50])
-    assert prepared.mean(dim=(0, 2, 3)).abs().max() < 0.05 and (prepared.std(dim=(0, 2, 3)) - 1).abs().max() < 0.05
+    assert (
+        prepared.mean(dim=(0, 2, 3)).abs().max() < 0.05
+        and (prepared.std(dim=(0, 2, 3)) - 1).abs().max() < 0.05
+    )
 
 
 @needs_real("cifar-100-binary")
 def test_the_real_cifar_100(tmp_path: Path) -> None:
     data = load_dataset("cifar-100", REAL_DATA)
-    assert data.train.labels.bincount().tolist() == [500] * 100 and data.test.labels.bincount().tolist() == [100] * 100
+    assert (
+        data.train.labels.bincount().tolist() == [500] * 100
+        and data.test.labels.bincount().tolist() == [100] * 100
+    )

@@ -42,7 +42,9 @@ def write_fashion(folder: Path, fill: int = 0, packed: bool = True, **changed: b
 
 
 def change_fashion(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
-    monkeypatch.setitem(mnist.FAMILIES, "fashion-mnist", replace(mnist.FAMILIES["fashion-mnist"], **changes))
+    monkeypatch.setitem(
+        mnist.FAMILIES, "fashion-mnist", replace(mnist.FAMILIES["fashion-mnist"], **changes)
+    )
 
 
 @pytest.fixture
@@ -128,7 +130,9 @@ def test_damaged_gzip_is_refused(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("shape", [(2**31,), (2**31, 28, 28), (2**32 - 1,) * 4])
-def test_a_lying_header_takes_no_memory(tmp_path: Path, packed: bool, shape: tuple[int, ...]) -> None:
+def test_a_lying_header_takes_no_memory(
+    tmp_path: Path, packed: bool, shape: tuple[int, ...]
+) -> None:
     content = struct.pack(f">2xBB{len(shape)}I", 8, len(shape), *shape) + bytes(100)
     path = tmp_path / ("liar.gz" if packed else "liar")
     path.write_bytes(gzip.compress(content) if packed else content)
@@ -181,7 +185,9 @@ def test_digits_are_split_the_same_way_every_time() -> None:
     for one, other in ((first.train, second.train), (first.test, second.test)):
         assert torch.equal(one.inputs, other.inputs) and torch.equal(one.labels, other.labels)
     assert first.input_shape == (1, 8, 8) and len(first.train) == 1442 and len(first.test) == 355
-    assert first.prepared(first.train)[0].dtype == first.prepared(first.test)[0].dtype == torch.float32
+    assert (
+        first.prepared(first.train)[0].dtype == first.prepared(first.test)[0].dtype == torch.float32
+    )
     assert first.train.labels.dtype == first.test.labels.dtype == torch.int64
     shares = torch.bincount(first.test.labels) / (
         torch.bincount(first.train.labels) + torch.bincount(first.test.labels)
@@ -194,16 +200,26 @@ def test_digits_keep_every_sample_once_and_are_standardised_by_the_training_part
 
     digits = load_dataset("digits")
     assert (
-        abs(digits.prepared(digits.train)[0].mean()) < 1e-5 and abs(digits.prepared(digits.train)[0].std() - 1) < 1e-3
+        abs(digits.prepared(digits.train)[0].mean()) < 1e-5
+        and abs(digits.prepared(digits.train)[0].std() - 1) < 1e-3
     )
-    assert abs(digits.prepared(digits.test)[0].mean()) > 1e-5, "the test part must not be standardised by itself"
+    assert abs(digits.prepared(digits.test)[0].mean()) > 1e-5, (
+        "the test part must not be standardised by itself"
+    )
     images, labels = load_digits(return_X_y=True)
-    low, high = float(digits.prepared(digits.train)[0].min()), float(digits.prepared(digits.train)[0].max())
-    together = torch.cat([digits.prepared(digits.train)[0], digits.prepared(digits.test)[0]]).flatten(1)
+    low, high = (
+        float(digits.prepared(digits.train)[0].min()),
+        float(digits.prepared(digits.train)[0].max()),
+    )
+    together = torch.cat(
+        [digits.prepared(digits.train)[0], digits.prepared(digits.test)[0]]
+    ).flatten(1)
     pixels = ((together - low) / (high - low) * 16).round().to(torch.int64).tolist()
     targets = torch.cat([digits.train.labels, digits.test.labels]).tolist()
     found = sorted(zip(map(tuple, pixels), targets, strict=True))
-    assert found == sorted(zip(map(tuple, images.astype(int).tolist()), labels.tolist(), strict=True))
+    assert found == sorted(
+        zip(map(tuple, images.astype(int).tolist()), labels.tolist(), strict=True)
+    )
 
 
 def test_prepared_digits_are_the_floats_they_always_were() -> None:
@@ -216,12 +232,17 @@ def test_prepared_digits_are_the_floats_they_always_were() -> None:
     scaled = images.reshape(-1, 1, 8, 8) / 16.0
     scaled = (scaled - scaled[~test].mean()) / scaled[~test].std()
     digits = load_dataset("digits")
-    assert torch.equal(digits.prepare(digits.train.inputs), torch.from_numpy(scaled[~test].astype(np.float32)))
-    assert torch.equal(digits.prepare(digits.test.inputs), torch.from_numpy(scaled[test].astype(np.float32)))
+    assert torch.equal(
+        digits.prepare(digits.train.inputs), torch.from_numpy(scaled[~test].astype(np.float32))
+    )
+    assert torch.equal(
+        digits.prepare(digits.test.inputs), torch.from_numpy(scaled[test].astype(np.float32))
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "mean", "std"), [("mnist", 0.1307, 0.3081), ("fashion-mnist", 0.2860, 0.3530), ("kmnist", 0.1918, 0.3483)]
+    ("name", "mean", "std"),
+    [("mnist", 0.1307, 0.3081), ("fashion-mnist", 0.2860, 0.3530), ("kmnist", 0.1918, 0.3483)],
 )
 def test_prepared_pixels_are_the_floats_they_always_were(
     bare_machine: Path, tmp_path: Path, name: str, mean: float, std: float
@@ -236,7 +257,9 @@ def test_prepared_pixels_are_the_floats_they_always_were(
     assert torch.equal(data.prepare(data.train.inputs), before)
     rows = torch.tensor([4, 0, 2])
     assert torch.equal(data.prepare(data.train.inputs[rows]), before[rows])
-    assert torch.equal(data.train.inputs[:, 0], torch.from_numpy(pixels)), "preparing must not change what is stored"
+    assert torch.equal(data.train.inputs[:, 0], torch.from_numpy(pixels)), (
+        "preparing must not change what is stored"
+    )
     assert data.input_shape == (1, 28, 28) and len(data.class_names) == data.classes == 10
 
 
@@ -254,7 +277,10 @@ def test_one_mnist_is_not_taken_for_another(
 def test_options_are_checked_by_name() -> None:
     assert "no options" in refusal(lambda: load_dataset("digits", image_size=3))
     assert "Did you mean 'stride'" in refusal(lambda: load_dataset("shakespeare", strid=3))
-    assert dataset_options("digits") == {} and dataset_options("pacs") == {"image_size": 64, "leave_out": None}
+    assert dataset_options("digits") == {} and dataset_options("pacs") == {
+        "image_size": 64,
+        "leave_out": None,
+    }
     assert dataset_options("some/file.jsonl") == {"context": 40, "stride": 5}
 
 
@@ -266,13 +292,15 @@ def test_paths_that_lead_nowhere_or_to_another_kind_of_file(tmp_path: Path) -> N
     assert "no pictures" in refusal(lambda: load_dataset(str(tmp_path)))
 
 
-@pytest.mark.skipif(not SYSTEM_FASHION.is_dir(), reason="needs the Debian package dataset-fashion-mnist")
+@pytest.mark.skipif(
+    not SYSTEM_FASHION.is_dir(), reason="needs the Debian package dataset-fashion-mnist"
+)
 def test_the_real_fashion_mnist(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "SYSTEM_DATA", SYSTEM_FASHION.parent)
     fashion = load_dataset("fashion-mnist")
-    assert fashion.prepared(fashion.train)[0].shape == (60000, 1, 28, 28) and fashion.prepared(fashion.test)[
-        0
-    ].shape == (10000, 1, 28, 28)
+    assert fashion.prepared(fashion.train)[0].shape == (60000, 1, 28, 28) and fashion.prepared(
+        fashion.test
+    )[0].shape == (10000, 1, 28, 28)
     assert torch.bincount(fashion.train.labels).tolist() == [6000] * 10
     assert torch.bincount(fashion.test.labels).tolist() == [1000] * 10
     assert (
@@ -283,15 +311,24 @@ def test_the_real_fashion_mnist(bare_machine: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_fashion_files_become_normalised_tensors(bare_machine: Path, tmp_path: Path, packed: bool) -> None:
-    fashion = load_dataset("fashion-mnist", write_fashion(tmp_path / "mine", fill=255, packed=packed))
-    assert fashion.prepared(fashion.train)[0].shape == (6, 1, 28, 28) and fashion.prepared(fashion.test)[0].shape == (
+def test_fashion_files_become_normalised_tensors(
+    bare_machine: Path, tmp_path: Path, packed: bool
+) -> None:
+    fashion = load_dataset(
+        "fashion-mnist", write_fashion(tmp_path / "mine", fill=255, packed=packed)
+    )
+    assert fashion.prepared(fashion.train)[0].shape == (6, 1, 28, 28) and fashion.prepared(
+        fashion.test
+    )[0].shape == (
         3,
         1,
         28,
         28,
     )
-    assert fashion.prepared(fashion.train)[0].dtype == torch.float32 and fashion.train.labels.dtype == torch.int64
+    assert (
+        fashion.prepared(fashion.train)[0].dtype == torch.float32
+        and fashion.train.labels.dtype == torch.int64
+    )
     assert torch.allclose(fashion.prepared(fashion.train)[0], torch.tensor((1 - 0.2860) / 0.3530))
     assert fashion.train.labels.tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -357,7 +394,9 @@ def test_files_that_do_not_fit_together_are_refused(
 # --- downloads
 
 
-def test_offline_says_what_is_missing_and_where_to_put_it(bare_machine: Path, tmp_path: Path) -> None:
+def test_offline_says_what_is_missing_and_where_to_put_it(
+    bare_machine: Path, tmp_path: Path
+) -> None:
     message = refusal(lambda: load_dataset("fashion-mnist"))
     assert str(bare_machine) in message and "refused" in message
     for word in (*FASHION_NAMES, "$FEDWMSAM_DATA", "apt-get install dataset-fashion-mnist"):
@@ -405,7 +444,9 @@ def server(bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serv
     files = {f"{name}.gz": gzip.compress(content) for name, content in small_fashion().items()}
     checksums = {name: hashlib.md5(files[name]).hexdigest() for name in FASHION_NAMES}
     with Server(dict(files)) as running:
-        change_fashion(monkeypatch, md5=checksums, url=f"http://127.0.0.1:{running.server_address[1]}/")
+        change_fashion(
+            monkeypatch, md5=checksums, url=f"http://127.0.0.1:{running.server_address[1]}/"
+        )
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield running
@@ -417,7 +458,9 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()} - {".lock"}
 
 
-def test_a_download_fills_the_cache_once(server: Server, bare_machine: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_download_fills_the_cache_once(
+    server: Server, bare_machine: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert load_dataset("fashion-mnist").source == str(bare_machine)
     assert names_in(bare_machine) == set(FASHION_NAMES)
     assert all((bare_machine / name).read_bytes() == server.files[name] for name in FASHION_NAMES)
@@ -428,12 +471,16 @@ def test_a_download_fills_the_cache_once(server: Server, bare_machine: Path, cap
 
 def test_only_missing_files_are_downloaded(server: Server, bare_machine: Path) -> None:
     bare_machine.mkdir(parents=True)
-    (bare_machine / FASHION_NAMES[0].removesuffix(".gz")).write_bytes(small_fashion()["train-images-idx3-ubyte"])
+    (bare_machine / FASHION_NAMES[0].removesuffix(".gz")).write_bytes(
+        small_fashion()["train-images-idx3-ubyte"]
+    )
     load_dataset("fashion-mnist")
     assert [name for name, _ in server.requests] == FASHION_NAMES[1:]
 
 
-def test_an_interrupted_download_leaves_nothing_and_is_done_again(server: Server, bare_machine: Path) -> None:
+def test_an_interrupted_download_leaves_nothing_and_is_done_again(
+    server: Server, bare_machine: Path
+) -> None:
     server.hang_up_after = 20
     message = refusal(lambda: load_dataset("fashion-mnist"))
     assert "20 of" in message and FASHION_NAMES[0] in message
@@ -461,15 +508,22 @@ def test_a_server_that_lacks_the_file_is_reported(server: Server) -> None:
     assert "404" in refusal(lambda: load_dataset("fashion-mnist"))
 
 
-def test_an_endless_download_is_stopped(server: Server, bare_machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_download_is_stopped(
+    server: Server, bare_machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(download, "LARGEST", 10)
     assert "larger than 10 bytes" in refusal(lambda: load_dataset("fashion-mnist"))
     assert names_in(bare_machine) == set()
 
 
-def test_two_downloads_at_once_do_not_disturb_each_other(server: Server, bare_machine: Path) -> None:
+def test_two_downloads_at_once_do_not_disturb_each_other(
+    server: Server, bare_machine: Path
+) -> None:
     found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(len(load_dataset("fashion-mnist").train))) for _ in "1234"]
+    threads = [
+        threading.Thread(target=lambda: found.append(len(load_dataset("fashion-mnist").train)))
+        for _ in "1234"
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

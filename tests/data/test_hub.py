@@ -23,7 +23,9 @@ class Names:
 class StandIn:
     """Like datasets.Dataset, as far as it is used."""
 
-    def __init__(self, columns: dict[str, list[Any]], features: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, columns: dict[str, list[Any]], features: dict[str, Any] | None = None
+    ) -> None:
         self.columns, self.column_names, self.features = columns, list(columns), features or {}
 
     def __len__(self) -> int:
@@ -50,7 +52,9 @@ def test_pictures(kind: str) -> None:
         "encoded": [png(index) for index in range(10)],
         "arrays": [np.asarray(picture).tolist() for picture in pictures(10)],
     }
-    data = StandIn({"image": made[kind], "label": [0, 1] * 5}, {"label": Names("cat", "dog", "eel")})
+    data = StandIn(
+        {"image": made[kind], "label": [0, 1] * 5}, {"label": Names("cat", "dog", "eel")}
+    )
     found = from_hub(data, image_size=2)
     assert (len(found.train), len(found.test)) == (8, 2) and found.input_shape == (3, 2, 2)
     assert found.class_names == ("cat", "dog", "eel") and found.classes == 3
@@ -59,10 +63,18 @@ def test_pictures(kind: str) -> None:
 
 
 def test_splits_and_groups() -> None:
-    train = StandIn({"img": pictures(4), "label": ["a", "b", "a", "b"], "writer": ["w", "v", "w", "v"]})
+    train = StandIn(
+        {"img": pictures(4), "label": ["a", "b", "a", "b"], "writer": ["w", "v", "w", "v"]}
+    )
     test = StandIn({"img": pictures(2), "label": ["b", "a"], "writer": ["u", "w"]})
-    found = from_hub({"train": train, "test": test}, image="img", group="writer", image_size=4, name="mine")
-    assert found.class_names == ("a", "b") and found.test.labels.tolist() == [1, 0] and found.name == "mine"
+    found = from_hub(
+        {"train": train, "test": test}, image="img", group="writer", image_size=4, name="mine"
+    )
+    assert (
+        found.class_names == ("a", "b")
+        and found.test.labels.tolist() == [1, 0]
+        and found.name == "mine"
+    )
     assert found.group_names == ("v", "w", "u")
     assert found.train.groups is not None and found.train.groups.tolist() == [1, 0, 1, 0]
     assert found.test.groups is not None and found.test.groups.tolist() == [2, 1]
@@ -83,7 +95,11 @@ def test_feature_columns_are_standardised() -> None:
         ([1, 2], {}, "list"),
         (StandIn({"label": [0, 1]}), {}, "either"),
         (StandIn({"image": [], "label": []}), {}, "0 training"),
-        (StandIn({"image": pictures(2), "label": [0, 1]}), {"features": ["a"], "image": "image"}, "either"),
+        (
+            StandIn({"image": pictures(2), "label": [0, 1]}),
+            {"features": ["a"], "image": "image"},
+            "either",
+        ),
         (StandIn({"image": pictures(2), "lable": [0, 1]}), {}, "Did you mean 'lable'"),
         (StandIn({"image": pictures(2), "label": [0, -1]}), {}, "-1"),
         (StandIn({"image": pictures(2), "label": [[0], [1]]}), {}, "lists"),
@@ -117,7 +133,9 @@ def test_pictures_still_in_their_files(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def package() -> Any:
-    return pytest.importorskip("datasets", reason="needs the package datasets; the stand-in above has its methods")
+    return pytest.importorskip(
+        "datasets", reason="needs the package datasets; the stand-in above has its methods"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -149,15 +167,24 @@ def rows_of(inputs: torch.Tensor) -> list[int]:
 
 
 def test_real_splits_and_class_names(package: Any, real: Any) -> None:
-    splits = package.DatasetDict({"train": real.select(range(12)), "validation": real.select(range(12, 20))})
+    splits = package.DatasetDict(
+        {"train": real.select(range(12)), "validation": real.select(range(12, 20))}
+    )
     found = from_hub(splits, image_size=5, group="writer")
     assert found.class_names == ("cat", "dog") and found.group_names == ("w0", "w1", "w2")
-    assert rows_of(found.train.inputs) == list(range(12)) and rows_of(found.test.inputs) == list(range(12, 20))
+    assert rows_of(found.train.inputs) == list(range(12)) and rows_of(found.test.inputs) == list(
+        range(12, 20)
+    )
     assert found.test.labels.tolist() == [0, 1] * 4
-    assert found.test.groups is not None and found.test.groups.tolist() == [row % 3 for row in range(12, 20)]
+    assert found.test.groups is not None and found.test.groups.tolist() == [
+        row % 3 for row in range(12, 20)
+    ]
     alone = from_hub(real, image_size=5)
     assert sorted(rows_of(alone.train.inputs) + rows_of(alone.test.inputs)) == list(range(20))
-    assert len(alone.test) == 4 and (torch.tensor(rows_of(alone.test.inputs)) % 2 == alone.test.labels).all()
+    assert (
+        len(alone.test) == 4
+        and (torch.tensor(rows_of(alone.test.inputs)) % 2 == alone.test.labels).all()
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,7 +201,10 @@ def test_real_splits_and_class_names(package: Any, real: Any) -> None:
 def test_real_formats_change_nothing(real: Any, change: Any) -> None:
     for options in ({"image_size": 5}, {"features": ["row", "pair"], "group": "writer"}):
         plain, formatted = from_hub(real, **options), from_hub(change(real), **options)
-        assert plain.hash == formatted.hash and plain.class_names == formatted.class_names == ("cat", "dog")
+        assert plain.hash == formatted.hash and plain.class_names == formatted.class_names == (
+            "cat",
+            "dog",
+        )
         assert torch.equal(plain.train.inputs, formatted.train.inputs)
 
 
@@ -185,7 +215,11 @@ def test_real_formats_change_nothing(real: Any, change: Any) -> None:
         lambda data: data.filter(lambda row: row % 3 > 0, input_columns="row"),
         lambda data: data.shard(3, 1),
         lambda data: data.sort("row", reverse=True).select(range(2, 12)),
-        lambda data: data.shuffle(seed=1).filter(lambda row: row > 4, input_columns="row").with_format("torch"),
+        lambda data: (
+            data.shuffle(seed=1)
+            .filter(lambda row: row > 4, input_columns="row")
+            .with_format("torch")
+        ),
     ],
     ids=["shuffled", "filtered", "shard", "sorted", "all of it"],
 )
@@ -193,7 +227,9 @@ def test_real_rows_that_were_chosen(real: Any, choose: Any) -> None:
     chosen = choose(real)
     expected = chosen.with_format(None)["row"][:]
     found = from_hub({"train": chosen, "test": real}, image_size=5)
-    assert rows_of(found.train.inputs) == expected and found.train.labels.tolist() == [row % 2 for row in expected]
+    assert rows_of(found.train.inputs) == expected and found.train.labels.tolist() == [
+        row % 2 for row in expected
+    ]
     alone = from_hub(chosen, image_size=5)
     assert sorted(rows_of(alone.train.inputs) + rows_of(alone.test.inputs)) == sorted(expected)
     assert (torch.tensor(rows_of(alone.train.inputs)) % 2 == alone.train.labels).all()

@@ -14,7 +14,9 @@ from PIL import Image
 from fedwmsam.data import image_folder, load_dataset
 
 
-def draw(path: Path, colour: tuple[int, int, int] = (10, 20, 30), size: tuple[int, int] = (6, 4)) -> Path:
+def draw(
+    path: Path, colour: tuple[int, int, int] = (10, 20, 30), size: tuple[int, int] = (6, 4)
+) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, colour).save(path)
     return path
@@ -37,18 +39,30 @@ def test_classes_are_sorted_and_shared_out_the_same_way_every_time(tmp_path: Pat
     data = load_dataset(str(classes(tmp_path / "root", "cab")), image_size=5)
     assert data.class_names == ("a", "b", "c") and data.classes == 3 and data.group_names == ()
     assert data.train.groups is None and data.name == "root"
-    assert data.train.labels.bincount().tolist() == [8] * 3 and data.test.labels.bincount().tolist() == [2] * 3
+    assert (
+        data.train.labels.bincount().tolist() == [8] * 3
+        and data.test.labels.bincount().tolist() == [2] * 3
+    )
     assert data.train.inputs.dtype == torch.uint8 and data.input_shape == (3, 5, 5)
-    found = sorted((int(image[0, 0, 0]), int(image[1, 0, 0])) for image in (*data.train.inputs, *data.test.inputs))
-    assert found == sorted((ord(label), index) for label in "abc" for index in range(10)), "each picture once"
+    found = sorted(
+        (int(image[0, 0, 0]), int(image[1, 0, 0]))
+        for image in (*data.train.inputs, *data.test.inputs)
+    )
+    assert found == sorted((ord(label), index) for label in "abc" for index in range(10)), (
+        "each picture once"
+    )
     again = load_dataset(str(tmp_path / "root"), image_size=5)
-    assert torch.equal(again.train.inputs, data.train.inputs) and torch.equal(again.test.labels, data.test.labels)
+    assert torch.equal(again.train.inputs, data.train.inputs) and torch.equal(
+        again.test.labels, data.test.labels
+    )
 
 
 def test_labels_belong_to_their_pictures(tmp_path: Path) -> None:
     data = load_dataset(str(domains(tmp_path)), image_size=2)
     for part in (data.train, data.test):
-        assert [data.class_names[label] for label in part.labels] == [chr(image[0, 0, 0]) for image in part.inputs]
+        assert [data.class_names[label] for label in part.labels] == [
+            chr(image[0, 0, 0]) for image in part.inputs
+        ]
 
 
 def test_a_picture_is_scaled_to_floats_from_minus_one_to_one(tmp_path: Path) -> None:
@@ -83,7 +97,9 @@ def test_train_and_test_folders_are_the_splits(tmp_path: Path, test_name: str) -
     classes(tmp_path / test_name, "ac", 2)
     data = load_dataset(str(tmp_path), image_size=2)
     assert data.class_names == ("a", "b", "c", "d")
-    assert data.train.labels.tolist() == [1] * 3 + [2] * 3 + [3] * 3 and data.test.labels.tolist() == [0, 0, 2, 2]
+    assert data.train.labels.tolist() == [1] * 3 + [2] * 3 + [
+        3
+    ] * 3 and data.test.labels.tolist() == [0, 0, 2, 2]
     assert "leave the option out" in refusal(lambda: load_dataset(str(tmp_path), leave_out="b"))
 
 
@@ -111,7 +127,9 @@ def test_resizing_is_bilinear(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for index in range(2):
         Image.fromarray(pixels).save(tmp_path / "a" / f"{index}.png")
-    expected = np.asarray(Image.fromarray(pixels).resize((5, 5), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    expected = np.asarray(
+        Image.fromarray(pixels).resize((5, 5), Image.Resampling.BILINEAR)
+    ).transpose(2, 0, 1)
     assert load_dataset(str(tmp_path), image_size=5).train.inputs[0].tolist() == expected.tolist()
 
 
@@ -133,10 +151,17 @@ def test_a_single_picture_cannot_be_split(tmp_path: Path) -> None:
 
 def damaged_png(width: int, height: int) -> bytes:
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     header = chunk(b"IHDR", struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + header
+        + chunk(b"IDAT", zlib.compress(bytes(100)))
+        + chunk(b"IEND", b"")
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,7 +178,9 @@ def damaged_png(width: int, height: int) -> bytes:
         (damaged_png(2**30, 2**30), "too large"),
     ],
 )
-def test_damaged_pictures_and_bombs_are_refused_by_name(tmp_path: Path, content: bytes, words: str) -> None:
+def test_damaged_pictures_and_bombs_are_refused_by_name(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
     classes(tmp_path)
     (tmp_path / "b" / "03.png").write_bytes(content)
     message = refusal(lambda: load_dataset(str(tmp_path)))
@@ -172,7 +199,9 @@ def test_links_that_leave_the_root_are_refused(tmp_path: Path) -> None:
     assert str(root / "d") in refusal(lambda: load_dataset(str(root)))
     (root / "d").unlink()
     (tmp_path / "elsewhere").symlink_to(root)
-    assert len(load_dataset(str(tmp_path / "elsewhere"), image_size=2).train) == 17, "the root itself may be a link"
+    assert len(load_dataset(str(tmp_path / "elsewhere"), image_size=2).train) == 17, (
+        "the root itself may be a link"
+    )
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
@@ -185,7 +214,9 @@ def test_decoding_happens_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     classes(tmp_path / "root")
     first = load_dataset(str(tmp_path / "root"), image_size=3)
     monkeypatch.setattr(image_folder, "_decode", None)
-    assert torch.equal(load_dataset(str(tmp_path / "root"), image_size=3).train.inputs, first.train.inputs)
+    assert torch.equal(
+        load_dataset(str(tmp_path / "root"), image_size=3).train.inputs, first.train.inputs
+    )
 
 
 @pytest.mark.parametrize("name", image_folder.COLLECTIONS)
@@ -199,7 +230,11 @@ def test_collections_are_found_below_the_data_folder(
         classes(tmp_path / folders[1] / domain, "bc", 5)
     classes(tmp_path / folders[1] / "splits")
     data = load_dataset(name, tmp_path, image_size=2)
-    assert data.name == name and data.group_names == expected and data.source == str(tmp_path / folders[1])
+    assert (
+        data.name == name
+        and data.group_names == expected
+        and data.source == str(tmp_path / folders[1])
+    )
     assert load_dataset(name, tmp_path / folders[1], image_size=2).group_names == expected
     monkeypatch.setenv("FEDWMSAM_DATA", str(tmp_path))
     assert load_dataset(name, image_size=2, leave_out=expected[0]).group_names[-1] == expected[0]
@@ -212,6 +247,9 @@ def test_the_real_office_caltech10() -> None:
     assert data.train.groups is not None and data.test.groups is not None
     together = torch.cat([data.train.groups, data.test.groups]).bincount()
     assert dict(zip(data.group_names, together.tolist(), strict=True)) == {
-        "amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295,
-    }  # fmt: skip
+        "amazon": 958,
+        "caltech": 1123,
+        "dslr": 157,
+        "webcam": 295,
+    }
     assert (data.test.groups.bincount() / together - 0.2).abs().max() < 0.02

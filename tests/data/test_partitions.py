@@ -20,14 +20,23 @@ from fedwmsam.data.partitions.rules import (
 from fedwmsam.errors import InputError
 
 LABELS = np.repeat(np.arange(10), 600)
-RULES = ["iid", "dirichlet:0.1", "dirichlet:1e-12", "dirichlet:5e-324", "dirichlet:1e308", "pathological:1"]
+RULES = [
+    "iid",
+    "dirichlet:0.1",
+    "dirichlet:1e-12",
+    "dirichlet:5e-324",
+    "dirichlet:1e308",
+    "pathological:1",
+]
 
 
 def proportions(partition: Partition) -> np.ndarray:
     return partition.counts / partition.counts.sum(axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("rule", [*RULES, "pathological:3", "pathological:10", "dirichlet:1e-8", "dirichlet:0.05"])
+@pytest.mark.parametrize(
+    "rule", [*RULES, "pathological:3", "pathological:10", "dirichlet:1e-8", "dirichlet:0.05"]
+)
 @pytest.mark.parametrize("clients", [1, 13, 100, 1200])
 def test_sizes_counts_and_reuse_agree_with_the_indices(rule: str, clients: int) -> None:
     labels = np.random.default_rng(0).permutation(LABELS[::5])
@@ -58,9 +67,17 @@ def test_the_seed_alone_decides(rule: str) -> None:
 
 def test_the_hash_sees_sizes_and_order() -> None:
     def partition(*clients: list[int]) -> Partition:
-        return Partition("iid", tuple(np.array(own, dtype=np.int64) for own in clients), np.ones((2, 2), np.int64), 0)
+        return Partition(
+            "iid",
+            tuple(np.array(own, dtype=np.int64) for own in clients),
+            np.ones((2, 2), np.int64),
+            0,
+        )
 
-    assert len({partition([1, 2], [3]).hash, partition([1], [2, 3]).hash, partition([2, 1], [3]).hash}) == 3
+    assert (
+        len({partition([1, 2], [3]).hash, partition([1], [2, 3]).hash, partition([2, 1], [3]).hash})
+        == 3
+    )
 
 
 def test_a_pass_over_a_class_ends_before_it_repeats() -> None:
@@ -75,8 +92,12 @@ def test_a_pass_over_a_class_ends_before_it_repeats() -> None:
 
 def test_a_second_pass_may_repeat_samples_within_a_client() -> None:
     """As in the released code, whose clients take turns; handing out blocks would never repeat inside a client."""
-    partitions = (make_partition("pathological:1", np.repeat([0, 1], 500), 3, seed) for seed in range(50))
-    crowded = next(p for p in partitions if (p.counts[:, 0] > 0).sum() in (0, 3))  # all three drew the same class
+    partitions = (
+        make_partition("pathological:1", np.repeat([0, 1], 500), 3, seed) for seed in range(50)
+    )
+    crowded = next(
+        p for p in partitions if (p.counts[:, 0] > 0).sum() in (0, 3)
+    )  # all three drew the same class
     assert partition_repeats(crowded) > 0
 
 
@@ -100,18 +121,26 @@ def test_clients_have_priors_of_their_own() -> None:
 
 
 def test_large_beta_is_nearly_iid_and_small_beta_is_nearly_one_class() -> None:
-    assert np.abs(proportions(make_partition("dirichlet:1e6", LABELS, 10, seed=0)) - 0.1).max() < 0.05
-    assert proportions(make_partition("dirichlet:0.01", LABELS, 100, seed=0)).max(axis=1).mean() > 0.9
+    assert (
+        np.abs(proportions(make_partition("dirichlet:1e6", LABELS, 10, seed=0)) - 0.1).max() < 0.05
+    )
+    assert (
+        proportions(make_partition("dirichlet:0.01", LABELS, 100, seed=0)).max(axis=1).mean() > 0.9
+    )
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.6, 5.0])
 def test_priors_have_the_spread_of_a_dirichlet(beta: float) -> None:
     """E[sum of squares] of a symmetric Dirichlet prior is (beta + 1) / (C beta + 1)."""
-    shares = proportions(make_partition(f"dirichlet:{beta}", np.repeat(np.arange(10), 10_000), 500, seed=0))
+    shares = proportions(
+        make_partition(f"dirichlet:{beta}", np.repeat(np.arange(10), 10_000), 500, seed=0)
+    )
     assert (shares**2).sum(axis=1).mean() == pytest.approx((beta + 1) / (10 * beta + 1), rel=0.05)
 
 
-@pytest.mark.parametrize("rule", ["dirichlet:5e-324", "dirichlet:1e-9", "dirichlet:1e-8", "pathological:1"])
+@pytest.mark.parametrize(
+    "rule", ["dirichlet:5e-324", "dirichlet:1e-9", "dirichlet:1e-8", "pathological:1"]
+)
 def test_single_classes_are_chosen_uniformly(rule: str) -> None:
     partition = make_partition(rule, LABELS, 3000, seed=0)
     assert (np.count_nonzero(partition.counts, axis=1) == 1).mean() > 0.999
@@ -128,7 +157,9 @@ def test_pathological_clients_hold_exactly_gamma_classes(gamma: int) -> None:
         assert len({tuple(np.flatnonzero(row)) for row in partition.counts}) > 10
 
 
-@pytest.mark.parametrize("rule", ["dirichlet:0.1", "dirichlet:1e-12", "dirichlet:100", "pathological:2", "iid"])
+@pytest.mark.parametrize(
+    "rule", ["dirichlet:0.1", "dirichlet:1e-12", "dirichlet:100", "pathological:2", "iid"]
+)
 def test_a_class_without_samples_is_never_drawn(rule: str) -> None:
     partition = make_partition(rule, np.repeat([1, 4, 6], 100), 30, seed=0, classes=10)
     assert partition.counts.shape == (30, 10)
@@ -147,7 +178,14 @@ def test_describe_is_one_line_with_the_numbers() -> None:
     partition = make_partition("pathological:3", LABELS, 7, seed=0)
     text = partition.describe()
     assert "\n" not in text
-    for part in ("pathological:3", "7 clients", "857/857/858", "3.0 classes", f"{partition.reused} ", partition.hash):
+    for part in (
+        "pathological:3",
+        "7 clients",
+        "857/857/858",
+        "3.0 classes",
+        f"{partition.reused} ",
+        partition.hash,
+    ):
         assert part in text
 
 
@@ -206,7 +244,9 @@ def test_gamma_is_bounded_by_the_classes_that_exist() -> None:
         make_partition("pathological:3", np.repeat([1, 5], 10), 2, seed=0, classes=10)
 
 
-@pytest.mark.parametrize(("clients", "word"), [(0, "at least 1"), (-3, "-3 clients"), (6001, "6000 samples")])
+@pytest.mark.parametrize(
+    ("clients", "word"), [(0, "at least 1"), (-3, "-3 clients"), (6001, "6000 samples")]
+)
 @pytest.mark.parametrize("rule", ["iid", "dirichlet:0.1", "pathological:2"])
 def test_impossible_numbers_of_clients_are_refused(rule: str, clients: int, word: str) -> None:
     with pytest.raises(InputError, match=word):
@@ -222,7 +262,9 @@ def test_labels_outside_the_classes_are_refused() -> None:
         make_partition("iid", np.array([], dtype=np.int64), 1, seed=0)
 
 
-UNEVEN = np.random.default_rng(7).permutation(np.repeat(np.arange(10), [30, 5, 20, 40, 0, 12, 33, 18, 7, 15]))
+UNEVEN = np.random.default_rng(7).permutation(
+    np.repeat(np.arange(10), [30, 5, 20, 40, 0, 12, 33, 18, 7, 15])
+)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +286,9 @@ UNEVEN = np.random.default_rng(7).permutation(np.repeat(np.arange(10), [30, 5, 2
         ("pathological:3", 50, 3, "02dcda90036b"),
     ],
 )
-def test_published_partitions_never_change(rule: str, clients: int, seed: int, expected: str) -> None:
+def test_published_partitions_never_change(
+    rule: str, clients: int, seed: int, expected: str
+) -> None:
     """Published numbers depend on these: never replace a hash here, keep the old draws instead."""
     assert make_partition(rule, UNEVEN, clients, seed, classes=10).hash == expected
 
@@ -271,16 +315,38 @@ def test_published_partitions_never_change(rule: str, clients: int, seed: int, e
 def test_published_partitions_of_balanced_classes_never_change(
     rule: str, clients: int, seed: int, expected: str
 ) -> None:
-    assert make_partition(rule, np.repeat(np.arange(10), 60), clients, seed, classes=10).hash == expected
+    assert (
+        make_partition(rule, np.repeat(np.arange(10), 60), clients, seed, classes=10).hash
+        == expected
+    )
 
 
 EVERY_RULE = [
-    "iid", "dirichlet:0.1", "dirichlet:1e-12", "dirichlet:0.1,exhausted=renormalise",
-    "dirichlet:1e-12,exhausted=renormalise", "dirichlet:100,exhausted=renormalise", "dirichlet:3,exhausted=error",
-    "dirichlet-class:0.1", "dirichlet-class:1e-12", "dirichlet-class:1e300", "dirichlet-class:0.5,min=2",
-    "pathological:1", "pathological:2", "shards:1", "shards:2", "quantity:0", "quantity:1.5", "quantity:1e308",
-    "longtail:1", "longtail:10", "longtail:1e308", "longtail:10,beta=iid", "longtail:10,beta=1e-12", "natural",
-]  # fmt: skip
+    "iid",
+    "dirichlet:0.1",
+    "dirichlet:1e-12",
+    "dirichlet:0.1,exhausted=renormalise",
+    "dirichlet:1e-12,exhausted=renormalise",
+    "dirichlet:100,exhausted=renormalise",
+    "dirichlet:3,exhausted=error",
+    "dirichlet-class:0.1",
+    "dirichlet-class:1e-12",
+    "dirichlet-class:1e300",
+    "dirichlet-class:0.5,min=2",
+    "pathological:1",
+    "pathological:2",
+    "shards:1",
+    "shards:2",
+    "quantity:0",
+    "quantity:1.5",
+    "quantity:1e308",
+    "longtail:1",
+    "longtail:10",
+    "longtail:1e308",
+    "longtail:10,beta=iid",
+    "longtail:10,beta=1e-12",
+    "natural",
+]
 
 
 def with_replacement(rule: str) -> bool:
@@ -302,26 +368,39 @@ def test_every_rule_ends_with_a_valid_partition_or_a_sentence(
         partition = make_partition(rule, given_labels, clients, seed, classes=12, groups=groups)
     except InputError as refusal:
         assert "\n" not in str(refusal)
-        may_refuse_one_client = rule.startswith("pathological") or "min=" in rule or "shards" in rule or "error" in rule
+        may_refuse_one_client = (
+            rule.startswith("pathological") or "min=" in rule or "shards" in rule or "error" in rule
+        )
         assert clients > 1 or may_refuse_one_client, refusal
         return
     everything = np.concatenate(partition.clients)
     different = len(set(everything.tolist()))
     assert len(partition.clients) == clients and min(len(own) for own in partition.clients) >= 1
     assert everything.dtype == np.int64 and everything.min() >= 0 and everything.max() < len(labels)
-    assert partition.reused == len(everything) - different and partition.unused == len(labels) - different
+    assert (
+        partition.reused == len(everything) - different
+        and partition.unused == len(labels) - different
+    )
     assert partition.reused == 0 or with_replacement(rule)
     assert len(everything) == len(labels) or rule.startswith("longtail")
     for own, counts in zip(partition.clients, partition.counts, strict=True):
         assert np.bincount(given_labels[own], minlength=12).tolist() == counts.tolist()
     assert "\n" not in partition.describe()
-    assert partition.hash == make_partition(rule, given_labels, clients, seed, classes=12, groups=groups).hash
+    assert (
+        partition.hash
+        == make_partition(rule, given_labels, clients, seed, classes=12, groups=groups).hash
+    )
 
 
-@pytest.mark.parametrize("rule", [rule for rule in EVERY_RULE if rule not in ("natural", "quantity:0")])
+@pytest.mark.parametrize(
+    "rule", [rule for rule in EVERY_RULE if rule not in ("natural", "quantity:0")]
+)
 def test_seeds_differ_under_every_rule(rule: str) -> None:
     if "error" not in rule:
-        assert make_partition(rule, LABELS, 20, seed=0).hash != make_partition(rule, LABELS, 20, seed=1).hash
+        assert (
+            make_partition(rule, LABELS, 20, seed=0).hash
+            != make_partition(rule, LABELS, 20, seed=1).hash
+        )
 
 
 def test_the_syntax_lists_every_rule() -> None:
@@ -337,9 +416,16 @@ def test_a_parsed_rule_has_all_its_options() -> None:
 
 def test_exhausted_options_differ_only_where_a_class_runs_out() -> None:
     few, options = np.repeat(np.arange(4), 50), ("reuse", "renormalise", "error")
-    hashes = {make_partition(f"dirichlet:1e9,exhausted={option}", few[::25], 1, 4).hash for option in options[:2]}
-    assert len(hashes) == 2, "eight samples of four classes do not come out even by chance with this seed"
-    one_class = [make_partition(f"dirichlet:1,exhausted={o}", np.zeros(50, int), 5, 0).hash for o in options]
+    hashes = {
+        make_partition(f"dirichlet:1e9,exhausted={option}", few[::25], 1, 4).hash
+        for option in options[:2]
+    }
+    assert len(hashes) == 2, (
+        "eight samples of four classes do not come out even by chance with this seed"
+    )
+    one_class = [
+        make_partition(f"dirichlet:1,exhausted={o}", np.zeros(50, int), 5, 0).hash for o in options
+    ]
     assert len(set(one_class)) == 1
     assert (
         make_partition("dirichlet:0.1,exhausted=reuse", LABELS, 9, 0).hash
@@ -352,7 +438,9 @@ def test_renormalise_uses_every_sample_once_and_says_what_it_redrew() -> None:
     assert sorted(np.concatenate(partition.clients)) == list(range(6000))
     assert any("redrawn" in note for note in partition.notes)
     reused = make_partition("dirichlet:0.1", LABELS, 20, seed=0)
-    kept = sum(len(np.intersect1d(*pair)) for pair in zip(partition.clients, reused.clients, strict=True))
+    kept = sum(
+        len(np.intersect1d(*pair)) for pair in zip(partition.clients, reused.clients, strict=True)
+    )
     assert kept > 3000, "both begin with the same draws"
 
 
@@ -394,7 +482,9 @@ def test_dirichlet_class_gives_every_client_its_share_of_a_class() -> None:
 
 def test_dirichlet_class_favours_no_client_by_rounding() -> None:
     sizes = make_partition("dirichlet-class:1e9", np.arange(5000), 10, seed=0).counts.sum(axis=1)
-    assert np.abs(sizes - 500).max() < 100, "with one sample per class a plain cut gives all to one client"
+    assert np.abs(sizes - 500).max() < 100, (
+        "with one sample per class a plain cut gives all to one client"
+    )
 
 
 @pytest.mark.parametrize("least", [1, 5, 20])
@@ -469,7 +559,10 @@ def test_natural_makes_a_client_of_each_group(clients: int | None) -> None:
     groups = np.array(["b", "a", "c", "a", "b"])
     partition = make_partition("natural", np.array([0, 1, 0, 1, 1]), clients, seed=0, groups=groups)
     assert [own.tolist() for own in partition.clients] == [[1, 3], [0, 4], [2]]
-    assert partition.hash == make_partition("natural", np.array([0, 1, 0, 1, 1]), clients, seed=9, groups=groups).hash
+    assert (
+        partition.hash
+        == make_partition("natural", np.array([0, 1, 0, 1, 1]), clients, seed=9, groups=groups).hash
+    )
 
 
 def test_natural_refuses_other_numbers_of_clients() -> None:

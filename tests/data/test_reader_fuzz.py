@@ -39,7 +39,11 @@ IDX = idx_bytes(np.arange(30, dtype=np.uint8).reshape(5, 2, 3))
 @fuzz
 @given(content=damaged(IDX), packed=st.booleans())
 def test_idx(tmp_path: Path, content: bytes, packed: bool) -> None:
-    check(tmp_path / ("a.gz" if packed else "a"), gzip.compress(content) if packed else content, read_idx)
+    check(
+        tmp_path / ("a.gz" if packed else "a"),
+        gzip.compress(content) if packed else content,
+        read_idx,
+    )
 
 
 @fuzz
@@ -50,7 +54,9 @@ def test_packed_idx(tmp_path: Path, content: bytes) -> None:
 
 @fuzz
 @given(
-    records=st.lists(st.integers(0, 255), max_size=4), extra=st.integers(-2, 2), name=st.sampled_from(list(RELEASES))
+    records=st.lists(st.integers(0, 255), max_size=4),
+    extra=st.integers(-2, 2),
+    name=st.sampled_from(list(RELEASES)),
 )
 def test_cifar_records(tmp_path: Path, records: list[int], extra: int, name: str) -> None:
     release = RELEASES[name]
@@ -62,23 +68,47 @@ def test_cifar_records(tmp_path: Path, records: list[int], extra: int, name: str
 
 
 PICKLES = [
-    pickle.dumps({b"data": np.zeros((2, 3072), np.uint8)[:, :3072], b"labels": [1, 2], b"filenames": [b"a"]}, protocol)
+    pickle.dumps(
+        {b"data": np.zeros((2, 3072), np.uint8)[:, :3072], b"labels": [1, 2], b"filenames": [b"a"]},
+        protocol,
+    )
     for protocol in (0, 2, 4)
 ]
 
 
 @fuzz
-@given(content=st.sampled_from(PICKLES).flatmap(lambda good: damaged(good[:200] + good[-200:])) | st.one_of(
-    *map(damaged, PICKLES)))  # fmt: skip
+@given(
+    content=st.sampled_from(PICKLES).flatmap(lambda good: damaged(good[:200] + good[-200:]))
+    | st.one_of(*map(damaged, PICKLES))
+)
 def test_pickled_cifar(tmp_path: Path, content: bytes) -> None:
     check(tmp_path / "a", content, lambda path: _read_pickled(path, RELEASES["cifar-10"]))
 
 
-OPCODES = st.sampled_from([bytes([code]) for code in b"(.0123FIJKLMNPQRSTUVXabcdeghijlopqrstu}])\x80\x81\x82\x85\x86"
-                           b"\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93\x94\x95\x96\x97\x98BC"])  # fmt: skip
-WORDS = st.sampled_from([b"cos\nsystem\n", b"cnumpy\ndtype\n", b"cnumpy.core.multiarray\n_reconstruct\n", b"S'a'\n",
-                         b"\x8c\x02os\x8c\x06system\x93", b"U\x04data", b"K\x01", b"q\x00", b"h\x00", b"I1\n", b"Va\n",
-                         b"c_codecs\nencode\n", b"X\x01\x00\x00\x00a"])  # fmt: skip
+OPCODES = st.sampled_from(
+    [
+        bytes([code])
+        for code in b"(.0123FIJKLMNPQRSTUVXabcdeghijlopqrstu}])\x80\x81\x82\x85\x86"
+        b"\x87\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\x90\x91\x92\x93\x94\x95\x96\x97\x98BC"
+    ]
+)
+WORDS = st.sampled_from(
+    [
+        b"cos\nsystem\n",
+        b"cnumpy\ndtype\n",
+        b"cnumpy.core.multiarray\n_reconstruct\n",
+        b"S'a'\n",
+        b"\x8c\x02os\x8c\x06system\x93",
+        b"U\x04data",
+        b"K\x01",
+        b"q\x00",
+        b"h\x00",
+        b"I1\n",
+        b"Va\n",
+        b"c_codecs\nencode\n",
+        b"X\x01\x00\x00\x00a",
+    ]
+)
 
 
 @settings(fuzz, max_examples=200)
@@ -97,20 +127,39 @@ def test_csv(tmp_path: Path, content: bytes) -> None:
 
 
 CELLS = st.sampled_from(
-    ["", "1", "-2.5", "nan", "inf", "1e400", "1e-320", "3e38", "x", '"', "\0", "é", "0x1", "1_0", " "]
+    [
+        "",
+        "1",
+        "-2.5",
+        "nan",
+        "inf",
+        "1e400",
+        "1e-320",
+        "3e38",
+        "x",
+        '"',
+        "\0",
+        "é",
+        "0x1",
+        "1_0",
+        " ",
+    ]
 )
 
 
 @fuzz
 @given(
-    rows=st.lists(st.lists(CELLS, min_size=3, max_size=3), max_size=6), header=st.sampled_from(["a,b,label", "a,b,c"])
+    rows=st.lists(st.lists(CELLS, min_size=3, max_size=3), max_size=6),
+    header=st.sampled_from(["a,b,label", "a,b,c"]),
 )
 def test_csv_cells(tmp_path: Path, rows: list[list[str]], header: str) -> None:
     text = "\n".join([header, *map(",".join, rows)])
     check(tmp_path / "a.csv", text.encode(), lambda path: load_dataset(str(path)))
 
 
-JSONL = "".join(json.dumps({"speaker": f"s{i % 2}", "text": "hello there " * 3}) + "\n" for i in range(4))
+JSONL = "".join(
+    json.dumps({"speaker": f"s{i % 2}", "text": "hello there " * 3}) + "\n" for i in range(4)
+)
 
 
 @fuzz
@@ -121,7 +170,10 @@ def test_jsonl(tmp_path: Path, content: bytes, context: int) -> None:
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.floats() | st.text(max_size=40),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["speaker", "text", "x"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["speaker", "text", "x"]), inner)
+    ),
     max_leaves=6,
 )
 
@@ -136,10 +188,16 @@ def test_jsonl_of_other_things(tmp_path: Path, lines: list[object]) -> None:
 def npz(compression: int) -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", compression) as archive:
-        for name, array in (("x", np.arange(20.0).reshape(5, 4)), ("y", np.arange(5) % 2), ("../groups", np.zeros(5))):
+        for name, array in (
+            ("x", np.arange(20.0).reshape(5, 4)),
+            ("y", np.arange(5) % 2),
+            ("../groups", np.zeros(5)),
+        ):
             member = io.BytesIO()
             np.save(member, array)
-            archive.writestr(zipfile.ZipInfo(name + ".npy"), member.getvalue(), compress_type=compression)
+            archive.writestr(
+                zipfile.ZipInfo(name + ".npy"), member.getvalue(), compress_type=compression
+            )
     return stream.getvalue()
 
 
@@ -150,9 +208,23 @@ def test_npz(tmp_path: Path, content: bytes) -> None:
 
 
 HEADERS = st.tuples(
-    st.sampled_from(["<f4", "|u1", "|O", "<U3", ">i8", "<c8", "<f16", "<M8", "|V5", "<f3", "|b1", "<U999999"]),
+    st.sampled_from(
+        ["<f4", "|u1", "|O", "<U3", ">i8", "<c8", "<f16", "<M8", "|V5", "<f3", "|b1", "<U999999"]
+    ),
     st.sampled_from(["True", "False", "None", "__import__('os')"]),
-    st.sampled_from(["(4, 2)", "()", "(0,)", "(-1,)", "(99999999999999999999,)", "(4,)", "4", "(1,) * 9", "(" * 99]),
+    st.sampled_from(
+        [
+            "(4, 2)",
+            "()",
+            "(0,)",
+            "(-1,)",
+            "(99999999999999999999,)",
+            "(4,)",
+            "4",
+            "(1,) * 9",
+            "(" * 99,
+        ]
+    ),
     st.binary(max_size=40),
 )
 
@@ -191,7 +263,11 @@ def test_archives(tmp_path: Path, compressed: bool, data: st.DataObject) -> None
     (tmp_path / "a.tar.gz").write_bytes(content if compressed else gzip.compress(content, 1))
     with suppress(DownloadError):
         unpack(tmp_path / "a.tar.gz", ["c/good"], tmp_path / "target", largest=10)
-    names = {path.name for path in tmp_path.rglob("*") if path.is_file() and "own-cache" not in path.parts}
+    names = {
+        path.name
+        for path in tmp_path.rglob("*")
+        if path.is_file() and "own-cache" not in path.parts
+    }
     assert names <= {"a.tar.gz", "good", ".lock"}
 
 

@@ -19,7 +19,12 @@ def write(folder: Path, text: str) -> str:
 
 def test_a_table_is_standardised_by_its_training_rows(tmp_path: Path) -> None:
     data = load_dataset(write(tmp_path, GOOD))
-    assert (len(data.train), len(data.test), data.classes, data.class_names) == (8, 2, 2, ("no", "yes"))
+    assert (len(data.train), len(data.test), data.classes, data.class_names) == (
+        8,
+        2,
+        2,
+        ("no", "yes"),
+    )
     assert data.train.inputs.dtype == torch.float32 and data.input_shape == (2,)
     assert data.train.inputs.mean(dim=0).abs().max() < 1e-6
     assert (data.train.inputs.std(dim=0, correction=0) - 1).abs().max() < 1e-6
@@ -36,16 +41,24 @@ def test_the_split_is_the_same_every_time(tmp_path: Path) -> None:
 def test_clients_are_groups(tmp_path: Path) -> None:
     rows = "".join(f"{i},c{i % 3},{i % 2}\n" for i in range(30))
     data = load_dataset(write(tmp_path, "a,client,target\n" + rows))
-    assert data.group_names == ("c0", "c1", "c2") and data.input_shape == (1,) and data.class_names == ("0", "1")
+    assert (
+        data.group_names == ("c0", "c1", "c2")
+        and data.input_shape == (1,)
+        and data.class_names == ("0", "1")
+    )
     assert data.train.groups is not None and len(data.train.groups) == 24
 
 
 def test_which_column_is_the_label(tmp_path: Path) -> None:
     rows = "".join(f"{i % 2},{i},{i % 3}\n" for i in range(12))
     assert load_dataset(write(tmp_path, "label,a,b\n" + rows)).classes == 2
-    assert load_dataset(write(tmp_path, "x,a,b\n" + rows)).classes == 3, "the last one if none is called label"
+    assert load_dataset(write(tmp_path, "x,a,b\n" + rows)).classes == 3, (
+        "the last one if none is called label"
+    )
     assert load_dataset(str(tmp_path / "table.csv"), label="x").classes == 2
-    assert "Unknown column 'y'" in refusal(lambda: load_dataset(str(tmp_path / "table.csv"), label="y"))
+    assert "Unknown column 'y'" in refusal(
+        lambda: load_dataset(str(tmp_path / "table.csv"), label="y")
+    )
 
 
 def test_whole_number_labels_are_in_the_order_of_numbers(tmp_path: Path) -> None:
@@ -103,7 +116,9 @@ def test_numbers_too_far_apart_are_refused(tmp_path: Path) -> None:
     clean = load_dataset(write(tmp_path, "a,label\n" + "".join(f"{i},0\n" for i in range(10))))
     low, high = clean.train.inputs.min(), clean.train.inputs.max()
     whole = (clean.test.inputs[:, 0] - low) / (high - low)
-    order = np.concatenate([clean.train.inputs[:, 0], clean.test.inputs[:, 0]]).argsort().argsort()[8:]
+    order = (
+        np.concatenate([clean.train.inputs[:, 0], clean.test.inputs[:, 0]]).argsort().argsort()[8:]
+    )
     assert len(whole) == 2
     rows = "".join(f"{'3e38' if i in order else f'{i}e-30'},0\n" for i in range(10))
     assert "too far apart" in refusal(lambda: load_dataset(write(tmp_path, "a,label\n" + rows)))

@@ -11,7 +11,9 @@ from fedwmsam.data import load_dataset, text
 
 
 def write(folder: Path, *lines: tuple[str | None, str]) -> str:
-    content = "".join(json.dumps({"speaker": speaker, "text": words}) + "\n" for speaker, words in lines)
+    content = "".join(
+        json.dumps({"speaker": speaker, "text": words}) + "\n" for speaker, words in lines
+    )
     (folder / "talk.jsonl").write_text(content)
     return str(folder / "talk.jsonl")
 
@@ -26,14 +28,28 @@ def test_windows_and_the_characters_after_them(tmp_path: Path) -> None:
     read = ["".join(data.class_names[i] for i in window) for window in data.train.inputs]
     assert read == ["abc", "cde", "efg", "ghi", "ijk", "klm", "mno"]
     assert [data.class_names[i] for i in data.train.labels] == list("dfhjlnp")
-    assert data.test.inputs.tolist() == [[0, 0, 0]] and data.test.labels.tolist() == [0], "new in the test text"
+    assert data.test.inputs.tolist() == [[0, 0, 0]] and data.test.labels.tolist() == [0], (
+        "new in the test text"
+    )
     assert data.prepare(data.train.inputs).dtype == torch.int64 and data.input_shape == (3,)
 
 
 def test_speakers_are_groups_and_their_lines_are_joined(tmp_path: Path) -> None:
-    lines = [("B", "xyxyxyxyx"), ("A", "pqpqpqpqpqpqpqpqpqpq"), (None, "HEADING"), ("B", "yxyxyxyxyx")]
+    lines = [
+        ("B", "xyxyxyxyx"),
+        ("A", "pqpqpqpqpqpqpqpqpqpq"),
+        (None, "HEADING"),
+        ("B", "yxyxyxyxyx"),
+    ]
     data = load_dataset(write(tmp_path, *lines), context=2, stride=1)
-    assert data.group_names == ("A", "B") and data.class_names == ("<unknown>", "\n", "p", "q", "x", "y")
+    assert data.group_names == ("A", "B") and data.class_names == (
+        "<unknown>",
+        "\n",
+        "p",
+        "q",
+        "x",
+        "y",
+    )
     assert data.train.groups is not None and data.train.groups.tolist() == [0] * 14 + [1] * 14
     assert data.test.groups is not None and data.test.groups.tolist() == [0] * 2 + [1] * 2
     owners = {data.class_names[i] for i in data.train.labels[data.train.groups == 0]}
@@ -47,7 +63,9 @@ def test_speakers_with_too_little_text_are_left_out_and_counted(tmp_path: Path) 
 
 
 def test_no_test_window_shares_a_character_with_training(tmp_path: Path) -> None:
-    data = load_dataset(write(tmp_path, ("A", "".join(chr(0x4E00 + i) for i in range(1000)))), context=5, stride=1)
+    data = load_dataset(
+        write(tmp_path, ("A", "".join(chr(0x4E00 + i) for i in range(1000)))), context=5, stride=1
+    )
     assert data.train.inputs.dtype == torch.int16 and data.classes == 801
     assert int(data.test.inputs.max()) == 0 and int(data.train.inputs.min()) == 1
 
@@ -87,19 +105,27 @@ def test_bytes_that_are_not_text(tmp_path: Path) -> None:
     assert "line 1" in refusal(lambda: load_dataset(str(tmp_path / "a.jsonl")))
 
 
-@pytest.mark.parametrize("options", [{"context": 0}, {"context": 2.0}, {"stride": 0}, {"stride": "5"}])
+@pytest.mark.parametrize(
+    "options", [{"context": 0}, {"context": 2.0}, {"stride": 0}, {"stride": "5"}]
+)
 def test_impossible_options(tmp_path: Path, options: dict[str, int]) -> None:
-    assert next(iter(options)) in refusal(lambda: load_dataset(write(tmp_path, ("A", "ab")), **options))
+    assert next(iter(options)) in refusal(
+        lambda: load_dataset(write(tmp_path, ("A", "ab")), **options)
+    )
 
 
-def test_windows_that_no_memory_could_hold_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_that_no_memory_could_hold_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(text, "MOST_CHARACTERS", 1000)
     path = write(tmp_path, ("A", "ab" * 200))
     assert "raise the stride" in refusal(lambda: load_dataset(path, context=20, stride=1))
     assert len(load_dataset(path, context=20, stride=10).train) == 30
 
 
-def test_shakespeare_is_looked_for_below_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shakespeare_is_looked_for_below_the_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     message = refusal(lambda: load_dataset("shakespeare", tmp_path))
     assert "tinyshakespeare_by_speaker.jsonl" in message and str(tmp_path) in message
     Path(write(tmp_path, ("A", "ab" * 200))).rename(tmp_path / "tinyshakespeare_by_speaker.jsonl")
@@ -110,6 +136,11 @@ def test_shakespeare_is_looked_for_below_the_data_folder(tmp_path: Path, monkeyp
 @needs_real("tinyshakespeare_by_speaker.jsonl")
 def test_the_real_shakespeare() -> None:
     data = load_dataset("shakespeare", REAL_DATA)
-    assert (len(data.train), len(data.test), data.classes, len(data.group_names)) == (161_812, 39_186, 65, 227)
+    assert (len(data.train), len(data.test), data.classes, len(data.group_names)) == (
+        161_812,
+        39_186,
+        65,
+        227,
+    )
     assert data.train.inputs.shape == (161_812, 40) and "72 speakers" in data.source
     assert data.train.groups is not None and (data.train.groups.bincount() > 0).all()

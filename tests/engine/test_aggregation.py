@@ -17,7 +17,18 @@ from fedwmsam.methods import METHODS, FedAvg, FedCM, FedWMSAM, MimeLite
 from fedwmsam.settings.config import Settings
 from fedwmsam.settings.parsers import Corruption, Rule, parse_rule
 
-ALLOWED = {"fedavg", "fedprox", "fedavgm", "fedadam", "fedacg", "fedcm", "mimelite", "fedsam", "mofedsam", "fedlesam"}
+ALLOWED = {
+    "fedavg",
+    "fedprox",
+    "fedavgm",
+    "fedadam",
+    "fedacg",
+    "fedcm",
+    "mimelite",
+    "fedsam",
+    "mofedsam",
+    "fedlesam",
+}
 SHARES = {"median": None, "trimmed": 0.2}
 
 
@@ -48,16 +59,30 @@ def test_rules_work_coordinate_by_coordinate(kind, count, monkeypatch):
     for name in ("delta", "similarity"):
         stack = np.sort(np.stack([c[name].numpy() for c in given]), axis=0)
         cut = min(int(np.ceil(0.2 * count - 1e-9)), (count - 1) // 2)
-        expected = np.median(stack, axis=0) if kind == "median" else stack[cut : count - cut].mean(axis=0)
-        assert found[name].shape == given[0][name].shape and np.allclose(found[name].numpy(), expected, atol=1e-15)
-    assert found["buffer n"] == max(k % 4 for k in range(count)) and found["buffer n"].dtype == torch.int64
+        expected = (
+            np.median(stack, axis=0) if kind == "median" else stack[cut : count - cut].mean(axis=0)
+        )
+        assert found[name].shape == given[0][name].shape and np.allclose(
+            found[name].numpy(), expected, atol=1e-15
+        )
+    assert (
+        found["buffer n"] == max(k % 4 for k in range(count))
+        and found["buffer n"].dtype == torch.int64
+    )
 
 
 def test_at_least_one_is_trimmed_at_either_end():
-    counts = [aggregation.trimmed_count(Rule("trimmed", 0.1), count) for count in (1, 2, 3, 5, 10, 11, 30)]
+    counts = [
+        aggregation.trimmed_count(Rule("trimmed", 0.1), count) for count in (1, 2, 3, 5, 10, 11, 30)
+    ]
     assert counts == [0, 0, 1, 1, 1, 2, 3]
     assert aggregation.trimmed_count(Rule("trimmed", 0.0), 10) == 0
-    assert [aggregation.trimmed_count(Rule("median"), count) for count in (1, 2, 5, 6)] == [0, 0, 2, 2]
+    assert [aggregation.trimmed_count(Rule("median"), count) for count in (1, 2, 5, 6)] == [
+        0,
+        0,
+        2,
+        2,
+    ]
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -71,7 +96,9 @@ def test_a_norm_bound_goes_with_every_method_and_keeps_its_means(name):
         for server_name, kept in method.means.items():
             total = sum(row[kept] for row in states[-1].memory.values()) / 5
             assert torch.allclose(states[-1].server[server_name], total, atol=1e-12)
-        assert value is None or max(record["update_norm"] for record in records) <= value * (1 + 1e-12)
+        assert value is None or max(record["update_norm"] for record in records) <= value * (
+            1 + 1e-12
+        )
 
 
 def test_norms_are_bounded_vector_by_vector():
@@ -79,8 +106,13 @@ def test_norms_are_bounded_vector_by_vector():
     uploads = []
     state = run(federation, 1)[0][-1]
     run_round(federation, state, lambda job, result: uploads.append(result.up))
-    bounds = {name: float(np.median([float(up[name].norm()) for up in uploads])) for name in ("delta", "F_k")}
-    answers = [(k, fedwmsam.training.local.LocalResult(up, {}, 0.0, 0)) for k, up in enumerate(uploads)]
+    bounds = {
+        name: float(np.median([float(up[name].norm()) for up in uploads]))
+        for name in ("delta", "F_k")
+    }
+    answers = [
+        (k, fedwmsam.training.local.LocalResult(up, {}, 0.0, 0)) for k, up in enumerate(uploads)
+    ]
     lengths = {name: [] for name in bounds}
     for job, result in aggregation.bounded(Rule("norm_bound"), answers, 5):
         for name, value in result.up.items():
@@ -88,7 +120,9 @@ def test_norms_are_bounded_vector_by_vector():
             assert float(value.norm()) == pytest.approx(min(float(true.norm()), bounds[name]))
             assert torch.allclose(value / value.norm(), true / true.norm())
             lengths[name].append(float(value.norm()))
-    assert all(len(set(found)) > 1 for found in lengths.values())  # the shorter ones stay as they are
+    assert all(
+        len(set(found)) > 1 for found in lengths.values()
+    )  # the shorter ones stay as they are
     generous = run(ruled(MimeLite(), "norm_bound", 1e6))[0][-1].server["w"]
     assert torch.equal(generous, run(ruled(MimeLite(), "mean"))[0][-1].server["w"])
 
@@ -123,18 +157,24 @@ def test_a_refused_run_leaves_no_folder(cli, tmp_path):
 
 
 @pytest.mark.parametrize("method", [FedAvg(), FedCM()], ids=repr)
-@pytest.mark.parametrize(("kind", "value"), [("median", None), ("trimmed", 0.2), ("norm_bound", None)])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("median", None), ("trimmed", 0.2), ("norm_bound", None)]
+)
 def test_one_huge_update_in_five_moves_the_mean_and_not_these(method, kind, value):
     def distance(rule):
         honest = replace(make(method, FULL, per_round=5), rule=rule)
         hostile = replace(honest, faults=Faults(2, 5, corruption=Corruption("huge", 0.2, 1000.0)))
-        return float((run(honest, 1)[0][-1].server["w"] - run(hostile, 1)[0][-1].server["w"]).norm())
+        return float(
+            (run(honest, 1)[0][-1].server["w"] - run(hostile, 1)[0][-1].server["w"]).norm()
+        )
 
     assert distance(Rule()) > 5 and distance(Rule(kind, value)) < 0.5
 
 
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(aggregation, "LIMIT", 5 * 8 * 50)  # five clients of 51 parameters are a little more
+    monkeypatch.setattr(
+        aggregation, "LIMIT", 5 * 8 * 50
+    )  # five clients of 51 parameters are a little more
     for kind in ("median", "norm_bound"):
         with pytest.raises(InputError, match=r"all 5 clients of a round send.*norm_bound:TAU"):
             run(ruled(FedAvg(), kind), 1)
@@ -142,14 +182,21 @@ def test_what_does_not_fit_into_memory_is_refused(monkeypatch):
 
 
 def test_rules_are_read_as_written():
-    assert [parse_rule(t) for t in ("mean", "median", "norm_bound", "norm_bound:2", "trimmed:0.1")] == [
-        Rule("mean"), Rule("median"), Rule("norm_bound"), Rule("norm_bound", 2.0), Rule("trimmed", 0.1),
-    ]  # fmt: skip
+    assert [
+        parse_rule(t) for t in ("mean", "median", "norm_bound", "norm_bound:2", "trimmed:0.1")
+    ] == [
+        Rule("mean"),
+        Rule("median"),
+        Rule("norm_bound"),
+        Rule("norm_bound", 2.0),
+        Rule("trimmed", 0.1),
+    ]
     assert Settings(aggregation="mean") == Settings()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "krum", "mean:1", "median:2", "trimmed", "trimmed:0.5", "trimmed:x", "norm_bound:0"]
+    "text",
+    ["", "krum", "mean:1", "median:2", "trimmed", "trimmed:0.5", "trimmed:x", "norm_bound:0"],
 )
 def test_wrong_rules_are_refused(text):
     with pytest.raises(InputError, match="aggregation"):

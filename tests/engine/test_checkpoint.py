@@ -15,7 +15,12 @@ from fedwmsam.files import replacing
 def test_bundles_come_back_as_they_were(tmp_path):
     zero, grid = torch.zeros(3), torch.arange(6.0).reshape(2, 3)
     bundles = {
-        "server": {"w": zero, "Delta": zero, "c": zero, "alpha": torch.tensor(0.25, dtype=torch.float64)},
+        "server": {
+            "w": zero,
+            "Delta": zero,
+            "c": zero,
+            "alpha": torch.tensor(0.25, dtype=torch.float64),
+        },
         "buffers": {"block|1.mean": grid.T, "n|a|b": torch.tensor(7)},
         "nothing": {},
     }
@@ -42,7 +47,9 @@ def test_another_format_is_refused_and_named(tmp_path):
     with pytest.raises(Damaged, match=r"file is damaged$"):
         checkpoint.read(path)
     payload = content[len(checkpoint.MAGIC) + 32 :]
-    assert content[len(checkpoint.MAGIC) :][:32] == hashlib.blake2b(payload, digest_size=32).digest()
+    assert (
+        content[len(checkpoint.MAGIC) :][:32] == hashlib.blake2b(payload, digest_size=32).digest()
+    )
 
 
 def test_a_file_and_then_its_name_are_on_the_disk(tmp_path, monkeypatch):
@@ -74,7 +81,9 @@ def test_pruning_keeps_what_is_named_and_what_is_no_checkpoint(tmp_path):
 
     class Kept:
         def __contains__(self, round):
-            checkpoint.path_of(tmp_path, 3).unlink(missing_ok=True)  # somebody tidies up at the same time
+            checkpoint.path_of(tmp_path, 3).unlink(
+                missing_ok=True
+            )  # somebody tidies up at the same time
             return round == 12
 
     checkpoint.prune(tmp_path, Kept())
@@ -87,5 +96,7 @@ def test_a_models_tensors_are_a_file_that_others_read(tmp_path):
     path = tmp_path / "model.safetensors"
     checkpoint.write_tensors(path, {"rows": grid, "columns": grid.T.clone().T})
     found = safetensors.torch.load_file(path)
-    assert found.keys() == {"rows", "columns"} and all(torch.equal(value, grid) for value in found.values())
+    assert found.keys() == {"rows", "columns"} and all(
+        torch.equal(value, grid) for value in found.values()
+    )
     assert list(tmp_path.iterdir()) == [path]

@@ -33,12 +33,17 @@ SIZE = 5 * 8 + 2
 
 
 def row(value):
-    return {"c_k": torch.full((5,), float(value), dtype=torch.float64), "n": torch.tensor(value, dtype=torch.int16)}
+    return {
+        "c_k": torch.full((5,), float(value), dtype=torch.float64),
+        "n": torch.tensor(value, dtype=torch.int16),
+    }
 
 
 def values(memory):
     """What is remembered, as plain numbers; both parts of a row must agree."""
-    rows = {client: (set(found["c_k"].tolist()), found["n"].item()) for client, found in memory.items()}
+    rows = {
+        client: (set(found["c_k"].tolist()), found["n"].item()) for client, found in memory.items()
+    }
     assert all(numbers == {float(n)} for numbers, n in rows.values())
     return {client: n for client, (_, n) in rows.items()}
 
@@ -66,7 +71,11 @@ class Disk:
     """A run folder without the training: rounds that only change the memory."""
 
     def __init__(self, path, budget=0):
-        self.folder = RunFolder.open(path) if (path / "config.toml").exists() else RunFolder.create(path, {"rounds": 9})
+        self.folder = (
+            RunFolder.open(path)
+            if (path / "config.toml").exists()
+            else RunFolder.create(path, {"rounds": 9})
+        )
         found = self.folder.newest()
         self.memory = Memory(self.folder.store, budget)
         self.memory = self.folder.recall(found, self.memory) if found else self.memory
@@ -122,7 +131,9 @@ def test_changes_given_up_leave_no_trace():
 def test_ram_is_used_up_to_the_budget_and_no_further():
     memory = after(Memory(budget=3 * SIZE), {client: client for client in range(5)})
     assert in_ram(memory) == {0, 1, 2} and set(slots(memory)) == {3, 4}
-    memory = after(memory, {0: 10, 4: 14})  # the row to be replaced is in RAM until the round is done
+    memory = after(
+        memory, {0: 10, 4: 14}
+    )  # the row to be replaced is in RAM until the round is done
     assert in_ram(memory) == {1, 2}
     memory = after(memory, {3: 23})
     assert in_ram(memory) == {1, 2, 3}
@@ -131,7 +142,9 @@ def test_ram_is_used_up_to_the_budget_and_no_further():
 
 def test_within_the_budget_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(stores, "unnamed_file", lambda: pytest.fail("a file was made"))
-    assert values(after(Memory(budget=5 * SIZE), {k: k for k in range(5)})) == {k: k for k in range(5)}
+    assert values(after(Memory(budget=5 * SIZE), {k: k for k in range(5)})) == {
+        k: k for k in range(5)
+    }
 
 
 def test_clients_of_which_nothing_is_kept_have_no_row():
@@ -141,7 +154,9 @@ def test_clients_of_which_nothing_is_kept_have_no_row():
 
 
 def test_rows_come_back_bit_for_bit_and_aligned():
-    odd = torch.tensor([0x7FC00123, 0x7F800001, -(2**31), 0x00000001, 0x3F800000], dtype=torch.int32)
+    odd = torch.tensor(
+        [0x7FC00123, 0x7F800001, -(2**31), 0x00000001, 0x3F800000], dtype=torch.int32
+    )
     vectors = {
         "bytes": torch.arange(3, dtype=torch.uint8),  # what follows lies on no boundary in the slot
         "odd": odd.view(torch.float32),  # NaNs with a payload, −0, the smallest number
@@ -167,7 +182,9 @@ def test_rows_come_back_bit_for_bit_and_aligned():
 def test_a_row_of_another_kind_is_refused():
     changes = Memory(budget=0).changing()
     changes.put(1, row(1))
-    with pytest.raises(InputError, match=r"was c_k torch.float64\[5\], n .* is now c_k torch.float32\[5\], n "):
+    with pytest.raises(
+        InputError, match=r"was c_k torch.float64\[5\], n .* is now c_k torch.float32\[5\], n "
+    ):
         changes.put(2, {"c_k": torch.zeros(5), "n": torch.tensor(1, dtype=torch.int16)})
     changes.put(3, dict(reversed(row(3).items())))  # the order of names is no difference
     assert values(changes.done()) == {1: 1, 3: 3}
@@ -180,7 +197,9 @@ def test_a_temporary_file_has_no_name_and_goes_with_the_run(tmp_path, monkeypatc
 
     def look(progress):
         held.append(progress)  # a callback that holds on to the run does not keep the file open
-        found.append((sum(str(tmp_path) in file for file in open_files()), list(tmp_path.iterdir())))
+        found.append(
+            (sum(str(tmp_path) in file for file in open_files()), list(tmp_path.iterdir()))
+        )
 
     data = list(killed_run.clients())
     fedwmsam.fit(torch.nn.Linear(8, 3), data, rounds=3, memory_budget=0, callbacks=[look])
@@ -245,7 +264,10 @@ def test_slots_that_were_free_before_a_crash_are_used_after_it(disk):
 
 
 def slots_on_disk(d, round):
-    return {slot for _, slot, _ in index_of(checkpoint.read(checkpoint.path_of(d.folder.checkpoints, round)))}
+    return {
+        slot
+        for _, slot, _ in index_of(checkpoint.read(checkpoint.path_of(d.folder.checkpoints, round)))
+    }
 
 
 def damage(d, slot, byte=0):
@@ -273,8 +295,13 @@ def test_a_damaged_row_makes_the_checkpoint_before_it_the_right_one(disk, caplog
 
 
 CUTS = [
-    (PAGE + SIZE, {1: 10, 2: 20}), (PAGE + SIZE - 1, {1: 10}), (SIZE, {1: 10}), (SIZE - 1, {}), (0, {}), (None, {}),
-]  # fmt: skip
+    (PAGE + SIZE, {1: 10, 2: 20}),
+    (PAGE + SIZE - 1, {1: 10}),
+    (SIZE, {1: 10}),
+    (SIZE - 1, {}),
+    (0, {}),
+    (None, {}),
+]
 
 
 @pytest.mark.parametrize(("length", "left"), CUTS)
@@ -361,7 +388,11 @@ def test_a_checkpoint_does_not_grow_with_the_rows(disk):
 def test_a_row_is_written_once(disk, monkeypatch):
     d, written = disk(budget=float("inf")), []
     write = Store.write
-    monkeypatch.setattr(Store, "write", lambda self, vectors: written.append(int(vectors["n"])) or write(self, vectors))
+    monkeypatch.setattr(
+        Store,
+        "write",
+        lambda self, vectors: written.append(int(vectors["n"])) or write(self, vectors),
+    )
     d.train({1: 10, 2: 20})
     d.save()
     d.train({2: 21})
@@ -380,10 +411,16 @@ def test_rows_are_durable_before_the_checkpoint_that_names_them(disk, monkeypatc
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(Path, "replace", lambda self, target: events.append("rename") or replace_(self, target))
+    monkeypatch.setattr(
+        Path, "replace", lambda self, target: events.append("rename") or replace_(self, target)
+    )
     d.train({1: 10})
     d.save()
-    assert events.index("memory.rows") < events.index(".round-0000001.checkpoint.new") < events.index("rename")
+    assert (
+        events.index("memory.rows")
+        < events.index(".round-0000001.checkpoint.new")
+        < events.index("rename")
+    )
     assert events.index("checkpoints") < events.index("rename")  # the new file's own name
 
 
@@ -437,7 +474,9 @@ class AgainstADictionary(RuleBasedStateMachine):
         named = {round: slots_on_disk(self.disk, round) for round in self.saved}
         slot = data.draw(st.sampled_from(sorted(set().union(*named.values()))))
         damage(self.disk, slot, byte)
-        self.saved = {round: saved for round, saved in self.saved.items() if slot not in named[round]}
+        self.saved = {
+            round: saved for round, saved in self.saved.items() if slot not in named[round]
+        }
         self.kill(budget)
 
     @invariant()
@@ -505,7 +544,9 @@ def test_a_round_holds_few_rows_at_a_time(monkeypatch):
     assert len(most) == 90 and max(most) <= 3
 
 
-@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method().memory_init(torch.ones(3))])
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if method().memory_init(torch.ones(3))]
+)
 def test_the_budget_changes_no_number(name):
     federation = make(METHODS[name]())
     expected, records = run(federation, 5)
@@ -518,13 +559,22 @@ def test_the_budget_changes_no_number(name):
     assert all(same(state.memory[k], vectors) for k, vectors in expected[-1].memory.items())
 
 
-SETTINGS = {"rounds": 6, "participation": 0.6, "batch_size": 10, "local_epochs": 1, "checkpoint_every": 2, "seed": 4}
+SETTINGS = {
+    "rounds": 6,
+    "participation": 0.6,
+    "batch_size": 10,
+    "local_epochs": 1,
+    "checkpoint_every": 2,
+    "seed": 4,
+}
 
 
 def fitted(folder=None, method="fedwmsam", **changed):
     data = list(killed_run.clients())
     model = killed_run.NETWORKS["plain"]
-    return fedwmsam.fit(model, data[:7], method, test=data[7], run_folder=folder, **SETTINGS | changed)
+    return fedwmsam.fit(
+        model, data[:7], method, test=data[7], run_folder=folder, **SETTINGS | changed
+    )
 
 
 def test_the_budget_may_change_when_a_run_goes_on(tmp_path):
@@ -610,8 +660,12 @@ def test_a_full_disk_is_one_sentence_and_nothing_saved_is_lost(tmp_path, cli):
         tmp_path,
     ]
     settings += ["--set", "memory_budget=0", "-q"]
-    words = " ".join(map(str, [sys.executable, "-m", "fedwmsam", "run", "--name", "full", *settings]))
-    full = subprocess.run(["bash", "-c", f"ulimit -f 48; exec {words}"], capture_output=True, text=True)
+    words = " ".join(
+        map(str, [sys.executable, "-m", "fedwmsam", "run", "--name", "full", *settings])
+    )
+    full = subprocess.run(
+        ["bash", "-c", f"ulimit -f 48; exec {words}"], capture_output=True, text=True
+    )
     assert full.returncode == 2 and "Traceback" not in full.stderr, full.stderr
     assert "File too large" in full.stderr and "memory.rows" in full.stderr.replace("\n", "")
     done = checkpoint.rounds_in(tmp_path / "full" / "checkpoints")

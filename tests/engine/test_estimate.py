@@ -23,7 +23,9 @@ def test_an_estimate_leaves_the_run_as_it_was(tmp_path):
     probed.estimate()
     for experiment, name in ((plain, "a"), (probed, "b")):
         experiment.run(experiment.create(tmp_path / name))
-    assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (tmp_path / "b" / "metrics.jsonl").read_bytes()
+    assert (tmp_path / "a" / "metrics.jsonl").read_bytes() == (
+        tmp_path / "b" / "metrics.jsonl"
+    ).read_bytes()
 
 
 def test_dry_run_writes_nothing(cli, tmp_path):

@@ -21,7 +21,9 @@ SIZES = (9, 14, 5, 11, 7)
 
 
 def faulty(method, per_round=4, **faults):
-    return replace(make(method, FULL, per_round=per_round), faults=Faults(seed=2, clients=len(SIZES), **faults))
+    return replace(
+        make(method, FULL, per_round=per_round), faults=Faults(seed=2, clients=len(SIZES), **faults)
+    )
 
 
 def uploads(federation, state):
@@ -43,7 +45,10 @@ def test_whoever_does_not_answer_is_remembered_as_before(name):
     must be means of memories are."""
     method = METHODS[name]()
     federation = faulty(
-        method, dropout=0.3, stragglers=Stragglers(0.4, 3.0, partial=False), corruption=Corruption("nan", 0.4)
+        method,
+        dropout=0.3,
+        stragglers=Stragglers(0.4, 3.0, partial=False),
+        corruption=Corruption("nan", 0.4),
     )
     states, records = run(federation, 8)
     seen = set()
@@ -53,7 +58,9 @@ def test_whoever_does_not_answer_is_remembered_as_before(name):
         assert record["cohort"] == len(counted)
         for client in range(len(SIZES)):
             if client in counted:
-                assert not method.cost.memory or after.memory[client] is not before.memory.get(client)
+                assert not method.cost.memory or after.memory[client] is not before.memory.get(
+                    client
+                )
             else:
                 assert after.memory.get(client) is before.memory.get(client)
         check_means(method, after)
@@ -65,7 +72,9 @@ def test_whoever_does_not_answer_is_remembered_as_before(name):
 @pytest.mark.parametrize("kind", ["sign_flip", "huge", "random", "stale"])
 def test_corrupted_answers_leave_the_state_consistent(name, kind):
     method = METHODS[name]()
-    states, _ = run(faulty(method, corruption=Corruption(kind, 0.4, 2.0), stragglers=Stragglers(0.4, 2.0)), 4)
+    states, _ = run(
+        faulty(method, corruption=Corruption(kind, 0.4, 2.0), stragglers=Stragglers(0.4, 2.0)), 4
+    )
     for state in states[1:]:
         check_means(method, state)
         assert all(torch.isfinite(value).all() for value in state.server.values())
@@ -76,10 +85,17 @@ def test_a_round_in_which_nobody_answers_changes_nothing_and_counts():
     states, _ = run(federation, 2)
     silent = replace(federation, faults=replace(federation.faults, dropout=1.0))
     after, record = run_round(silent, states[-1])
-    assert after.round == 3 and after.server is states[-1].server and after.memory is states[-1].memory
-    assert record["cohort"] == record["bytes_up"] == record["backprops"] == 0 and "train_loss" not in record
+    assert (
+        after.round == 3 and after.server is states[-1].server and after.memory is states[-1].memory
+    )
+    assert (
+        record["cohort"] == record["bytes_up"] == record["backprops"] == 0
+        and "train_loss" not in record
+    )
     assert record["dropped"] == silent.schedule.cohort(2)
-    assert record["bytes_down"] == run_round(federation, states[-1])[1]["bytes_down"]  # the server had sent it all
+    assert (
+        record["bytes_down"] == run_round(federation, states[-1])[1]["bytes_down"]
+    )  # the server had sent it all
 
 
 def test_only_hostile_nonsense_is_no_divergence():
@@ -103,7 +119,9 @@ class Shortened(KeyedSchedule):
 SLOW = Faults(seed=2, clients=len(SIZES), stragglers=Stragglers(0.6)).slow
 
 
-@pytest.mark.parametrize("method", [FedAvg(), FedCM(), SCAFFOLD(), FedWMSAM(), FedSMOO(), MimeLite()], ids=repr)
+@pytest.mark.parametrize(
+    "method", [FedAvg(), FedCM(), SCAFFOLD(), FedWMSAM(), FedSMOO(), MimeLite()], ids=repr
+)
 def test_partial_work_is_the_work_of_fewer_steps(method):
     """Methods divide by the number of steps a client did: the result is that of a client which had no more to do."""
     assert len(SLOW) == 3
@@ -111,7 +129,9 @@ def test_partial_work_is_the_work_of_fewer_steps(method):
     short = replace(plain, schedule=Shortened(**vars(plain.schedule)))
     late = faulty(method, stragglers=Stragglers(0.6, 2.5))
     (expected, _), (found, records) = run(short), run(late)
-    assert all(torch.equal(expected[-1].server[k], found[-1].server[k]) for k in expected[-1].server)
+    assert all(
+        torch.equal(expected[-1].server[k], found[-1].server[k]) for k in expected[-1].server
+    )
     assert any(record.get("late") for record in records)
     assert not torch.equal(run(plain)[0][-1].server["w"], found[-1].server["w"])
 
@@ -124,21 +144,30 @@ def test_unfinished_work_can_be_lost():
     plain = make(SCAFFOLD(), FULL, per_round=4)
     expected = run(replace(plain, schedule=Quick(**vars(plain.schedule))))[0][-1]
     found = run(faulty(SCAFFOLD(), stragglers=Stragglers(0.6, 2.5, partial=False)))[0][-1]
-    assert torch.equal(expected.server["w"], found.server["w"]) and set(found.memory) == set(range(5)) - SLOW
+    assert (
+        torch.equal(expected.server["w"], found.server["w"])
+        and set(found.memory) == set(range(5)) - SLOW
+    )
 
 
 def test_a_deadline_too_short_for_a_single_step_is_a_missed_one():
     faults = Faults(seed=0, clients=1, stragglers=Stragglers(1.0, 10.0, deadline=2.0))
     assert [faults.steps(0, planned) for planned in (1, 4, 5, 10, 50)] == [0, 0, 1, 2, 10]
-    assert Faults(seed=0, clients=1, stragglers=Stragglers(0.0, 10.0, deadline=2.0)).steps(0, 7) == 7
-    assert Faults(seed=0, clients=1, stragglers=Stragglers(deadline=0.29)).steps(0, 100) == 29  # 28.999… in floats
+    assert (
+        Faults(seed=0, clients=1, stragglers=Stragglers(0.0, 10.0, deadline=2.0)).steps(0, 7) == 7
+    )
+    assert (
+        Faults(seed=0, clients=1, stragglers=Stragglers(deadline=0.29)).steps(0, 100) == 29
+    )  # 28.999… in floats
 
 
 @pytest.mark.parametrize("kind", ["huge", "sign_flip", "random"])
 def test_what_hostile_clients_send(kind):
     honest = make(MimeLite(), FULL, per_round=5)
     states, _ = run(honest, 2)
-    federation = replace(honest, faults=Faults(seed=2, clients=5, corruption=Corruption(kind, 0.4, 3.0)))
+    federation = replace(
+        honest, faults=Faults(seed=2, clients=5, corruption=Corruption(kind, 0.4, 3.0))
+    )
     true, sent = uploads(honest, states[-1]), uploads(federation, states[-1])
     assert len(federation.faults.hostile) == 2
     for client, (_, result) in sent.items():
@@ -148,7 +177,9 @@ def test_what_hostile_clients_send(kind):
                 assert torch.equal(value, expected)
             elif kind == "random":
                 assert float(value.norm()) == pytest.approx(3 * float(expected.norm()))
-                assert abs(float(torch.nn.functional.cosine_similarity(value, expected, dim=0))) < 0.6
+                assert (
+                    abs(float(torch.nn.functional.cosine_similarity(value, expected, dim=0))) < 0.6
+                )
             else:
                 assert torch.equal(value, expected * (3.0 if kind == "huge" else -3.0))
 
@@ -164,7 +195,8 @@ def test_a_stale_client_trains_from_the_first_model():
 
 def test_flipped_labels_are_the_hostile_clients_own():
     federation = replace(
-        make(FedAvg(), FULL, per_round=5), faults=Faults(2, 5, corruption=Corruption("label_flip", 0.4), classes=3)
+        make(FedAvg(), FULL, per_round=5),
+        faults=Faults(2, 5, corruption=Corruption("label_flip", 0.4), classes=3),
     )
     flipped = 0
     for client, samples in enumerate(federation.clients):
@@ -210,7 +242,10 @@ def test_faults_are_the_same_on_workers_and_after_a_resume(tmp_path):
     fitted(aggregation="norm_bound", run_folder=tmp_path / "cut", resume=True)
     lines = [(tmp_path / name / "metrics.jsonl").read_bytes() for name in ("whole", "cut")]
     assert lines[0] == lines[1]
-    assert all(torch.equal(whole.model[k], v) for k, v in fedwmsam.Result.load(tmp_path / "cut").model.items())
+    assert all(
+        torch.equal(whole.model[k], v)
+        for k, v in fedwmsam.Result.load(tmp_path / "cut").model.items()
+    )
     assert {"dropped", "late", "hostile"} <= set(whole.columns)
     with pytest.raises(InputError, match="dropout"):
         fitted(aggregation="norm_bound", run_folder=tmp_path / "cut", resume=True, dropout=0.2)
@@ -220,7 +255,12 @@ def test_without_faults_nothing_is_recorded_about_them(tmp_path):
     result = fitted(dropout=None, stragglers=None, corrupt=None, run_folder=tmp_path / "run")
     assert not {"dropped", "late", "hostile", "epsilon"} & set(result.columns)
     assert "dropout" not in (tmp_path / "run" / "config.toml").read_text()
-    for nothing in ({"dropout": 0.0}, {"stragglers": "0.5:1"}, {"corrupt": "nan:0"}, {"deadline": 1.0}):
+    for nothing in (
+        {"dropout": 0.0},
+        {"stragglers": "0.5:1"},
+        {"corrupt": "nan:0"},
+        {"deadline": 1.0},
+    ):
         same = fitted(**{"dropout": None, "stragglers": None, "corrupt": None, **nothing})
         assert all(torch.equal(same.model[k], v) for k, v in result.model.items())
 
@@ -228,7 +268,9 @@ def test_without_faults_nothing_is_recorded_about_them(tmp_path):
 def test_labels_of_other_losses_cannot_be_flipped():
     clients = [(torch.randn(4, 2), torch.randn(4, 1))] * 2
     with pytest.raises(InputError, match="class labels"):
-        fedwmsam.fit(torch.nn.Linear(2, 1), clients, loss="regression", corrupt="label_flip:0.5", rounds=1)
+        fedwmsam.fit(
+            torch.nn.Linear(2, 1), clients, loss="regression", corrupt="label_flip:0.5", rounds=1
+        )
 
 
 def test_rules_are_read_as_written():
@@ -241,11 +283,28 @@ def test_rules_are_read_as_written():
 @pytest.mark.parametrize(
     ("setting", "value"),
     [
-        ("dropout", 1.5), ("dropout", float("nan")), ("deadline", 0.0),
-        *(("stragglers", text) for text in ("", "0.3", "4:0.3", "0.3:0.5", "0.3:x", "0.3:4:late", "0.3:4:5", "nan:2")),
-        *(("corrupt", t) for t in ("", "nan", "nan:2", "nan:0.1:3", "flip:0.1", "huge:0.1:0", "huge:0.1:inf", "huge")),
+        ("dropout", 1.5),
+        ("dropout", float("nan")),
+        ("deadline", 0.0),
+        *(
+            ("stragglers", text)
+            for text in ("", "0.3", "4:0.3", "0.3:0.5", "0.3:x", "0.3:4:late", "0.3:4:5", "nan:2")
+        ),
+        *(
+            ("corrupt", t)
+            for t in (
+                "",
+                "nan",
+                "nan:2",
+                "nan:0.1:3",
+                "flip:0.1",
+                "huge:0.1:0",
+                "huge:0.1:inf",
+                "huge",
+            )
+        ),
     ],
-)  # fmt: skip
+)
 def test_wrong_faults_are_refused_by_name(setting, value):
     with pytest.raises(InputError, match=setting):  # also in "kind of corruption"
         Settings(**{setting: value})
@@ -253,13 +312,40 @@ def test_wrong_faults_are_refused_by_name(setting, value):
 
 def test_faults_on_the_command_line(cli, tmp_path):
     outcome = cli(
-        "run", "--model", "linear", "--rounds", 2, "--local-epochs", 1, "--dropout", 0.5, "--stragglers", "0.5:3",
-        "--corrupt", "nan:0.6", "--out", tmp_path, "--name", "faulty", "-q",
-    )  # fmt: skip
+        "run",
+        "--model",
+        "linear",
+        "--rounds",
+        2,
+        "--local-epochs",
+        1,
+        "--dropout",
+        0.5,
+        "--stragglers",
+        "0.5:3",
+        "--corrupt",
+        "nan:0.6",
+        "--out",
+        tmp_path,
+        "--name",
+        "faulty",
+        "-q",
+    )
     assert outcome.code == 0, outcome.err
     config = (tmp_path / "faulty" / "config.toml").read_text()
-    assert 'stragglers = "0.5:3"' in config and 'corrupt = "nan:0.6"' in config and "dropout = 0.5" in config
-    rows = [json.loads(line) for line in (tmp_path / "faulty" / "metrics.jsonl").read_text().splitlines()]
+    assert (
+        'stragglers = "0.5:3"' in config
+        and 'corrupt = "nan:0.6"' in config
+        and "dropout = 0.5" in config
+    )
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "faulty" / "metrics.jsonl").read_text().splitlines()
+    ]
     assert {"dropped", "late", "rejected"} <= {key for row in rows for key in row}
     refused = cli("run", "--corrupt", "nan:7", "--out", tmp_path)
-    assert refused.code == 2 and "corrupt must be nan:SHARE" in refused.err and "'nan:7'" in refused.err
+    assert (
+        refused.code == 2
+        and "corrupt must be nan:SHARE" in refused.err
+        and "'nan:7'" in refused.err
+    )

@@ -17,11 +17,25 @@ from fedwmsam.settings.config import resolve
 def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
     blow = signal.SIGINT if kind == "Ctrl-C" else signal.SIGTERM
     command = [sys.executable, "-m", "fedwmsam"]
-    arguments = ["run", "--out", tmp_path, "--name", "a", "--rounds", "2000", "--checkpoint-every", "5000"]
+    arguments = [
+        "run",
+        "--out",
+        tmp_path,
+        "--name",
+        "a",
+        "--rounds",
+        "2000",
+        "--checkpoint-every",
+        "5000",
+    ]
     before = signal.getsignal(signal.SIGINT)
-    if kind == "SIGTERM in the background":  # as a shell starts what ends in "&"; a child inherits what is ignored
+    if (
+        kind == "SIGTERM in the background"
+    ):  # as a shell starts what ends in "&"; a child inherits what is ignored
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     signal.signal(signal.SIGINT, before)
     try:
         deadline = time.monotonic() + 60
@@ -37,9 +51,13 @@ def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
     done = len(read_lines(tmp_path / "a" / "metrics.jsonl"))
     assert done >= 3
     rounds = str(done + 2)
-    again = subprocess.run([*command, "resume", tmp_path / "a", "--rounds", rounds], capture_output=True, text=True)
+    again = subprocess.run(
+        [*command, "resume", tmp_path / "a", "--rounds", rounds], capture_output=True, text=True
+    )
     assert again.returncode == 0, again.stderr
-    whole = subprocess.run([*command, "run", "--out", tmp_path, "--name", "b", "--rounds", rounds], capture_output=True)
+    whole = subprocess.run(
+        [*command, "run", "--out", tmp_path, "--name", "b", "--rounds", rounds], capture_output=True
+    )
     assert whole.returncode == 0
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
@@ -63,4 +81,6 @@ def test_an_interrupt_between_a_round_and_its_line_loses_neither(tmp_path, monke
     experiment.run(experiment.reopen(tmp_path / "stopped"))
     experiment.run(experiment.create(tmp_path / "whole"))
     for name in ("metrics.jsonl", "model.safetensors"):
-        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        assert (tmp_path / "stopped" / name).read_bytes() == (
+            tmp_path / "whole" / name
+        ).read_bytes()

@@ -14,14 +14,18 @@ from fedwmsam.training.task import calm_torch
 
 @pytest.mark.parametrize("method", ["fedavg", "fedwmsam", "fedsmoo"])
 def test_a_round_repeats_from_its_kept_state(tmp_path, method):
-    config = resolve({"method": method, "rounds": 5, "local_epochs": 1, "keep_states": 2, "memory_budget": 0})
+    config = resolve(
+        {"method": method, "rounds": 5, "local_epochs": 1, "keep_states": 2, "memory_budget": 0}
+    )
     experiment = prepare(config)
     experiment.run(experiment.create(tmp_path / "run"))
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")
     states = sorted((tmp_path / "run" / "states").iterdir())
     assert checkpoint.rounds_in(tmp_path / "run" / "states") == [4, 2, 0]
     with calm_torch():
-        federation = make_federation(config, config.make_method(), experiment.task, experiment.clients)
+        federation = make_federation(
+            config, config.make_method(), experiment.task, experiment.clients
+        )
         for path in states:
             kept = checkpoint.read(path)
             _, record = run_round(federation, recalled_state(federation, kept))
@@ -30,7 +34,15 @@ def test_a_round_repeats_from_its_kept_state(tmp_path, method):
 
 
 def test_a_kept_state_holds_no_more_than_its_cohort(tmp_path):
-    config = resolve({"method": "scaffold", "rounds": 9, "local_epochs": 1, "keep_states": 8, "participation": 0.25})
+    config = resolve(
+        {
+            "method": "scaffold",
+            "rounds": 9,
+            "local_epochs": 1,
+            "keep_states": 8,
+            "participation": 0.25,
+        }
+    )
     experiment = prepare(config)
     experiment.run(experiment.create(tmp_path / "run"))
     kept = checkpoint.read(checkpoint.path_of(tmp_path / "run" / "states", 8))

@@ -39,7 +39,9 @@ class Notes:
 
 
 def fit(callbacks, **settings):
-    return fedwmsam.fit(killed_run.NETWORKS["plain"], DATA[:7], callbacks=callbacks, **SETTINGS | settings)
+    return fedwmsam.fit(
+        killed_run.NETWORKS["plain"], DATA[:7], callbacks=callbacks, **SETTINGS | settings
+    )
 
 
 def test_an_observer_is_told_of_the_begin_each_round_and_the_end(tmp_path):
@@ -47,7 +49,10 @@ def test_an_observer_is_told_of_the_begin_each_round_and_the_end(tmp_path):
     result = fit([notes], rounds=4, run_folder=tmp_path / "run")
     assert notes.words() == ["start", *["round"] * 4, "finish"]
     assert notes.rounds() == result.rows == read_lines(tmp_path / "run" / "metrics.jsonl")
-    assert notes.told[0][1:] == ({}, "running") and notes.told[-1][1:] == (result.rows[-1], "completed")
+    assert notes.told[0][1:] == ({}, "running") and notes.told[-1][1:] == (
+        result.rows[-1],
+        "completed",
+    )
     assert notes.config == result.config and notes.folder == tmp_path / "run"
 
 

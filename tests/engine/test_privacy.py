@@ -20,7 +20,17 @@ from fedwmsam.methods import METHODS, FedAvg, FedLESAM, FedWMSAM, MimeLite
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.local import LocalResult
 
-ALLOWED = ["fedavg", "fedprox", "fedavgm", "fedadam", "fedacg", "fedcm", "mimelite", "fedsam", "mofedsam"]
+ALLOWED = [
+    "fedavg",
+    "fedprox",
+    "fedavgm",
+    "fedadam",
+    "fedacg",
+    "fedcm",
+    "mimelite",
+    "fedsam",
+    "mofedsam",
+]
 SIZES = (8, 8, 8, 8, 8)
 
 
@@ -67,7 +77,10 @@ def answering(uploads):
 
     def trainer(federation, jobs):
         for job in jobs:
-            yield job, LocalResult({k: v.clone() for k, v in uploads[job.client].items()}, {}, 0.3, 1)
+            yield (
+                job,
+                LocalResult({k: v.clone() for k, v in uploads[job.client].items()}, {}, 0.3, 1),
+            )
 
     return trainer
 
@@ -89,8 +102,11 @@ def test_the_next_state_is_a_function_of_the_sum_alone(name):
     assert a.server.keys() == b.server.keys()
     assert all(torch.allclose(a.server[k], b.server[k], atol=1e-15) for k in a.server)
     assert {k: v for k, v in first.items() if not k.startswith("bytes")}.keys() == {
-        "round", "lr", "cohort", "backprops",
-    }  # fmt: skip
+        "round",
+        "lr",
+        "cohort",
+        "backprops",
+    }
     assert first["cohort"] == second["cohort"]
 
 
@@ -99,11 +115,20 @@ def test_nobody_counts_more_than_the_clip_however_long_the_upload():
     size, state = federation.task.size, first_state(federation)
     one = replace(federation.schedule)
     object.__setattr__(one, "cohort", lambda round: [3])
-    huge = {3: {"delta": torch.full((size,), 1e200, dtype=torch.float64), "F_k": torch.ones(size, dtype=torch.float64)}}
+    huge = {
+        3: {
+            "delta": torch.full((size,), 1e200, dtype=torch.float64),
+            "F_k": torch.ones(size, dtype=torch.float64),
+        }
+    }
     after, _ = run_round(replace(federation, schedule=one, trainer=answering(huge)), state)
     moved = float((after.server["w"] - state.server["w"]).norm())
-    assert moved == pytest.approx(0.5 / 2)  # the fixed denominator is q·N = 2, though only one client came
-    _, short = federation.privacy.settle({}, {}, {"delta": torch.tensor([3.0]), "F_k": torch.tensor([4.0])}, None)
+    assert moved == pytest.approx(
+        0.5 / 2
+    )  # the fixed denominator is q·N = 2, though only one client came
+    _, short = federation.privacy.settle(
+        {}, {}, {"delta": torch.tensor([3.0]), "F_k": torch.tensor([4.0])}, None
+    )
     assert [float(v) for v in short.values()] == pytest.approx([0.3, 0.4])  # both vectors as one
 
 
@@ -117,9 +142,14 @@ def test_noise_has_the_stated_size_and_is_fresh_in_every_round():
         a, b = (run_round(f, state)[0].server["w"] for f in (federation, quiet))
         differences.append(a - b)
     noise = torch.stack(differences)
-    assert float(noise.std()) == pytest.approx(2.0 * 0.5 / 2, rel=0.05) and abs(float(noise.mean())) < 0.05
+    assert (
+        float(noise.std()) == pytest.approx(2.0 * 0.5 / 2, rel=0.05)
+        and abs(float(noise.mean())) < 0.05
+    )
     correlation = np.corrcoef(noise.numpy())
-    assert np.abs(correlation - np.eye(40)).max() < 0.7 and torch.equal(a, run_round(federation, state)[0].server["w"])
+    assert np.abs(correlation - np.eye(40)).max() < 0.7 and torch.equal(
+        a, run_round(federation, state)[0].server["w"]
+    )
 
 
 def test_a_round_of_nobody_adds_noise_all_the_same():
@@ -132,17 +162,30 @@ def test_a_round_of_nobody_adds_noise_all_the_same():
 
 
 def test_a_private_line_tells_nothing_of_what_clients_computed():
-    open_, closed = (make(FedAvg(), FULL, sizes=SIZES, per_round=5), private(FedAvg(), noise=1.0, clip=0.5))
-    lines = [run_round(federation, first_state(federation))[1].keys() for federation in (open_, closed)]
-    assert lines[0] - lines[1] == {"train_loss", "update_norm", "update_norm_spread"} and not lines[1] - lines[0]
+    open_, closed = (
+        make(FedAvg(), FULL, sizes=SIZES, per_round=5),
+        private(FedAvg(), noise=1.0, clip=0.5),
+    )
+    lines = [
+        run_round(federation, first_state(federation))[1].keys() for federation in (open_, closed)
+    ]
+    assert (
+        lines[0] - lines[1] == {"train_loss", "update_norm", "update_norm_spread"}
+        and not lines[1] - lines[0]
+    )
 
 
 def test_an_answer_that_is_not_finite_counts_as_none():
     federation = private(FedAvg(), clip=1.0)
-    uploads = {k: {"delta": torch.full((federation.task.size,), math.nan, dtype=torch.float64)} for k in range(5)}
+    uploads = {
+        k: {"delta": torch.full((federation.task.size,), math.nan, dtype=torch.float64)}
+        for k in range(5)
+    }
     state = first_state(federation)
     after, record = run_round(replace(federation, trainer=answering(uploads)), state)
-    assert record["rejected"] == [0, 1, 2, 3, 4] and torch.equal(after.server["w"], state.server["w"])
+    assert record["rejected"] == [0, 1, 2, 3, 4] and torch.equal(
+        after.server["w"], state.server["w"]
+    )
 
 
 def test_bernoulli_draws_stand_even_if_empty():
@@ -158,13 +201,17 @@ def test_bernoulli_draws_stand_even_if_empty():
 
 @pytest.fixture
 def accounting():
-    return pytest.importorskip("dp_accounting", reason="the accountant is not installed: pip install fedwmsam[privacy]")
+    return pytest.importorskip(
+        "dp_accounting", reason="the accountant is not installed: pip install fedwmsam[privacy]"
+    )
 
 
 def gaussian_delta(epsilon, noise):
     """δ of the Gaussian mechanism, exactly: Balle & Wang, Improving the Gaussian Mechanism (ICML 2018), Theorem 8."""
     normal = NormalDist().cdf
-    return normal(0.5 / noise - epsilon * noise) - math.exp(epsilon) * normal(-0.5 / noise - epsilon * noise)
+    return normal(0.5 / noise - epsilon * noise) - math.exp(epsilon) * normal(
+        -0.5 / noise - epsilon * noise
+    )
 
 
 @pytest.mark.parametrize(("noise", "rounds"), [(1.0, 1), (2.0, 10), (5.0, 50)])
@@ -200,7 +247,13 @@ def fitted(rounds=4, method="fedavg", **settings):
     clients = [(torch.randn(8, 4, generator=generator), torch.arange(8) % 3) for _ in range(10)]
     given = {"dp_noise": 1.0, "dp_clip": 0.5, "sampling": "bernoulli", **settings}
     return fedwmsam.fit(
-        partial(torch.nn.Linear, 4, 3), clients, method, rounds=rounds, participation=0.3, batch_size=4, **given
+        partial(torch.nn.Linear, 4, 3),
+        clients,
+        method,
+        rounds=rounds,
+        participation=0.3,
+        batch_size=4,
+        **given,
     )
 
 
@@ -225,11 +278,31 @@ def test_a_target_is_kept_and_its_noise_does_not_change_half_way(accounting, tmp
 
 def test_private_runs_on_the_command_line_and_in_the_report(accounting, cli, tmp_path):
     outcome = cli(
-        "run", "--method", "fedcm", "--model", "linear", "--rounds", 2, "--local-epochs", 1, "--sampling", "bernoulli",
-        "--dp-noise", 1, "--dp-clip", 0.5, "--out", tmp_path, "--name", "private",
-    )  # fmt: skip
+        "run",
+        "--method",
+        "fedcm",
+        "--model",
+        "linear",
+        "--rounds",
+        2,
+        "--local-epochs",
+        1,
+        "--sampling",
+        "bernoulli",
+        "--dp-noise",
+        1,
+        "--dp-clip",
+        0.5,
+        "--out",
+        tmp_path,
+        "--name",
+        "private",
+    )
     assert outcome.code == 0, outcome.err
-    rows = [json.loads(line) for line in (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "private" / "metrics.jsonl").read_text().splitlines()
+    ]
     promise = f"ε = {rows[-1]['epsilon']:.4g} at δ = 1e-05"
     assert promise in outcome.out and promise in cli("report", tmp_path).out
 
@@ -244,13 +317,24 @@ def test_without_the_accountant_a_private_run_is_refused(monkeypatch):
     ("settings", "reason"),
     [
         ({"dp_noise": 1.0, "sampling": "bernoulli"}, "dp_clip"),
-        ({"dp_noise": 1.0, "dp_epsilon": 2.0, "dp_clip": 1.0, "sampling": "bernoulli"}, "either dp_noise or"),
+        (
+            {"dp_noise": 1.0, "dp_epsilon": 2.0, "dp_clip": 1.0, "sampling": "bernoulli"},
+            "either dp_noise or",
+        ),
         ({"dp_noise": 1.0, "dp_clip": 1.0}, "sampling=bernoulli, not fixed"),
-        ({"dp_noise": 1.0, "dp_clip": 1.0, "sampling": "bernoulli", "averaging": "size"}, "averaging=uniform"),
-        ({"dp_noise": 1.0, "dp_clip": 1.0, "sampling": "bernoulli", "aggregation": "median"}, "aggregation=mean"),
-        ({"dp_noise": -1.0}, "dp_noise"), ({"dp_epsilon": 0.0}, "dp_epsilon"), ({"dp_delta": 1.0}, "dp_delta"),
+        (
+            {"dp_noise": 1.0, "dp_clip": 1.0, "sampling": "bernoulli", "averaging": "size"},
+            "averaging=uniform",
+        ),
+        (
+            {"dp_noise": 1.0, "dp_clip": 1.0, "sampling": "bernoulli", "aggregation": "median"},
+            "aggregation=mean",
+        ),
+        ({"dp_noise": -1.0}, "dp_noise"),
+        ({"dp_epsilon": 0.0}, "dp_epsilon"),
+        ({"dp_delta": 1.0}, "dp_delta"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_promise_nothing_are_refused(settings, reason):
     with pytest.raises(InputError, match=reason):
         Settings(**settings)
@@ -262,6 +346,11 @@ def test_a_method_with_memory_is_refused_before_it_trains(monkeypatch):
         fitted(method="fedwmsam")
     with pytest.raises(InputError, match="client_sizes"):
         fedwmsam.fit(
-            torch.nn.Linear(2, 2), lambda k: (torch.randn(4, 2), torch.tensor([0, 1, 0, 1])), "fedcm", client_count=50,
-            dp_noise=1.0, dp_clip=1.0, sampling="bernoulli",
-        )  # fmt: skip
+            torch.nn.Linear(2, 2),
+            lambda k: (torch.randn(4, 2), torch.tensor([0, 1, 0, 1])),
+            "fedcm",
+            client_count=50,
+            dp_noise=1.0,
+            dp_clip=1.0,
+            sampling="bernoulli",
+        )

@@ -20,7 +20,9 @@ ROUNDS = 40
 
 
 def start(folder, kind, budget=1000):
-    return subprocess.Popen([sys.executable, SCRIPT, folder, kind, str(ROUNDS), str(budget)], stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, SCRIPT, folder, kind, str(ROUNDS), str(budget)], stderr=subprocess.PIPE
+    )
 
 
 def finish(folder, kind, budget=1000):
@@ -32,7 +34,13 @@ def finish(folder, kind, budget=1000):
 def contents(folder):
     return {
         name: (folder / name).read_bytes()
-        for name in ("metrics.jsonl", "model.safetensors", "best.safetensors", "averaged.safetensors", "summary.json")
+        for name in (
+            "metrics.jsonl",
+            "model.safetensors",
+            "best.safetensors",
+            "averaged.safetensors",
+            "summary.json",
+        )
         if (folder / name).exists()
     }
 
@@ -64,7 +72,11 @@ def kill_and_compare(tmp_path, kind, times, budget=1000):
     while kills < times:
         process = start(folder, kind, budget)
         deadline = time.monotonic() + 60
-        while not (folder / "metrics.jsonl").exists() and process.poll() is None and time.monotonic() < deadline:
+        while (
+            not (folder / "metrics.jsonl").exists()
+            and process.poll() is None
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
         time.sleep(chance.uniform(0, 0.4))
         if process.poll() is not None:
@@ -82,7 +94,11 @@ def test_a_run_older_than_a_setting_goes_on_with_its_default(tmp_path, monkeypat
     """As if lr_decay were new: folders made before do not say it."""
     folder = small_run(tmp_path, rounds=3)
     file = folder / "config.toml"
-    file.write_text("".join(line for line in file.read_text().splitlines(True) if not line.startswith("lr_decay")))
+    file.write_text(
+        "".join(
+            line for line in file.read_text().splitlines(True) if not line.startswith("lr_decay")
+        )
+    )
     with pytest.raises(InputError, match=r"was run with lr_decay = None, not 0\.998"):
         small_run(tmp_path, rounds=4)
     monkeypatch.setattr("fedwmsam.settings.config.ALWAYS_TOLD", ALWAYS_TOLD - {"lr_decay"})
@@ -113,7 +129,9 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, ca
 @pytest.mark.parametrize("length", [0, 5, 40, 500])
 def test_a_truncated_checkpoint_is_noticed(tmp_path, length):
     path = tmp_path / "round-0000001.checkpoint"
-    checkpoint.write(path, checkpoint.Checkpoint({"server": {"w": __import__("torch").ones(1000)}}, {"round": 1}))
+    checkpoint.write(
+        path, checkpoint.Checkpoint({"server": {"w": __import__("torch").ones(1000)}}, {"round": 1})
+    )
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(checkpoint.Damaged):
         checkpoint.read(path)

@@ -15,7 +15,15 @@ from fedwmsam import InputError
 from fedwmsam.engine.aggregation import WeightedMean
 from fedwmsam.engine.client_state import Memory, Store
 from fedwmsam.engine.faults import Faults
-from fedwmsam.engine.rounds import Diverged, Fault, all_finite, first_state, run_round, scalars, train_cohort
+from fedwmsam.engine.rounds import (
+    Diverged,
+    Fault,
+    all_finite,
+    first_state,
+    run_round,
+    scalars,
+    train_cohort,
+)
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM, MimeLite
 from fedwmsam.settings.parsers import Corruption, Rule, Stragglers
@@ -72,14 +80,21 @@ def losing(*clients, rejected=False):
 
 @pytest.mark.parametrize("averaging", ["uniform", "size"])
 def test_every_function_hears_of_its_own_client_and_the_server_of_those_that_counted(averaging):
-    federation = replace(make(Listening(), per_round=4), averaging=averaging, total_samples=sum(SIZES))
+    federation = replace(
+        make(Listening(), per_round=4), averaging=averaging, total_samples=sum(SIZES)
+    )
     state = run(federation, 2)[0][-1]
     cohort = federation.schedule.cohort(2)
     lost, counted = cohort[1], [client for client in cohort if client != cohort[1]]
     federation.method.heard.clear()
     run_round(replace(federation, trainer=losing(lost)), state)
     heard = federation.method.heard
-    for function, clients in (("downlink", cohort), ("begin", cohort), ("uplink", cohort), ("settle", counted)):
+    for function, clients in (
+        ("downlink", cohort),
+        ("begin", cohort),
+        ("uplink", cohort),
+        ("settle", counted),
+    ):
         assert [info.samples for info in heard[function]] == [SIZES[client] for client in clients]
         assert [info.steps for info in heard[function]] == [STEPS[client] for client in clients]
         for info in heard[function]:
@@ -104,7 +119,9 @@ def test_a_line_tells_means_and_spreads_of_what_counted_and_the_cost_of_all():
     _, record = run_round(replace(federation, faults=hostile), state)
 
     norms = [float(result.up["delta"].norm()) for result in counted]
-    assert record["train_loss"] == pytest.approx(np.mean([result.loss for result in counted]), rel=1e-12)
+    assert record["train_loss"] == pytest.approx(
+        np.mean([result.loss for result in counted]), rel=1e-12
+    )
     assert record["update_norm"] == pytest.approx(np.mean(norms), rel=1e-12)
     assert record["update_norm_spread"] == pytest.approx(np.std(norms), rel=1e-9)
     assert record["similarity_spread"] > 0 and record["alpha"] == float(state.server["alpha"])
@@ -121,7 +138,9 @@ def test_whoever_comes_after_one_that_dropped_out_is_asked_all_the_same():
     _, records = run(federation, 6)
     for round, record in enumerate(records):
         cohort, dropped = federation.schedule.cohort(round), record.get("dropped", [])
-        assert record["cohort"] + len(dropped) == 5 and dropped == [k for k in cohort if k in dropped]
+        assert record["cohort"] + len(dropped) == 5 and dropped == [
+            k for k in cohort if k in dropped
+        ]
         assert record["bytes_down"] == 5 * 8 * federation.task.size
     assert any("dropped" in record for record in records)
 
@@ -146,7 +165,9 @@ def test_columns_come_in_one_order():
     turned = replace(state, server=dict(reversed(state.server.items())))
     _, record = run_round(make(FedWMSAM()), state)
     assert list(run_round(make(FedWMSAM()), turned)[1]) == list(record)
-    assert list(scalars({"b": torch.tensor(2.0), "w": torch.ones(1), "a": torch.tensor(1.0)}).items()) == [
+    assert list(
+        scalars({"b": torch.tensor(2.0), "w": torch.ones(1), "a": torch.tensor(1.0)}).items()
+    ) == [
         ("a", 1.0),
         ("b", 2.0),
     ]
@@ -156,7 +177,9 @@ def test_columns_come_in_one_order():
 @pytest.mark.parametrize("rejected", [True, False])
 def test_a_client_without_a_usable_answer_is_listed_by_the_reason(rejected):
     federation = make(MimeLite(), per_round=5)
-    _, record = run_round(replace(federation, trainer=losing(LOST, 1, rejected=rejected)), first_state(federation))
+    _, record = run_round(
+        replace(federation, trainer=losing(LOST, 1, rejected=rejected)), first_state(federation)
+    )
     kind, other = ("rejected", "missing") if rejected else ("missing", "rejected")
     assert sorted(record[kind]) == [1, LOST] and other not in record and record["cohort"] == 3
 
@@ -165,10 +188,16 @@ def test_nobody_reached_is_no_divergence_and_wrong_answers_of_all_are_one():
     federation = make(SCAFFOLD(), per_round=5)
     state = first_state(federation)
     after, record = run_round(replace(federation, trainer=losing(*range(5))), state)
-    assert after.round == 1 and record["cohort"] == 0 and record["missing"] == federation.schedule.cohort(0)
+    assert (
+        after.round == 1
+        and record["cohort"] == 0
+        and record["missing"] == federation.schedule.cohort(0)
+    )
     with pytest.raises(Diverged, match=r"^no client of the cohort returned a finite update$"):
         run_round(replace(federation, trainer=losing(*range(5), rejected=True)), state)
-    hostile = replace(federation, faults=Faults(seed=2, clients=5, corruption=Corruption("nan", 0.4)))
+    hostile = replace(
+        federation, faults=Faults(seed=2, clients=5, corruption=Corruption("nan", 0.4))
+    )
     with pytest.raises(Diverged):  # two are known liars; the others should have answered
         run_round(replace(hostile, trainer=losing(*range(5), rejected=True)), state)
 
@@ -187,7 +216,8 @@ def test_a_model_that_is_no_longer_finite_is_a_divergence(value):
 
 def test_the_log_names_the_round_and_the_client(caplog):
     federation = replace(
-        make(FedAvg(), per_round=5), faults=Faults(seed=2, clients=5, corruption=Corruption("nan", 0.2))
+        make(FedAvg(), per_round=5),
+        faults=Faults(seed=2, clients=5, corruption=Corruption("nan", 0.2)),
     )
     (client,) = federation.faults.hostile
     with caplog.at_level(logging.WARNING, logger="fedwmsam"):
@@ -210,13 +240,18 @@ def test_a_weighted_mean_leaves_its_contributions_alone():
             mean.add(contribution, own)
         expected = np.average([[1.0, 2.0], [5.0, 4.0]], axis=0, weights=[1, weight])
         np.testing.assert_allclose(mean.value()["v"].numpy(), expected)
-    assert contributions[0]["v"].tolist() == [1.0, 2.0] and contributions[1]["v"].tolist() == [5.0, 4.0]
+    assert contributions[0]["v"].tolist() == [1.0, 2.0] and contributions[1]["v"].tolist() == [
+        5.0,
+        4.0,
+    ]
 
 
 def test_late_clients_are_listed_and_paid_for():
     """Those who finish a part count with it; those whose part would be no step at all cost their downlink."""
     slow = Stragglers(1.0, 3.0, partial=True)
-    federation = replace(make(SCAFFOLD(), FULL, per_round=5), faults=Faults(seed=2, clients=5, stragglers=slow))
+    federation = replace(
+        make(SCAFFOLD(), FULL, per_round=5), faults=Faults(seed=2, clients=5, stragglers=slow)
+    )
     _, record = run_round(federation, first_state(federation))
     cohort = federation.schedule.cohort(0)
     assert record["late"] == cohort and record["cohort"] == 5
@@ -230,9 +265,15 @@ def test_late_clients_are_listed_and_paid_for():
 
 def test_a_norm_bound_without_a_number_is_the_median_of_the_round():
     federation, norms = make(FedAvg(), per_round=5), []
-    run_round(federation, first_state(federation), lambda _, result: norms.append(float(result.up["delta"].norm())))
+    run_round(
+        federation,
+        first_state(federation),
+        lambda _, result: norms.append(float(result.up["delta"].norm())),
+    )
     _, record = run_round(replace(federation, rule=Rule("norm_bound")), first_state(federation))
-    assert record["update_norm"] == pytest.approx(np.mean(np.minimum(norms, np.median(norms))), rel=1e-12)
+    assert record["update_norm"] == pytest.approx(
+        np.mean(np.minimum(norms, np.median(norms))), rel=1e-12
+    )
 
 
 def test_rows_go_where_the_first_memory_says(tmp_path):
@@ -240,11 +281,16 @@ def test_rows_go_where_the_first_memory_says(tmp_path):
     state, _ = run_round(federation, first_state(federation, Memory(store, budget=0)))
     plain, _ = run_round(federation, first_state(federation))
     assert (tmp_path / "rows").stat().st_size >= 5 * 8 * federation.task.size
-    assert all(torch.equal(state.memory[client]["c_k"], plain.memory[client]["c_k"]) for client in range(5))
+    assert all(
+        torch.equal(state.memory[client]["c_k"], plain.memory[client]["c_k"]) for client in range(5)
+    )
 
 
 def normed(federation):
-    task = Task(lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).double(), federation.task.objective)
+    task = Task(
+        lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)).double(),
+        federation.task.objective,
+    )
     return replace(federation, task=task)
 
 
@@ -253,7 +299,9 @@ def test_buffers_travel_and_are_combined_by_the_rule(rule):
     federation = normed(make(FedAvg(), per_round=5, sizes=(7, 14, 7, 21, 14), batch_size=7))
     found = []
     state = run(federation, 1)[0][-1]
-    after, record = run_round(replace(federation, rule=rule), state, lambda _, result: found.append(result.buffers))
+    after, record = run_round(
+        replace(federation, rule=rule), state, lambda _, result: found.append(result.buffers)
+    )
     assert found[0].keys() == after.buffers.keys() and len(found) == 5
     for name, value in after.buffers.items():
         values = torch.stack([buffers[name] for buffers in found])
@@ -266,7 +314,9 @@ def test_buffers_travel_and_are_combined_by_the_rule(rule):
 
 def test_a_batch_of_one_is_explained_where_batchnorm_meets_it_and_other_errors_are_left_as_they_are():
     federation = normed(make(FedAvg(), per_round=1, sizes=(9,)))
-    with pytest.raises(InputError, match=r"^Client 0 has a batch of one sample \(it has 9\), .* GroupNorm\.$"):
+    with pytest.raises(
+        InputError, match=r"^Client 0 has a batch of one sample \(it has 9\), .* GroupNorm\.$"
+    ):
         run_round(federation, first_state(federation))
 
     @dataclass(frozen=True)

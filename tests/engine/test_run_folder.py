@@ -30,7 +30,9 @@ def saved(path, rounds, every=2):
         folder.append("metrics.jsonl", {"round": round, "loss": 1 / round})
         folder.append("timings.jsonl", {"round": round})
         if round % every == 0:
-            folder.save(Checkpoint({"server": {"w": torch.arange(3.0) * round}}, {"round": round}), memory)
+            folder.save(
+                Checkpoint({"server": {"w": torch.arange(3.0) * round}}, {"round": round}), memory
+            )
     folder.close()
     return path
 
@@ -74,7 +76,11 @@ def test_a_folder_is_a_run_only_once_all_it_needs_is_there(tmp_path, monkeypatch
 def test_what_a_killed_process_left_half_written_is_removed(tmp_path, reopened):
     path = saved(tmp_path / "run", 4)
     (path / "states").mkdir()
-    for leftover in (".model.safetensors.new", "checkpoints/.round-0000003.checkpoint.new", "states/.round-0.new"):
+    for leftover in (
+        ".model.safetensors.new",
+        "checkpoints/.round-0000003.checkpoint.new",
+        "states/.round-0.new",
+    ):
         (path / leftover).write_bytes(b"half")
     reopened(path).newest()
     assert not list(path.rglob("*.new"))
@@ -119,7 +125,9 @@ def test_altered_metrics_make_an_older_checkpoint_the_right_one(tmp_path, reopen
 
 
 @pytest.mark.parametrize("harm", ["altered", "emptied", "removed"])
-def test_metrics_that_no_checkpoint_speaks_for_are_refused_and_nothing_is_thrown_away(tmp_path, reopened, harm):
+def test_metrics_that_no_checkpoint_speaks_for_are_refused_and_nothing_is_thrown_away(
+    tmp_path, reopened, harm
+):
     path = saved(tmp_path / "run", 4)
     metrics = path / "metrics.jsonl"
     good = metrics.read_bytes()
@@ -131,7 +139,9 @@ def test_metrics_that_no_checkpoint_speaks_for_are_refused_and_nothing_is_thrown
         metrics.unlink()
     before = contents(path)
     folder = RunFolder.open(path)
-    with pytest.raises(InputError, match=r"metrics\.jsonl is not as it was written, not even up to round 2"):
+    with pytest.raises(
+        InputError, match=r"metrics\.jsonl is not as it was written, not even up to round 2"
+    ):
         folder.newest()
     folder.close()
     assert contents(path) == before
@@ -145,7 +155,9 @@ def test_the_digest_of_metrics_goes_on_over_resumes_and_interrupts(tmp_path, reo
     folder.newest()
     records = [{"round": round, "loss": 1 / round} for round in range(1, 7)]
     folder._files["metrics.jsonl"] = (path / "metrics.jsonl").open("a")
-    folder._files["metrics.jsonl"].write(json.dumps(records[4]) + "\n")  # interrupted before it was noted
+    folder._files["metrics.jsonl"].write(
+        json.dumps(records[4]) + "\n"
+    )  # interrupted before it was noted
     folder.complete(records)
     folder.save(Checkpoint({}, {"round": 6}), Memory(folder.store))
     folder.close()
@@ -198,11 +210,17 @@ def test_an_edited_checkpoint_is_refused_or_the_same(tmp_path, whole, data):
     except Damaged:
         assert content != whole
     else:
-        assert content == whole and same(found.bundles["server"], GOOD) and found.notes == {"round": 1}
+        assert (
+            content == whole and same(found.bundles["server"], GOOD) and found.notes == {"round": 1}
+        )
 
 
 def sealed(payload):
-    return checkpoint.MAGIC + hashlib.blake2b(payload, digest_size=checkpoint.DIGEST).digest() + payload
+    return (
+        checkpoint.MAGIC
+        + hashlib.blake2b(payload, digest_size=checkpoint.DIGEST).digest()
+        + payload
+    )
 
 
 @fuzz
@@ -216,20 +234,31 @@ def test_a_forged_checkpoint_is_refused_or_holds_tensors(tmp_path, whole, data):
             found = checkpoint.read(tmp_path / "a")
     except Damaged:
         return
-    assert all(isinstance(value, torch.Tensor) for bundle in found.bundles.values() for value in bundle.values())
+    assert all(
+        isinstance(value, torch.Tensor)
+        for bundle in found.bundles.values()
+        for value in bundle.values()
+    )
 
 
 NOTES = [
-    {"c": ["load", [3]]}, {"c": ["float32", [10**15]]}, {"c": ["float32", [-1]]}, {"c": ["float32", "ab"]}, {"c": []},
-    {"c": [3, 4]}, {"c": ["float32", [2**62, 2**62]]},
-]  # fmt: skip
+    {"c": ["load", [3]]},
+    {"c": ["float32", [10**15]]},
+    {"c": ["float32", [-1]]},
+    {"c": ["float32", "ab"]},
+    {"c": []},
+    {"c": [3, 4]},
+    {"c": ["float32", [2**62, 2**62]]},
+]
 
 
 @pytest.mark.parametrize("notes", NOTES)
 def test_rows_that_a_checkpoint_merely_claims_take_no_memory(tmp_path, notes):
     index = {
-        "clients": torch.tensor([1]), "slots": torch.tensor([0]), "digests": torch.zeros(16, dtype=torch.uint8),
-    }  # fmt: skip
+        "clients": torch.tensor([1]),
+        "slots": torch.tensor([0]),
+        "digests": torch.zeros(16, dtype=torch.uint8),
+    }
     (tmp_path / "rows").write_bytes(bytes(100))
     store = Store(tmp_path / "rows")
     with little_memory(), pytest.raises(Damaged):
@@ -239,9 +268,15 @@ def test_rows_that_a_checkpoint_merely_claims_take_no_memory(tmp_path, notes):
 
 @pytest.mark.parametrize("part", ["clients", "slots", "digests"])
 def test_an_index_that_lacks_a_part_is_damage(tmp_path, part):
-    index = {name: torch.zeros(1, dtype=torch.uint8) for name in ("clients", "slots", "digests") if name != part}
+    index = {
+        name: torch.zeros(1, dtype=torch.uint8)
+        for name in ("clients", "slots", "digests")
+        if name != part
+    }
     with pytest.raises(Damaged):
-        Store(tmp_path / "rows").check(Checkpoint({"memory": index}, {"memory": {"c": ["float32", [3]]}}))
+        Store(tmp_path / "rows").check(
+            Checkpoint({"memory": index}, {"memory": {"c": ["float32", [3]]}})
+        )
 
 
 @fuzz
@@ -261,7 +296,10 @@ def test_an_edited_model_is_refused_or_holds_tensors(tmp_path, data):
 @fuzz
 @given(data=st.data())
 def test_json_files_hold_objects_or_are_refused(tmp_path, data):
-    content = data.draw(damaged(b'{"round": 1, "loss": 0.25}\n{"round": 2, "loss": null}\n') | st.just(b"[" * 100_000))
+    content = data.draw(
+        damaged(b'{"round": 1, "loss": 0.25}\n{"round": 2, "loss": null}\n')
+        | st.just(b"[" * 100_000)
+    )
     (tmp_path / "a").write_bytes(content)
     for read in (read_lines, lambda path: [read_json(path)]):
         with contextlib.suppress(InputError):

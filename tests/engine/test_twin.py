@@ -39,14 +39,18 @@ def network() -> nn.Module:
 
 def fit(method: str = "scaffold", **settings: Any) -> Result:
     usual: dict[str, Any] = {"rounds": 7, "local_epochs": 1, "batch_size": 10, "participation": 0.4}
-    return fedwmsam.fit(network, CLIENTS, method, **usual | {"sampling": "bernoulli", "test": TEST} | settings)
+    return fedwmsam.fit(
+        network, CLIENTS, method, **usual | {"sampling": "bernoulli", "test": TEST} | settings
+    )
 
 
 def test_the_twin_is_a_few_lines_of_numpy() -> None:
     models: list[dict[str, np.ndarray]] = []
 
     def remember(progress: Any) -> None:
-        models.append({name: value.double().numpy().copy() for name, value in progress.state_dict().items()})
+        models.append(
+            {name: value.double().numpy().copy() for name, value in progress.state_dict().items()}
+        )
 
     result = fit(twin=GAMMA, callbacks=[remember])
     average = dict.fromkeys(models[0], np.float64(0))
@@ -55,7 +59,9 @@ def test_the_twin_is_a_few_lines_of_numpy() -> None:
     for r, (model, cohort) in enumerate(zip(models, cohorts, strict=True)):
         beta = max((GAMMA + 1) / (r + GAMMA + 1), cohort / N)
         average = {name: average[name] + beta * (model[name] - average[name]) for name in model}
-    average["1.num_batches_tracked"] = models[-1]["1.num_batches_tracked"]  # a counter has no average
+    average["1.num_batches_tracked"] = models[-1][
+        "1.num_batches_tracked"
+    ]  # a counter has no average
     assert result.averaged_model is not None and result.averaged_model.keys() == average.keys()
     for name, value in result.averaged_model.items():
         np.testing.assert_allclose(value.numpy(), average[name], rtol=2e-6, atol=1e-6)
@@ -65,12 +71,18 @@ def test_the_twin_is_a_few_lines_of_numpy() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_with_a_twin_is_the_run_without(method: str) -> None:
     plain, beside = fit(method, validation=VALIDATION), fit(method, validation=VALIDATION, twin=8.0)
-    own = [{name: value for name, value in row.items() if not name.startswith("averaged_")} for row in beside.rows]
+    own = [
+        {name: value for name, value in row.items() if not name.startswith("averaged_")}
+        for row in beside.rows
+    ]
     assert own == plain.rows and plain.averaged_model is None
     assert all(torch.equal(beside.model[name], value) for name, value in plain.model.items())
     assert {name for name in beside.columns if name not in plain.columns} == {
-        "averaged_accuracy", "averaged_loss", "averaged_validation_accuracy", "averaged_validation_loss",
-    }  # fmt: skip
+        "averaged_accuracy",
+        "averaged_loss",
+        "averaged_validation_accuracy",
+        "averaged_validation_loss",
+    }
 
 
 def test_its_columns_are_its_scores() -> None:
@@ -84,19 +96,31 @@ def test_its_columns_are_its_scores() -> None:
 
 def test_without_test_data_there_is_a_twin_and_no_column() -> None:
     result = fit(twin=8.0, test=None)
-    assert result.averaged_model is not None and not any(name.startswith("averaged") for name in result.columns)
+    assert result.averaged_model is not None and not any(
+        name.startswith("averaged") for name in result.columns
+    )
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_resumed_run_has_the_same_twin_to_the_last_bit(tmp_path: Path, workers: int) -> None:
     whole = fit(twin=8.0, run_folder=tmp_path / "whole", rounds=9)
     for rounds in (2, 5, 9):
-        fit(twin=8.0, run_folder=tmp_path / "parts", resume=True, checkpoint_every=4, rounds=rounds, workers=workers)
+        fit(
+            twin=8.0,
+            run_folder=tmp_path / "parts",
+            resume=True,
+            checkpoint_every=4,
+            rounds=rounds,
+            workers=workers,
+        )
     for name in ("metrics.jsonl", "model.safetensors", "averaged.safetensors"):
         assert (tmp_path / "parts" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     loaded = Result.load(tmp_path / "parts", network)
     assert whole.averaged_model is not None and loaded.averaged_model is not None
-    assert all(torch.equal(loaded.averaged_model[name], value) for name, value in whole.averaged_model.items())
+    assert all(
+        torch.equal(loaded.averaged_model[name], value)
+        for name, value in whole.averaged_model.items()
+    )
 
 
 def test_a_twin_cannot_come_later_or_change(tmp_path: Path) -> None:
@@ -144,14 +168,23 @@ def test_a_round_that_nobody_answered_leaves_it_as_it_is() -> None:
     assert after.round == 2 and after.average is state.average
 
 
-def test_its_weights_do_not_tell_how_many_answered_where_that_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_weights_do_not_tell_how_many_answered_where_that_is_private(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     shares = []
     monkeypatch.setattr(
-        "fedwmsam.engine.rounds.averaged", lambda average, newest, power, info: shares.append(info.share) or newest
+        "fedwmsam.engine.rounds.averaged",
+        lambda average, newest, power, info: shares.append(info.share) or newest,
     )
     private = {"dp_noise": 1.0, "dp_clip": 1.0, "method": "fedavg"}
     fedwmsam.fit(
-        lambda: nn.Linear(5, 3), CLIENTS, twin=8.0, rounds=5, participation=0.4, sampling="bernoulli", **private
+        lambda: nn.Linear(5, 3),
+        CLIENTS,
+        twin=8.0,
+        rounds=5,
+        participation=0.4,
+        sampling="bernoulli",
+        **private,
     )
     assert shares == pytest.approx([0.4] * 5, abs=1e-12)
 
@@ -188,15 +221,30 @@ def test_the_command_line_keeps_evaluates_and_measures_it(cli: Cli, tmp_path: Pa
     run = tmp_path / "run"
     last = read_lines(run / "metrics.jsonl")[-1]
     assert f"{last['averaged_accuracy']:.4f}" in cli("evaluate", run, "--averaged").out
-    few = ("--eigenvalues", "1", "--probes", "1", "--rho", "0.05", "--adaptive-rho", "", "--clients", "0", "-q")
+    few = (
+        "--eigenvalues",
+        "1",
+        "--probes",
+        "1",
+        "--rho",
+        "0.05",
+        "--adaptive-rho",
+        "",
+        "--clients",
+        "0",
+        "-q",
+    )
     for arguments in ((), ("--averaged",)):
         assert cli("analyse", "flatness", run, "--rounds", "4,5", *few, *arguments).code == 0
     own, averaged = (
-        read_json(run / "analysis" / name)["rounds"] for name in ("flatness.json", "flatness-averaged.json")
+        read_json(run / "analysis" / name)["rounds"]
+        for name in ("flatness.json", "flatness-averaged.json")
     )
     experiment = prepare(load_config(run))
     result = Result.load(run)
-    inputs, labels = zip(*(client.batch(torch.arange(len(client))) for client in experiment.clients), strict=True)
+    inputs, labels = zip(
+        *(client.batch(torch.arange(len(client))) for client in experiment.clients), strict=True
+    )
     everything = (torch.cat(inputs), torch.cat(labels))
     for found, wanted in ((own, False), (averaged, True)):
         assert [one["round"] for one in found] == [4, 5]

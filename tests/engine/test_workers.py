@@ -25,7 +25,9 @@ from fedwmsam.training.task import Task
 def workers_of(process: int) -> list[int]:
     """The worker processes a process has started."""
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return [int(c) for c in children if b"engine.workers" in Path(f"/proc/{c}/cmdline").read_bytes()]
+    return [
+        int(c) for c in children if b"engine.workers" in Path(f"/proc/{c}/cmdline").read_bytes()
+    ]
 
 
 def gone(process: int) -> bool:
@@ -44,13 +46,18 @@ def eventually(condition, seconds=20.0):
 
 def federation(method, kind="batchnorm"):
     """Networks are pickled as they are: no lambda reaches the workers."""
-    return replace(make(method, sizes=(8, 14, 6, 11, 7)), task=Task(networks(kind), OBJECTIVES["classification"]))
+    return replace(
+        make(method, sizes=(8, 14, 6, 11, 7)),
+        task=Task(networks(kind), OBJECTIVES["classification"]),
+    )
 
 
 def networks(kind):
     torch.manual_seed(0)
     hidden = torch.nn.BatchNorm1d(6) if kind == "batchnorm" else torch.nn.Dropout(0.4)
-    return torch.nn.Sequential(torch.nn.Linear(4, 6), hidden, torch.nn.ReLU(), torch.nn.Linear(6, 3)).double()
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 6), hidden, torch.nn.ReLU(), torch.nn.Linear(6, 3)
+    ).double()
 
 
 def states_with(pool, federation, rounds):
@@ -103,7 +110,9 @@ def test_a_round_given_up_half_way_leaves_no_answer_behind():
 def test_an_error_in_a_worker_is_the_users_error():
     data = list(killed_run.clients())
     with pytest.raises(InputError, match="Client 7"):
-        fedwmsam.fit(torch.nn.Linear(8, 3), [*data[:7], Broken()], rounds=2, participation=1.0, workers=2)
+        fedwmsam.fit(
+            torch.nn.Linear(8, 3), [*data[:7], Broken()], rounds=2, participation=1.0, workers=2
+        )
 
 
 def test_what_cannot_be_sent_is_explained():
@@ -115,8 +124,21 @@ def test_what_cannot_be_sent_is_explained():
 
 @pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left_behind(tmp_path, blow):
-    arguments = ["run", "--rounds", "5000", "--workers", "2", "--out", tmp_path, "--name", "r", "-q"]
-    process = subprocess.Popen([sys.executable, "-m", "fedwmsam", *arguments], stderr=subprocess.DEVNULL)
+    arguments = [
+        "run",
+        "--rounds",
+        "5000",
+        "--workers",
+        "2",
+        "--out",
+        tmp_path,
+        "--name",
+        "r",
+        "-q",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedwmsam", *arguments], stderr=subprocess.DEVNULL
+    )
     try:
         metrics = tmp_path / "r" / "metrics.jsonl"
         assert eventually(lambda: metrics.exists() and metrics.stat().st_size > 0, 90)
@@ -131,7 +153,17 @@ def test_no_process_is_left_behind(tmp_path, blow):
 
 def test_the_command_line_gives_the_same_bytes_with_any_number_of_workers(cli, tmp_path):
     for workers in ("1", "3"):
-        arguments = ["--rounds", "4", "--workers", workers, "--out", tmp_path, "--name", workers, "-q"]
+        arguments = [
+            "--rounds",
+            "4",
+            "--workers",
+            workers,
+            "--out",
+            tmp_path,
+            "--name",
+            workers,
+            "-q",
+        ]
         assert cli("run", *arguments).code == 0
     for name in ("metrics.jsonl", "model.safetensors"):
         assert len({(tmp_path / workers / name).read_bytes() for workers in ("1", "3")}) == 1
@@ -143,7 +175,11 @@ def test_a_block_grows_and_is_seen_from_the_other_side():
     here = Block()
     there = Block(os.dup(here.descriptor))
     for size in (3, 5000, 7):
-        sent = {"a": torch.arange(size, dtype=torch.float32), "b": torch.tensor(size), "none": torch.empty(0, 4)}
+        sent = {
+            "a": torch.arange(size, dtype=torch.float32),
+            "b": torch.tensor(size),
+            "none": torch.empty(0, 4),
+        }
         assert same(there.read(here.write(sent)), sent)
         assert there.view(here.write(sent)["a"]).data_ptr() % 64 == 0
     here.close()

@@ -11,7 +11,9 @@ from fedwmsam.experiment.experiment import prepare, resolve
 from fedwmsam.training.task import calm_torch
 
 OUTPUTS = torch.eye(3)[[0, 0, 1, 1, 2, 0]]  # predictions
-TARGETS = torch.tensor([0, 0, 1, 1, 1, 2])  # class 0: 2 of 2 right, class 1: 2 of 3, class 2: 0 of 1
+TARGETS = torch.tensor(
+    [0, 0, 1, 1, 1, 2]
+)  # class 0: 2 of 2 right, class 1: 2 of 3, class 2: 0 of 1
 
 
 def test_by_class():
@@ -26,7 +28,9 @@ def test_by_client_weighs_classes_by_the_clients_own_mix():
     assert breakdown.by_client(OUTPUTS, TARGETS).tolist() == pytest.approx([1.0, 1 / 3, 0.0])
     columns = breakdown.columns(OUTPUTS, TARGETS)
     assert columns["worst_client_accuracy"] == 0.0
-    assert columns["tenth_percentile_accuracy"] == pytest.approx(np.quantile([1.0, 1 / 3, 0.0], 0.1))
+    assert columns["tenth_percentile_accuracy"] == pytest.approx(
+        np.quantile([1.0, 1 / 3, 0.0], 0.1)
+    )
 
 
 def test_a_class_the_test_data_lack_does_not_count():
@@ -45,7 +49,10 @@ def test_the_metrics_tell_the_worst_client_and_fine_tuning_helps_it(tmp_path):
     assert found["worst_client_accuracy"] == min(found["by_client"].values())
     assert result.rows[-1]["worst_client_accuracy"] == pytest.approx(found["worst_client_accuracy"])
     assert result.rows[-1]["worst_client_accuracy"] <= result.rows[-1]["tenth_percentile_accuracy"]
-    before, after = np.array(list(found["by_client"].values())), np.array(list(found["by_client_fine_tuned"].values()))
+    before, after = (
+        np.array(list(found["by_client"].values())),
+        np.array(list(found["by_client_fine_tuned"].values())),
+    )
     assert after.mean() > before.mean() + 0.1
 
 
@@ -53,7 +60,10 @@ def test_a_run_ends_with_every_clients_accuracy(tmp_path):
     experiment = prepare(resolve({"rounds": 3, "clients": 5, "evaluate_every": 2}))
     result = experiment.run(experiment.create(tmp_path / "run"))
     written = json.loads((tmp_path / "run" / "clients.json").read_text())
-    assert written == {"round": 3, "accuracy": list(experiment.examine(result.model)["by_client"].values())}
+    assert written == {
+        "round": 3,
+        "accuracy": list(experiment.examine(result.model)["by_client"].values()),
+    }
     assert min(written["accuracy"]) == result.rows[-1]["worst_client_accuracy"]
 
 
@@ -74,7 +84,9 @@ def test_client_accuracies_are_the_same_however_a_run_came_to_its_end(tmp_path):
         run("extended", 4, interrupt)
     assert not (tmp_path / "extended" / "clients.json").exists()
     assert run("extended", 4) == whole
-    (tmp_path / "extended" / "clients.json").unlink()  # as killed after the last round, or from before there was one
+    (
+        tmp_path / "extended" / "clients.json"
+    ).unlink()  # as killed after the last round, or from before there was one
     assert run("extended", 4) == whole
 
 
@@ -90,42 +102,73 @@ def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
             experiment.config, experiment.config.make_method(), experiment.task, experiment.clients
         )
         tuned = fine_tuned(federation, w, buffers, experiment.test, experiment.breakdown, 1, 1e-12)
-        plain = experiment.breakdown.by_client(*experiment.task.outputs_of(w, buffers, experiment.test))
+        plain = experiment.breakdown.by_client(
+            *experiment.task.outputs_of(w, buffers, experiment.test)
+        )
     assert torch.allclose(tuned, plain)
 
 
 @pytest.fixture
 def speakers(tmp_path):
     """A small text by three speakers."""
-    lines = [{"speaker": name, "text": f"{name} says so, and says so again. " * 12} for name in ("Ann", "Bob", "Cid")]
+    lines = [
+        {"speaker": name, "text": f"{name} says so, and says so again. " * 12}
+        for name in ("Ann", "Bob", "Cid")
+    ]
     path = tmp_path / "talk.jsonl"
     path.write_text("\n".join(map(json.dumps, lines)))
     return path
 
 
 def test_a_natural_split_has_a_client_for_each_group(cli, speakers, tmp_path):
-    arguments = ["--dataset", f"{speakers},context=8,stride=2", "--partition", "natural", "--model", "char"]
-    outcome = cli("run", *arguments, "--participation", "1", "--rounds", "2", "--out", tmp_path, "--name", "r")
+    arguments = [
+        "--dataset",
+        f"{speakers},context=8,stride=2",
+        "--partition",
+        "natural",
+        "--model",
+        "char",
+    ]
+    outcome = cli(
+        "run", *arguments, "--participation", "1", "--rounds", "2", "--out", tmp_path, "--name", "r"
+    )
     assert outcome.code == 0, outcome.err
     data = json.loads((tmp_path / "r" / "data.json").read_text())
     assert data["group_names"] == ["Ann", "Bob", "Cid"] and len(data["class_counts"]) == 3
     outcome = cli("evaluate", tmp_path / "r")
     assert outcome.code == 0 and "Ann" in outcome.out and "worst_client_accuracy" in outcome.out
     for wrong in ("7", "20"):
-        refused = cli("run", *arguments, "--clients", wrong, "--rounds", "2", "--out", tmp_path / "none")
+        refused = cli(
+            "run", *arguments, "--clients", wrong, "--rounds", "2", "--out", tmp_path / "none"
+        )
         assert refused.code == 2 and f"{wrong} clients" in refused.err and "3 groups" in refused.err
-    refused = cli("run", *arguments, "--clients-per-round", "4", "--rounds", "2", "--out", tmp_path / "none")
-    assert refused.code == 2 and "only 3 clients" in refused.err and not (tmp_path / "none").exists()
+    refused = cli(
+        "run", *arguments, "--clients-per-round", "4", "--rounds", "2", "--out", tmp_path / "none"
+    )
+    assert (
+        refused.code == 2 and "only 3 clients" in refused.err and not (tmp_path / "none").exists()
+    )
 
 
-def test_a_natural_run_records_its_clients_and_resumes_also_where_20_were_recorded(cli, speakers, tmp_path):
-    arguments = ["--dataset", f"{speakers},context=8,stride=2", "--partition", "natural", "--model", "char"]
+def test_a_natural_run_records_its_clients_and_resumes_also_where_20_were_recorded(
+    cli, speakers, tmp_path
+):
+    arguments = [
+        "--dataset",
+        f"{speakers},context=8,stride=2",
+        "--partition",
+        "natural",
+        "--model",
+        "char",
+    ]
     arguments += ["--participation", "1", "--out", tmp_path, "-q", "--name"]
     assert cli("run", *arguments, "whole", "--clients", "3", "--rounds", "2").code == 0
     assert cli("run", *arguments, "parts", "--rounds", "1").code == 0
     config = tmp_path / "parts" / "config.toml"
     assert "\nclients = 3\n" in config.read_text()
-    config.write_text(config.read_text().replace("clients = 3", "clients = 20"))  # as early runs wrote it
+    config.write_text(
+        config.read_text().replace("clients = 3", "clients = 20")
+    )  # as early runs wrote it
     outcome = cli("resume", tmp_path / "parts", "--rounds", "2", "-q")
     assert outcome.code == 0, outcome.err
     for name in ("metrics.jsonl", "model.safetensors"):
@@ -142,20 +185,46 @@ def test_the_partition_command_draws(cli, tmp_path):
 
 
 def test_augmented_runs_resume_exactly(cli, tmp_path):
-    arguments = ["--augmentation", "paper", "--model", "cnn", "--clients", "5", "--local-epochs", "1", "-q"]
+    arguments = [
+        "--augmentation",
+        "paper",
+        "--model",
+        "cnn",
+        "--clients",
+        "5",
+        "--local-epochs",
+        "1",
+        "-q",
+    ]
     assert cli("run", *arguments, "--rounds", "3", "--out", tmp_path, "--name", "whole").code == 0
     assert cli("run", *arguments, "--rounds", "2", "--out", tmp_path, "--name", "parts").code == 0
     assert cli("resume", tmp_path / "parts", "--rounds", "3", "-q").code == 0
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
-    assert cli("run", *arguments[2:], "--rounds", "3", "--out", tmp_path, "--name", "plain").code == 0
-    assert (tmp_path / "whole" / "metrics.jsonl").read_bytes() != (tmp_path / "plain" / "metrics.jsonl").read_bytes()
+    assert (
+        cli("run", *arguments[2:], "--rounds", "3", "--out", tmp_path, "--name", "plain").code == 0
+    )
+    assert (tmp_path / "whole" / "metrics.jsonl").read_bytes() != (
+        tmp_path / "plain" / "metrics.jsonl"
+    ).read_bytes()
 
 
 def test_many_classes_have_a_top_five_column(cli, tmp_path):
     rng = np.random.default_rng(0)
-    np.savez(tmp_path / "many.npz", x=rng.normal(size=(600, 5)).astype(np.float32), y=np.arange(600) % 60)
-    arguments = ["--dataset", tmp_path / "many.npz", "--model", "linear", "--clients", "3", "--rounds", "1", "-q"]
+    np.savez(
+        tmp_path / "many.npz", x=rng.normal(size=(600, 5)).astype(np.float32), y=np.arange(600) % 60
+    )
+    arguments = [
+        "--dataset",
+        tmp_path / "many.npz",
+        "--model",
+        "linear",
+        "--clients",
+        "3",
+        "--rounds",
+        "1",
+        "-q",
+    ]
     assert cli("run", *arguments, "--out", tmp_path, "--name", "r").code == 0
     row = json.loads((tmp_path / "r" / "metrics.jsonl").read_text())
     assert row["accuracy"] <= row["top5"] <= 1
@@ -177,7 +246,16 @@ def test_changed_data_do_not_go_on(cli, tmp_path):
 def test_a_client_without_test_samples_has_no_accuracy(cli, tmp_path):
     rows = ["a,b,client,label", *(f"{i % 7},{i % 5},{i % 2},{i % 3}" for i in range(80)), "1,1,9,0"]
     (tmp_path / "table.csv").write_text("\n".join(rows))
-    arguments = ["--dataset", tmp_path / "table.csv", "--partition", "natural", "--model", "linear", "--rounds", "1"]
+    arguments = [
+        "--dataset",
+        tmp_path / "table.csv",
+        "--partition",
+        "natural",
+        "--model",
+        "linear",
+        "--rounds",
+        "1",
+    ]
     assert cli("run", *arguments, "--out", tmp_path, "--name", "r", "-q").code == 0
     *others, last = json.loads((tmp_path / "r" / "clients.json").read_text())["accuracy"]
     assert last is None and all(0 <= accuracy <= 1 for accuracy in others) and len(others) == 2
@@ -190,15 +268,30 @@ def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path):
     import subprocess
     import sys
 
-    arguments = ["run", "--rounds", "6", "--checkpoint-every", "2", "--out", tmp_path, "--name", "r", "-q"]
+    arguments = [
+        "run",
+        "--rounds",
+        "6",
+        "--checkpoint-every",
+        "2",
+        "--out",
+        tmp_path,
+        "--name",
+        "r",
+        "-q",
+    ]
     command = f"ulimit -f 500; exec {sys.executable} -m fedwmsam {' '.join(map(str, arguments))}"
     full = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert full.returncode == 2, full.stderr
     assert "Traceback" not in full.stderr and "File too large" in full.stderr
     again = subprocess.run(
-        [sys.executable, "-m", "fedwmsam", "resume", tmp_path / "r", "-q"], capture_output=True, text=True
+        [sys.executable, "-m", "fedwmsam", "resume", tmp_path / "r", "-q"],
+        capture_output=True,
+        text=True,
     )
     assert again.returncode == 0, again.stderr
     whole = [*arguments[:-3], "--name", "whole", "-q"]
     subprocess.run([sys.executable, "-m", "fedwmsam", *whole], check=True)
-    assert (tmp_path / "r" / "metrics.jsonl").read_bytes() == (tmp_path / "whole" / "metrics.jsonl").read_bytes()
+    assert (tmp_path / "r" / "metrics.jsonl").read_bytes() == (
+        tmp_path / "whole" / "metrics.jsonl"
+    ).read_bytes()

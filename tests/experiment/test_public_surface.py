@@ -18,7 +18,9 @@ from fedwmsam.settings.config import Settings
 API = (ROOT / "docs" / "site" / "api.rst").read_text()
 
 
-@pytest.mark.parametrize("module", ["fedwmsam", "fedwmsam.methods", "fedwmsam.flower", "fedwmsam.data"])
+@pytest.mark.parametrize(
+    "module", ["fedwmsam", "fedwmsam.methods", "fedwmsam.flower", "fedwmsam.data"]
+)
 def test_the_api_page_names_all_that_may_be_imported(module: str) -> None:
     """Every method has an entry that the page makes by itself."""
     by_itself = {cls.__name__ for cls in METHODS.values()}
@@ -63,5 +65,7 @@ def test_a_type_checker_refuses_names_and_settings_that_do_not_exist(tmp_path: P
         "FlowerStrategy(fedwmsam.FedAvg(), nn.Linear(2, 2), clients=3, lr=0.1)\n"
     )
     command = [sys.executable, "-m", "mypy", "--strict", program]
-    told = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT).stdout.splitlines()
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=ROOT
+    ).stdout.splitlines()
     assert [line.split(":")[1] for line in told[:-1]] == ["5", "6"], told

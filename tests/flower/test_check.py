@@ -57,19 +57,36 @@ def test_nothing_is_overwritten(app, cli):
         ("pyproject.toml", "quorum = 0.5", "quorum = 5", "quorum must be"),
         ("pyproject.toml", "clients = 3", "clients = 0", "clients must be"),
         ("pyproject.toml", 'run-folder = "', 'run-folder = "here', "must be an absolute path"),
-        ("pyproject.toml", "[tool.flwr.app.components]", "[tool.flwr.app.component]", "lacks 'components'"),
+        (
+            "pyproject.toml",
+            "[tool.flwr.app.components]",
+            "[tool.flwr.app.component]",
+            "lacks 'components'",
+        ),
         ("pyproject.toml", "[project]", "[project", "not valid TOML"),
         ("server.py", "app = ServerApp()", "application = ServerApp()", "serverapp"),
         ("client.py", "from .task", "from .tusk", "cannot be trained on: ModuleNotFoundError"),
-        ("client.py", "app = make_client_app(make_model, load_data)", "app = 3", "was not made by make_client_app"),
-        ("task.py", "nn.Linear(64, 100)", "nn.Linear(63, 100)", "the model cannot take inputs of shape"),
+        (
+            "client.py",
+            "app = make_client_app(make_model, load_data)",
+            "app = 3",
+            "was not made by make_client_app",
+        ),
+        (
+            "task.py",
+            "nn.Linear(64, 100)",
+            "nn.Linear(63, 100)",
+            "the model cannot take inputs of shape",
+        ),
         ("task.py", "nn.Linear(100, 10)", "nn.Linear(100, 9)", "label 9 is out of range"),
     ],
 )
 def test_mistakes_in_the_app_are_found(app, cli, file, old, new, reason):
     replace(app / file if file.endswith("toml") else app / app.name / file, old, new)
     done = cli("flower", "check", app)
-    assert done.code == 1 and reason in next(line for line in done.out.splitlines() if line.startswith("ERROR"))
+    assert done.code == 1 and reason in next(
+        line for line in done.out.splitlines() if line.startswith("ERROR")
+    )
 
 
 def test_a_node_s_own_data_are_tried(app, cli):
@@ -173,15 +190,32 @@ def test_a_secure_connection_is_checked_to_the_certificate(tmp_path, listener, m
 
 
 def test_keys_are_what_flower_takes_and_nobody_else_reads(tmp_path, cli):
-    assert cli("flower", "keys", tmp_path / "keys", "--host", "fl.example.org", "--host", HOST, "--nodes", 2).code == 0
+    assert (
+        cli(
+            "flower",
+            "keys",
+            tmp_path / "keys",
+            "--host",
+            "fl.example.org",
+            "--host",
+            HOST,
+            "--nodes",
+            2,
+        ).code
+        == 0
+    )
     private = tmp_path / "keys" / "node-1.key"
-    key, public = load_ssh_private_key(private.read_bytes(), None), load_ssh_public_key(
-        private.with_suffix(".pub").read_bytes())  # fmt: skip
+    key, public = (
+        load_ssh_private_key(private.read_bytes(), None),
+        load_ssh_public_key(private.with_suffix(".pub").read_bytes()),
+    )
     assert isinstance(key.curve, ec.SECP384R1) and key.public_key() == public
     for path in (tmp_path / "keys").glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = {path.name: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
-    assert "node-2.key" in cli("flower", "keys", tmp_path / "keys", "--host", HOST, "--nodes", 3).out
+    assert (
+        "node-2.key" in cli("flower", "keys", tmp_path / "keys", "--host", HOST, "--nodes", 3).out
+    )
     assert {name: (tmp_path / "keys" / name).read_bytes() for name in before} == before
 
 

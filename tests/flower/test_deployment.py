@@ -44,9 +44,15 @@ def assert_same(ours, theirs):
 def simulated(method, rows):
     """The simulator's model after the same rounds, with the same clients missing."""
     with calm_torch():
-        task = Task(flower_task.make_model, OBJECTIVES["classification"], seed=rng.key(SETTINGS["seed"], "init"))
+        task = Task(
+            flower_task.make_model,
+            OBJECTIVES["classification"],
+            seed=rng.key(SETTINGS["seed"], "init"),
+        )
         members = make_reader(task).clients(clients(), None)
-        run = make_run(Settings(rounds=len(rows), **SETTINGS), make_method(method), task, members, None, None)
+        run = make_run(
+            Settings(rounds=len(rows), **SETTINGS), make_method(method), task, members, None, None
+        )
 
         def trainer(federation, jobs):
             for job in jobs:
@@ -67,7 +73,12 @@ def test_a_secure_deployment_trains_as_the_simulator_and_survives_a_killed_node(
         for method in ("fedavg", "fedwmsam"):
             deployment.finish(method, deployment.run(method, method=method, rounds=3, **SETTINGS))
             fit = fedwmsam.fit(
-                flower_task.make_model, clients(), method, test=flower_task.load_test(), rounds=3, **SETTINGS
+                flower_task.make_model,
+                clients(),
+                method,
+                test=flower_task.load_test(),
+                rounds=3,
+                **SETTINGS,
             )
             assert_same(model_of(tmp_path / method), fit.model)
             assert deployment.metrics(method) == fit.rows
@@ -91,7 +102,10 @@ def kill_and_restart(deployment):
     deployment.finish("killed", run)
     told = deployment.flwr("log", run, "test", "--show")
     # Flower notices that the node is gone, or the node is back before it does and has forgotten the order.
-    assert any(f"Round 2 goes on without client 2: {why}" in told for why in ("error 5", "its node was restarted"))
+    assert any(
+        f"Round 2 goes on without client 2: {why}" in told
+        for why in ("error 5", "its node was restarted")
+    )
     assert "Client 2 is connected" in told
 
 
@@ -123,7 +137,11 @@ def bad_answers(deployment):
     for node, plan in faults.items():
         deployment.misbehave(node, plan)
     run = deployment.run("bad", rounds=5, grace=GRACE, **SETTINGS)
-    wait_until(lambda: len(deployment.metrics("bad")) == 4, "round 4 does without client 1", deployment.alive)
+    wait_until(
+        lambda: len(deployment.metrics("bad")) == 4,
+        "round 4 does without client 1",
+        deployment.alive,
+    )
     deployment.behave(1)
     deployment.finish("bad", run)
     rows = deployment.metrics("bad")
@@ -140,7 +158,9 @@ def bad_answers(deployment):
     assert_same(model_of(deployment.folder / "bad"), simulated("fedwmsam", rows))
 
 
-@pytest.mark.skipif(not SIMULATION.exists(), reason="Ray is in an environment that `make test-slow` makes")
+@pytest.mark.skipif(
+    not SIMULATION.exists(), reason="Ray is in an environment that `make test-slow` makes"
+)
 def test_the_new_app_is_simulated_by_flower_with_the_same_numbers(tmp_path):
     if not Simulation.possible():
         pytest.skip("needs a network of its own: unshare --net --map-root-user")

@@ -46,7 +46,9 @@ def told(caplog):
 
 
 def strategy(method=None, model=network, **keywords):
-    keywords = {"clients": CLIENTS, "test": TEST, "wait": 0.05, "timeout": 0.2} | SETTINGS | keywords
+    keywords = (
+        {"clients": CLIENTS, "test": TEST, "wait": 0.05, "timeout": 0.2} | SETTINGS | keywords
+    )
     return FlowerStrategy(method or FedWMSAM(), model, **keywords)
 
 
@@ -88,7 +90,9 @@ def test_every_method_gives_the_simulator_s_numbers(name):
 
 def test_buffers_and_sizes_count_as_in_the_simulator():
     def model():
-        return nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, 3))
+        return nn.Sequential(
+            nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, 3)
+        )
 
     ours = strategy(FedAvg(), model, averaging="size")
     ours.start(FakeGrid(make_client_app(model, load_data)))
@@ -143,13 +147,20 @@ def without_arrays(message, answer):
 
 
 FAULTS = {
-    "wrong length": (of_length(7), True), "no length": (of_length(0), True), "NaN": (with_vectors(spoilt), True),
-    "infinite": (with_vectors(lambda up: {"delta": up["delta"] / 0}), True), "stale round": (changed(round=0), True),
-    "another client": (changed(client=0), True), "another version": (changed(version=2), True),
-    "text for a number": (changed(loss="small"), True), "unknown vector": (
-        with_vectors(lambda up: up | {"more": up["delta"]}), True), "empty": (empty, True),
-    "without arrays": (without_arrays, True), "client raises": (raising, False), "no answer": (silent, False),
-}  # fmt: skip
+    "wrong length": (of_length(7), True),
+    "no length": (of_length(0), True),
+    "NaN": (with_vectors(spoilt), True),
+    "infinite": (with_vectors(lambda up: {"delta": up["delta"] / 0}), True),
+    "stale round": (changed(round=0), True),
+    "another client": (changed(client=0), True),
+    "another version": (changed(version=2), True),
+    "text for a number": (changed(loss="small"), True),
+    "unknown vector": (with_vectors(lambda up: up | {"more": up["delta"]}), True),
+    "empty": (empty, True),
+    "without arrays": (without_arrays, True),
+    "client raises": (raising, False),
+    "no answer": (silent, False),
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -212,7 +223,10 @@ def test_an_order_that_a_restarted_node_has_lost_is_not_waited_for(told, monkeyp
     grid.faults[2, victim] = dies_and_is_back
     ours.start(grid)
     assert ours.result.rows[1]["missing"] == [victim]
-    assert f"Round 2 goes on without client {victim}: its node was restarted and has lost the order" in told.text
+    assert (
+        f"Round 2 goes on without client {victim}: its node was restarted and has lost the order"
+        in told.text
+    )
     assert_same(ours.result.model, without({(2, victim)}).model())
 
 
@@ -288,7 +302,12 @@ def test_absent_clients_are_missing_and_nothing_is_sent_to_them():
 
 def test_nodes_that_cannot_take_part_are_told_apart(told):
     grid = FakeGrid()
-    grid.nodes |= {7: {"partition-id": 0}, 8: {"partition-id": CLIENTS}, 9: {}, 10: {"partition-id": "two"}}
+    grid.nodes |= {
+        7: {"partition-id": 0},
+        8: {"partition-id": CLIENTS},
+        9: {},
+        10: {"partition-id": "two"},
+    }
     strategy(wait=0.5).start(grid)
     assert "Node 1000 cannot take part: node 7 is client 0 already." in told.text
     assert f"it says it is client {CLIENTS}" in told.text
@@ -328,7 +347,9 @@ def test_clients_evaluate_on_their_own_data():
     ours.start(grid)
     own = [load_test(client, {}) for client in range(CLIENTS)]
     joined = torch.cat([x for x, _ in own]), torch.cat([y for _, y in own])
-    assert ours.result.last("clients_accuracy") == pytest.approx(ours.result.evaluate(joined)["accuracy"])
+    assert ours.result.last("clients_accuracy") == pytest.approx(
+        ours.result.evaluate(joined)["accuracy"]
+    )
     assert ours.result.last("clients_evaluated") == CLIENTS
     assert_same(ours.result.model, fit().model)
 
@@ -338,9 +359,16 @@ def test_evaluations_that_are_no_numbers_do_not_count():
     message = Message(RecordDict(), 1, "evaluate")
     replies = [
         Message(RecordDict({"metrics": MetricRecord(values)}), reply_to=message)
-        for values in ({"num-examples": 3, "loss": 2.0}, {"num-examples": 1, "loss": float("nan")}, {"loss": 9.0})
+        for values in (
+            {"num-examples": 3, "loss": 2.0},
+            {"num-examples": 1, "loss": float("nan")},
+            {"loss": 9.0},
+        )
     ]
-    assert dict(ours.aggregate_evaluate(1, replies)) == {"clients_loss": 2.0, "clients_evaluated": 1}
+    assert dict(ours.aggregate_evaluate(1, replies)) == {
+        "clients_loss": 2.0,
+        "clients_evaluated": 1,
+    }
     assert ours.aggregate_evaluate(1, replies[1:]) is None
 
 
@@ -349,7 +377,8 @@ def test_half_precision_halves_the_traffic_and_reports_its_error():
     ours.start(FakeGrid())
     row, exact = ours.result.rows[-1], fit()
     assert (
-        row["bytes_down"] < 0.52 * exact.rows[-1]["bytes_down"] and row["bytes_up"] < 0.52 * exact.rows[-1]["bytes_up"]
+        row["bytes_down"] < 0.52 * exact.rows[-1]["bytes_down"]
+        and row["bytes_up"] < 0.52 * exact.rows[-1]["bytes_up"]
     )
     assert 0 < row["transport_error_up"] < 1e-3 and 0 < row["transport_error_down"] < 1e-3
     for name, value in exact.model.items():
@@ -360,9 +389,11 @@ def test_the_initial_arrays_and_the_evaluation_function_of_flower_are_used():
     start = {name: torch.full_like(value, 0.1) for name, value in network().state_dict().items()}
     ours = strategy()
     ours.start(
-        FakeGrid(), ArrayRecord(start), num_rounds=1,
+        FakeGrid(),
+        ArrayRecord(start),
+        num_rounds=1,
         evaluate_fn=lambda number, arrays: MetricRecord({"own": float(len(arrays)) * number}),
-    )  # fmt: skip
+    )
     assert ours.result.rounds == 1 and ours.result.last("own") == 4
     assert_same(ours.result.model, fit(initial_weights=start, rounds=1).model)
 
@@ -370,14 +401,18 @@ def test_the_initial_arrays_and_the_evaluation_function_of_flower_are_used():
 @pytest.mark.parametrize(
     ("keywords", "reason"),
     [
-        ({"quorum": 0}, "quorum must be"), ({"transport": "int8"}, "Unknown transport"),
-        ({"clients": 0}, "clients must"), ({"run_folder": "here"}, "must be an absolute path"),
+        ({"quorum": 0}, "quorum must be"),
+        ({"transport": "int8"}, "Unknown transport"),
+        ({"clients": 0}, "clients must"),
+        ({"run_folder": "here"}, "must be an absolute path"),
         ({"local_epoch": 2}, "Did you mean 'local_epochs'"),
-        ({"method": "fedavg"}, "method must be a method"), ({"lr": -1}, "lr must be"),
-        ({"dropout": 0.3}, "dropout does not apply"), ({"dp_noise": 1.0, "dp_clip": 1.0}, "for the simulator"),
+        ({"method": "fedavg"}, "method must be a method"),
+        ({"lr": -1}, "lr must be"),
+        ({"dropout": 0.3}, "dropout does not apply"),
+        ({"dp_noise": 1.0, "dp_clip": 1.0}, "for the simulator"),
         ({"record": "drift"}, "record does not apply"),
     ],
-)  # fmt: skip
+)
 def test_mistakes_are_named(keywords, reason):
     method = keywords.pop("method", FedAvg())
     with pytest.raises(InputError, match=reason):
@@ -392,7 +427,9 @@ def test_averaging_by_size_needs_every_client():
 
 
 def test_a_run_config_is_read_as_written():
-    method, values = from_run_config({"method": "fedwmsam", "rho": 0.05, "local-epochs": 2, "clip-norm": "none"})
+    method, values = from_run_config(
+        {"method": "fedwmsam", "rho": 0.05, "local-epochs": 2, "clip-norm": "none"}
+    )
     assert method == FedWMSAM(rho=0.05) and values == {"local_epochs": 2, "clip_norm": None}
     with pytest.raises(InputError, match="Did you mean 'fedavg'"):
         from_run_config({"method": "fedavgg"})

@@ -20,16 +20,21 @@ from fedwmsam.models import model_factory
 from fedwmsam.training.local import LocalResult
 
 BUNDLE = {
-    "w": torch.randn(1000), "alpha": torch.tensor(0.25), "count": torch.tensor(3), "exact": torch.randn(7).double(),
-    "brain": torch.randn(5).bfloat16(), "nothing": torch.empty(0),
-}  # fmt: skip
+    "w": torch.randn(1000),
+    "alpha": torch.tensor(0.25),
+    "count": torch.tensor(3),
+    "exact": torch.randn(7).double(),
+    "brain": torch.randn(5).bfloat16(),
+    "nothing": torch.empty(0),
+}
 
 
 def test_numbers_arrive_as_they_were():
     arrived = wire.unpack(wire.pack(BUNDLE)[0], Layout.of(BUNDLE))
     assert arrived.keys() == BUNDLE.keys()
     assert all(
-        torch.equal(arrived[name], value) and arrived[name].dtype == value.dtype for name, value in BUNDLE.items()
+        torch.equal(arrived[name], value) and arrived[name].dtype == value.dtype
+        for name, value in BUNDLE.items()
     )
 
 
@@ -61,7 +66,10 @@ def array(dtype="float32", shape=(4,), stype=wire.RAW, data=bytes(16)):
         (ArrayRecord({"delta": Array(np.zeros(4, dtype=np.float32))}), "unknown way"),
         (array(stype=wire.HALF, data=bytes(8)), "8 bytes"),
         (ArrayRecord({"other": array()["delta"]}), "other instead of delta"),
-        (ArrayRecord({"delta": array()["delta"], "more": array()["delta"]}), "delta, more instead of delta"),
+        (
+            ArrayRecord({"delta": array()["delta"], "more": array()["delta"]}),
+            "delta, more instead of delta",
+        ),
         (ArrayRecord(), "nothing instead of delta"),
         (None, "missing"),
     ],
@@ -81,13 +89,20 @@ def test_a_claimed_size_takes_no_memory():
 @pytest.mark.parametrize("name", METHODS)
 def test_serialized_messages_are_as_large_as_the_methods_declare(name):
     """All bytes of Flower's own serialization, for the MLP of 199,210 parameters."""
-    strategy = FlowerStrategy(make_method(name), model_factory("mlp", (1, 28, 28), 10), clients=2, participation=1.0)
+    strategy = FlowerStrategy(
+        make_method(name), model_factory("mlp", (1, 28, 28), 10), clients=2, participation=1.0
+    )
     run, cost = strategy.run, make_method(name).cost
     size = run.federation.task.size
     assert size == 199_210
-    server = {key: torch.randn_like(value) for key, value in run.state.server.items()}  # zeros would be sent once
+    server = {
+        key: torch.randn_like(value) for key, value in run.state.server.items()
+    }  # zeros would be sent once
     _, info = opening(run.federation, 0)
-    memory = {key: torch.randn_like(value) for key, value in run.federation.method.memory_init(server["w"]).items()}
+    memory = {
+        key: torch.randn_like(value)
+        for key, value in run.federation.method.memory_init(server["w"]).items()
+    }
     job = Job(0, run.federation.method.downlink(server, memory, info), {}, info)
     down = Message(wire.write_order(job, Terms.of(run.federation, "float32"))[0], 1, "train")
     result = LocalResult(random(strategy.answer), {}, loss=1.5, backprops=300)
@@ -105,7 +120,9 @@ def serialized(message):
 
 
 def test_terms_reach_the_client_exactly():
-    strategy = FlowerStrategy(make_method("fedwmsam", rho=0.1 + 0.2), network, clients=4, clip_norm=None, lr=1 / 3)
+    strategy = FlowerStrategy(
+        make_method("fedwmsam", rho=0.1 + 0.2), network, clients=4, clip_norm=None, lr=1 / 3
+    )
     federation, state = strategy.run.federation, strategy.run.state
     cohort, info = opening(federation, 0)
     job = next(jobs(federation, state, cohort, info))
@@ -118,17 +135,25 @@ def test_terms_reach_the_client_exactly():
 
 # Anything may arrive
 
-WORDS = st.text(max_size=8) | st.sampled_from(["float32", "float16", "load", "int64", "Tensor", "", "[" * 5000, "{}"])
+WORDS = st.text(max_size=8) | st.sampled_from(
+    ["float32", "float16", "load", "int64", "Tensor", "", "[" * 5000, "{}"]
+)
 SIZES = st.integers(-3, 5) | st.sampled_from([2**31, 10**15, 2**63])
 ARRAYS = st.builds(
-    Array, WORDS, st.lists(SIZES, max_size=3).map(tuple), st.sampled_from([wire.RAW, wire.HALF, "numpy.ndarray", "x"]),
+    Array,
+    WORDS,
+    st.lists(SIZES, max_size=3).map(tuple),
+    st.sampled_from([wire.RAW, wire.HALF, "numpy.ndarray", "x"]),
     st.binary(max_size=40),
-)  # fmt: skip
+)
 NUMBERS = st.integers(-(2**63), 2**63 - 1) | st.floats() | st.booleans()
 VALUES = NUMBERS | WORDS | st.binary(max_size=8) | st.lists(st.integers(-3, 3), max_size=3)
 
 
-@given(record=st.dictionaries(st.sampled_from(["delta", "w", "c"]), ARRAYS, max_size=3), strict=st.booleans())
+@given(
+    record=st.dictionaries(st.sampled_from(["delta", "w", "c"]), ARRAYS, max_size=3),
+    strict=st.booleans(),
+)
 def test_any_arrays_are_tensors_or_refused(record, strict):
     expected = Layout.of({"delta": torch.zeros(2)}) if strict else None
     try:
@@ -145,11 +170,20 @@ def exchange():
     strategy = FlowerStrategy(make_method("fedwmsam"), network, clients=4)
     federation = strategy.run.federation
     job = next(jobs(federation, strategy.run.state, *opening(federation, 0)))
-    result = LocalResult({k: torch.ones(v[1], dtype=v[0]) for k, v in strategy.answer.parts.items()}, {}, 0.5, 3)
-    return strategy, job, wire.write_order(job, strategy.terms)[0], wire.write_answer(job, result, "float32")
+    result = LocalResult(
+        {k: torch.ones(v[1], dtype=v[0]) for k, v in strategy.answer.parts.items()}, {}, 0.5, 3
+    )
+    return (
+        strategy,
+        job,
+        wire.write_order(job, strategy.terms)[0],
+        wire.write_answer(job, result, "float32"),
+    )
 
 
-@pytest.mark.parametrize("options", ["[1]", "3", "null", '{"name": "fedavg"}', '{"rho": []}', "[" * 5000, "{"])
+@pytest.mark.parametrize(
+    "options", ["[1]", "3", "null", '{"name": "fedavg"}', '{"rho": []}', "[" * 5000, "{"]
+)
 def test_options_that_are_none_are_refused(exchange, options):
     note = ConfigRecord(dict(exchange[2][wire.NOTE]) | {"options": options})
     with pytest.raises(InputError):
@@ -164,8 +198,14 @@ def altered(content, data):
             note.pop(key, None)
         else:
             note[key] = data.draw(VALUES)
-    records = {wire.NOTE: ConfigRecord(note), wire.VECTORS: content[wire.VECTORS], wire.BUFFERS: content[wire.BUFFERS]}
-    for name in data.draw(st.lists(st.sampled_from([wire.VECTORS, wire.BUFFERS, wire.NOTE]), max_size=1)):
+    records = {
+        wire.NOTE: ConfigRecord(note),
+        wire.VECTORS: content[wire.VECTORS],
+        wire.BUFFERS: content[wire.BUFFERS],
+    }
+    for name in data.draw(
+        st.lists(st.sampled_from([wire.VECTORS, wire.BUFFERS, wire.NOTE]), max_size=1)
+    ):
         records[name] = ArrayRecord({data.draw(st.sampled_from(["w", "delta"])): data.draw(ARRAYS)})
     return RecordDict(records)
 

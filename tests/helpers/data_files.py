@@ -10,11 +10,15 @@ import pytest
 
 from fedwmsam.errors import InputError
 
-REAL_DATA = Path(os.environ.get("FEDWMSAM_DATA") or "/nowhere")  # read before the tests hide the variable
+REAL_DATA = Path(
+    os.environ.get("FEDWMSAM_DATA") or "/nowhere"
+)  # read before the tests hide the variable
 
 
 def needs_real(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(not (REAL_DATA / name).exists(), reason=f"needs {name} in the folder $FEDWMSAM_DATA")
+    return pytest.mark.skipif(
+        not (REAL_DATA / name).exists(), reason=f"needs {name} in the folder $FEDWMSAM_DATA"
+    )
 
 
 def refusal(call: Callable[[], object]) -> str:

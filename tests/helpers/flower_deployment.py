@@ -29,16 +29,23 @@ PATIENCE = 900
 class Deployment:
     """`with Deployment(tmp_path, nodes=3, secure=True) as deployment:`; afterwards none of its processes is left."""
 
-    def __init__(self, folder: Path, nodes: int, *, secure: bool = False, programs: Path = PROGRAMS) -> None:
+    def __init__(
+        self, folder: Path, nodes: int, *, secure: bool = False, programs: Path = PROGRAMS
+    ) -> None:
         self.folder, self.count, self.secure, self.programs = folder, nodes, secure, programs
         self.home = folder / "home"
         self.home.mkdir(parents=True)
         self.environment = dict(os.environ) | {
-            "FLWR_HOME": str(self.home), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RAY_USAGE_STATS_ENABLED": "0",
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_worker_niceness": "0",
-            "OMP_NUM_THREADS": "1", "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "NO_PROXY": "*",
-        }  # fmt: skip
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "NO_PROXY": "*",
+        }
         self.port = free_port()
         self.link: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
@@ -56,7 +63,9 @@ class Deployment:
             self.start_link()
             for node in range(self.count):
                 if self.secure:
-                    self.flwr("supernode", "register", self.folder / "keys" / f"node-{node}.pub", "test")
+                    self.flwr(
+                        "supernode", "register", self.folder / "keys" / f"node-{node}.pub", "test"
+                    )
                 self.start_node(node)
         except BaseException:
             self.stop()
@@ -78,7 +87,9 @@ class Deployment:
         if self.secure:
             make_keys(self.folder / "keys", [HOST], self.count)
             how = f'root-certificates = "{self.folder / "keys" / "ca.crt"}"'
-        (self.home / "config.toml").write_text(f'[superlink.test]\naddress = "{HOST}:{self.port}"\n{how}\n')
+        (self.home / "config.toml").write_text(
+            f'[superlink.test]\naddress = "{HOST}:{self.port}"\n{how}\n'
+        )
 
     def start_link(self) -> None:
         keys = self.folder / "keys"
@@ -94,10 +105,17 @@ class Deployment:
         safety = ["--insecure"]
         if self.secure:
             keys = self.folder / "keys"
-            safety = ["--root-certificates", keys / "ca.crt", "--auth-supernode-private-key", keys / f"node-{node}.key"]
+            safety = [
+                "--root-certificates",
+                keys / "ca.crt",
+                "--auth-supernode-private-key",
+                keys / f"node-{node}.key",
+            ]
         config = f"partition-id={node} num-partitions={self.count} misbehaviour='{self.plan(node)}'"
         place = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", free_port()]
-        self.nodes[node] = self.start(f"node-{node}", "flower-supernode", *place, *safety, "--node-config", config)
+        self.nodes[node] = self.start(
+            f"node-{node}", "flower-supernode", *place, *safety, "--node-config", config
+        )
 
     def misbehave(self, node: int, plan: dict[int, str]) -> None:
         """What this node's client does wrong in which round of the runs to come: see flower_client."""
@@ -108,7 +126,9 @@ class Deployment:
         self.plan(node).unlink()
 
     def wait_for_hold(self, node: int) -> None:
-        wait_until(self.plan(node).with_suffix(".reached").exists, f"client {node} is held", self.alive)
+        wait_until(
+            self.plan(node).with_suffix(".reached").exists, f"client {node} is held", self.alive
+        )
 
     def plan(self, node: int) -> Path:
         return self.folder / f"misbehaviour-{node}.json"
@@ -116,9 +136,13 @@ class Deployment:
     def start(self, name: str, program: str, *arguments: object) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{name}.log").open("ab") as file:
             return subprocess.Popen(
-                [*self.prefix, self.programs / program, *map(str, arguments)], stdout=file, stderr=file,
-                cwd=self.folder, env=self.environment, start_new_session=True,
-            )  # fmt: skip
+                [*self.prefix, self.programs / program, *map(str, arguments)],
+                stdout=file,
+                stderr=file,
+                cwd=self.folder,
+                env=self.environment,
+                start_new_session=True,
+            )
 
     def alive(self) -> None:
         assert self.link is None or self.link.poll() is None, self.log("link")
@@ -128,7 +152,9 @@ class Deployment:
 
     def kill_node(self, node: int) -> None:
         """As if the machine lost its power: the SuperNode and the client process it had started."""
-        self.kill([pid for pid, command in self.processes().items() if f"partition-id={node} " in command])
+        self.kill(
+            [pid for pid, command in self.processes().items() if f"partition-id={node} " in command]
+        )
         self.kill(descendants(self.nodes[node].pid))
         self.nodes.pop(node).wait()
 
@@ -158,17 +184,24 @@ class Deployment:
 
     def flwr(self, *arguments: object) -> str:
         done = subprocess.run(
-            [*self.prefix, self.programs / "flwr", *map(str, arguments)], capture_output=True, text=True,
-            cwd=self.folder, env=self.environment, timeout=PATIENCE, check=False,
-        )  # fmt: skip
+            [*self.prefix, self.programs / "flwr", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self.environment,
+            timeout=PATIENCE,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def run(self, name: str, **config: object) -> str:
         """Start the app, its run folder called `name`; the number of Flower's run."""
-        config = {"clients": self.count, "run-folder": str(self.folder / name), "wait": PATIENCE} | {
-            key.replace("_", "-"): value for key, value in config.items()
-        }
+        config = {
+            "clients": self.count,
+            "run-folder": str(self.folder / name),
+            "wait": PATIENCE,
+        } | {key.replace("_", "-"): value for key, value in config.items()}
         text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
         arguments = [self.folder / "app", "test", "--format", "json", "--run-config", text]
         return str(json.loads(self.flwr("run", *arguments, *self.options))["run-id"])
@@ -185,10 +218,16 @@ class Deployment:
             self.alive()
             self.weigh()
             if int(time.monotonic() - begun) % 30 == 29:
-                assert not self.status(run).startswith("finished:failed"), self.flwr("log", run, "test", "--show")
+                assert not self.status(run).startswith("finished:failed"), self.flwr(
+                    "log", run, "test", "--show"
+                )
 
         wait_until((self.folder / name / "summary.json").exists, f"{name} is over", check)
-        wait_until(lambda: self.status(run) == "finished:completed", f"Flower calls {name} completed", self.alive)
+        wait_until(
+            lambda: self.status(run) == "finished:completed",
+            f"Flower calls {name} completed",
+            self.alive,
+        )
 
     def weigh(self) -> None:
         for process, command in self.processes().items():
@@ -203,7 +242,11 @@ class Deployment:
     def processes(self) -> dict[int, str]:
         """Every process that was started for this deployment, however far down: they share its folder's name."""
         mark = f"FLWR_HOME={self.home}\0".encode()
-        return {pid: command for pid, (environment, command, _) in all_processes().items() if mark in environment}
+        return {
+            pid: command
+            for pid, (environment, command, _) in all_processes().items()
+            if mark in environment
+        }
 
     def stop(self) -> None:
         """Nodes first: without its SuperLink a node waits for it."""
@@ -224,7 +267,14 @@ class Deployment:
 class Simulation(Deployment):
     """The template's own app on Ray, in a network that consists of 127.0.0.1: Ray would listen on all addresses."""
 
-    alone: ClassVar[list[str]] = ["unshare", "--net", "--map-root-user", sys.executable, "-c", LOOPBACK]
+    alone: ClassVar[list[str]] = [
+        "unshare",
+        "--net",
+        "--map-root-user",
+        sys.executable,
+        "-c",
+        LOOPBACK,
+    ]
 
     def __enter__(self) -> "Simulation":
         new_app(self.folder / "app")
@@ -232,9 +282,21 @@ class Simulation(Deployment):
         self.prefix = self.alone
         place = ["--host", HOST, "--port", self.port, "--database", self.folder / "link.db"]
         self.link = self.start("link", "flower-superlink", "--insecure", "--simulation", *place)
-        self.prefix = ["nsenter", "--preserve-credentials", "--user", "--net", "--target", str(self.link.pid)]
-        self.options = ["--federation-config", f"num-supernodes={self.count} client-resources-num-cpus=1"]
-        wait_until(lambda: "Uvicorn running" in self.log("link"), "the SuperLink listens", self.alive)
+        self.prefix = [
+            "nsenter",
+            "--preserve-credentials",
+            "--user",
+            "--net",
+            "--target",
+            str(self.link.pid),
+        ]
+        self.options = [
+            "--federation-config",
+            f"num-supernodes={self.count} client-resources-num-cpus=1",
+        ]
+        wait_until(
+            lambda: "Uvicorn running" in self.log("link"), "the SuperLink listens", self.alive
+        )
         return self
 
     @classmethod
@@ -288,7 +350,9 @@ def answers(port: int) -> bool:
     return True
 
 
-def wait_until(condition: Callable[[], bool], what: str, check: Callable[[], None] = lambda: None) -> None:
+def wait_until(
+    condition: Callable[[], bool], what: str, check: Callable[[], None] = lambda: None
+) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         check()

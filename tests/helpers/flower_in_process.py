@@ -89,12 +89,18 @@ class FakeGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         return [self.replies.pop(identity) for identity in message_ids if identity in self.replies]
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         return self.pull_messages(self.push_messages(list(messages)))
 
     def trained(self, round: int) -> list[int]:
         """The clients that were asked in a round."""
-        orders = [m for m in self.sent if m.metadata.message_type == "train" and m.metadata.group_id == str(round)]
+        orders = [
+            m
+            for m in self.sent
+            if m.metadata.message_type == "train" and m.metadata.group_id == str(round)
+        ]
         return [message.content[wire.NOTE]["client"] for message in orders]
 
 

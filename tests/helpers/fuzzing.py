@@ -32,11 +32,14 @@ def damaged(good: bytes) -> st.SearchStrategy[bytes]:
     return st.one_of(
         st.binary(max_size=300),
         place.map(lambda end: good[:end]),
-        st.lists(st.tuples(place, st.binary(min_size=1, max_size=8)), min_size=1, max_size=4).map(changed),
-        # claims are numbers: extreme ones, where a header may have its sizes
-        st.tuples(place, st.sampled_from([b"\xff" * 4, b"\x7f" + b"\xff" * 7, bytes(8), b"\x80" + bytes(7)])).map(
-            lambda edit: changed([edit])
+        st.lists(st.tuples(place, st.binary(min_size=1, max_size=8)), min_size=1, max_size=4).map(
+            changed
         ),
+        # claims are numbers: extreme ones, where a header may have its sizes
+        st.tuples(
+            place,
+            st.sampled_from([b"\xff" * 4, b"\x7f" + b"\xff" * 7, bytes(8), b"\x80" + bytes(7)]),
+        ).map(lambda edit: changed([edit])),
         st.tuples(place, place).map(lambda cut: good[: cut[0]] + good[cut[1] :]),
         st.binary(max_size=20).map(lambda rest: good + rest),
     )

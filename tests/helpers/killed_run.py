@@ -9,8 +9,12 @@ import fedwmsam
 
 NETWORKS = {
     "plain": lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)),
-    "dropout": lambda: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 3)),
-    "batchnorm": lambda: nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3)),
+    "dropout": lambda: nn.Sequential(
+        nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 3)
+    ),
+    "batchnorm": lambda: nn.Sequential(
+        nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3)
+    ),
 }
 
 
@@ -24,10 +28,21 @@ def clients():
 def main(folder, kind, rounds, budget=1000):
     data = list(clients())
     fedwmsam.fit(
-        NETWORKS[kind], data[:7], test=data[7], validation=0.2, rounds=int(rounds), participation=0.5, batch_size=10,
-        local_epochs=2, seed=3, run_folder=folder, resume=True, checkpoint_every=3,
-        memory_budget=float(budget), twin=None if kind == "plain" else 8.0,
-    )  # fmt: skip
+        NETWORKS[kind],
+        data[:7],
+        test=data[7],
+        validation=0.2,
+        rounds=int(rounds),
+        participation=0.5,
+        batch_size=10,
+        local_epochs=2,
+        seed=3,
+        run_folder=folder,
+        resume=True,
+        checkpoint_every=3,
+        memory_budget=float(budget),
+        twin=None if kind == "plain" else 8.0,
+    )
 
 
 if __name__ == "__main__":

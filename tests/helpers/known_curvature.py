@@ -12,7 +12,10 @@ from fedwmsam.training.objectives import OBJECTIVES, Measure, make_objective
 from fedwmsam.training.task import Task
 
 DATA = torch.Generator().manual_seed(5)
-X, Y = torch.randn(60, 4, generator=DATA, dtype=torch.float64), torch.randint(3, (60,), generator=DATA)
+X, Y = (
+    torch.randn(60, 4, generator=DATA, dtype=torch.float64),
+    torch.randint(3, (60,), generator=DATA),
+)
 
 
 def network(dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -21,7 +24,9 @@ def network(dtype: torch.dtype = torch.float64) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 10), nn.Tanh(), nn.Linear(10, 3)).to(dtype)
 
 
-def surface_of(model: nn.Module, x: Tensor = X, y: Tensor = Y, loss: Measure | None = None, batch: int = 7) -> Surface:
+def surface_of(
+    model: nn.Module, x: Tensor = X, y: Tensor = Y, loss: Measure | None = None, batch: int = 7
+) -> Surface:
     objective = make_objective(loss) if loss else OBJECTIVES["classification"]
     task = Task(model, objective)
     x = x.to(task.dtype) if x.is_floating_point() else x
@@ -35,8 +40,12 @@ def dense_hessian(model: nn.Module, x: Tensor = X, y: Tensor = Y) -> Tensor:
 
     def loss(w: Tensor) -> Tensor:
         pieces = torch.split(w, [shape.numel() for shape in shapes.values()])
-        values = {name: piece.view(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)}
-        return nn.functional.cross_entropy(torch.func.functional_call(model, values, (x.double(),)), y)
+        values = {
+            name: piece.view(shapes[name]) for name, piece in zip(shapes, pieces, strict=True)
+        }
+        return nn.functional.cross_entropy(
+            torch.func.functional_call(model, values, (x.double(),)), y
+        )
 
     w = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
     hessian: Tensor = torch.func.hessian(loss)(w)
@@ -54,7 +63,9 @@ class Weights(nn.Module):
         return self.w
 
 
-def function_surface(function: Callable[[Tensor], Tensor], w: list[float]) -> tuple[Surface, Tensor]:
+def function_surface(
+    function: Callable[[Tensor], Tensor], w: list[float]
+) -> tuple[Surface, Tensor]:
     """The surface of any function of a few weights, and the point w."""
     task = Task(Weights(w), make_objective(lambda outputs, _: function(outputs)))
     sample = Sample(((torch.zeros(1, 1), torch.zeros(1)),), 1, 1, 1)

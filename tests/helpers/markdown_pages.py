@@ -28,7 +28,9 @@ def pages() -> list[Path]:
     """Every Markdown file of the repository; folders that are made, such as .venv, are not looked into."""
     folders = (".github", "benchmarks", "docs", "examples", "notebooks", "results", "src", "tests")
     below = [path for folder in folders for path in (ROOT / folder).rglob("*.md")]
-    return sorted([*ROOT.glob("*.md"), *(path for path in below if "/.environments/" not in str(path))])
+    return sorted(
+        [*ROOT.glob("*.md"), *(path for path in below if "/.environments/" not in str(path))]
+    )
 
 
 def tokens(page: Path) -> list[Token]:
@@ -40,9 +42,15 @@ def blocks(page: Path) -> list[Block]:
     found, mark, before = [], "", ""
     for token in tokens(page):
         if token.type in ("fence", "code_block"):
-            language = token.info.strip() or ("console" if token.content.startswith(("$ ", "fedwmsam ")) else "")
+            language = token.info.strip() or (
+                "console" if token.content.startswith(("$ ", "fedwmsam ")) else ""
+            )
             found.append(Block(language, token.content, mark, before, (token.map or [0])[0] + 1))
-        comment = re.fullmatch(r"<!-- (.*?) -->\s*", token.content) if token.type == "html_block" else None
+        comment = (
+            re.fullmatch(r"<!-- (.*?) -->\s*", token.content)
+            if token.type == "html_block"
+            else None
+        )
         mark, before = comment[1] if comment else "", ""
         if after := re.fullmatch("(run|slow) after (.+)", mark):
             mark, before = after.groups()
@@ -53,7 +61,9 @@ def links(page: Path) -> list[str]:
     """Targets of links and pictures."""
     inside = [child for token in tokens(page) for child in token.children or []]
     attributes = {"link_open": "href", "image": "src"}
-    return [str(child.attrs[attributes[child.type]]) for child in inside if child.type in attributes]
+    return [
+        str(child.attrs[attributes[child.type]]) for child in inside if child.type in attributes
+    ]
 
 
 def anchors(page: Path) -> set[str]:
@@ -62,7 +72,13 @@ def anchors(page: Path) -> set[str]:
     stream = tokens(page)
     for opening, inline in pairwise(stream):
         if opening.type == "heading_open":
-            text = "".join(child.content for child in inline.children or [] if child.type in ("text", "code_inline"))
+            text = "".join(
+                child.content
+                for child in inline.children or []
+                if child.type in ("text", "code_inline")
+            )
             name = re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
             found[name] = found.get(name, -1) + 1
-    return {name + (f"-{k}" if k else "") for name, count in found.items() for k in range(count + 1)}
+    return {
+        name + (f"-{k}" if k else "") for name, count in found.items() for k in range(count + 1)
+    }

@@ -25,15 +25,24 @@ def make(method, rules=FULL, *, sizes=(9, 14, 5, 11, 7), per_round=3, batch_size
     generator = torch.Generator().manual_seed(0)
     clients = [
         TensorSamples(
-            torch.randn(n, 4, generator=generator, dtype=torch.float64) + k, torch.randint(3, (n,), generator=generator)
+            torch.randn(n, 4, generator=generator, dtype=torch.float64) + k,
+            torch.randint(3, (n,), generator=generator),
         )
         for k, n in enumerate(sizes)
     ]
     schedule = KeyedSchedule(
-        seed=1, clients=len(sizes), per_round=per_round, sampling="fixed", local_epochs=epochs, batch_size=batch_size,
-        learning_rate=0.1, lr_decay=0.99,
-    )  # fmt: skip
-    return Federation(method, Task(network, OBJECTIVES["classification"], seed=3), clients, schedule, rules)
+        seed=1,
+        clients=len(sizes),
+        per_round=per_round,
+        sampling="fixed",
+        local_epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=0.1,
+        lr_decay=0.99,
+    )
+    return Federation(
+        method, Task(network, OBJECTIVES["classification"], seed=3), clients, schedule, rules
+    )
 
 
 def run(federation, rounds=6):

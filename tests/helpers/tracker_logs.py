@@ -11,9 +11,13 @@ def tensorboard(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    texts = {tag.removesuffix("/text_summary"): found.Tensors(tag)[-1] for tag in found.Tags()["tensors"]}
+    texts = {
+        tag.removesuffix("/text_summary"): found.Tensors(tag)[-1] for tag in found.Tags()["tensors"]
+    }
     return {
-        "scalars": {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]},
+        "scalars": {
+            tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]
+        },
         "texts": {tag: event.tensor_proto.string_val[0].decode() for tag, event in texts.items()},
     }
 
@@ -27,9 +31,13 @@ def wandb(file):
             found |= {"name": run.display_name, "project": run.project}
             found["config"] = {item.key: json.loads(item.value_json) for item in run.config.update}
         elif record.HasField("history"):
-            found["rows"].append({item.nested_key[0]: json.loads(item.value_json) for item in record.history.item})
+            found["rows"].append(
+                {item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            )
         elif record.HasField("summary"):
-            found["summary"] |= {item.key: json.loads(item.value_json) for item in record.summary.update if item.key}
+            found["summary"] |= {
+                item.key: json.loads(item.value_json) for item in record.summary.update if item.key
+            }
         elif record.HasField("exit"):
             found["exit_code"] = record.exit.exit_code
     return found

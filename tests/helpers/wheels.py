@@ -16,7 +16,11 @@ def build_wheel(folder: Path) -> Path:
     for name in SOURCES:
         path = ROOT / name
         if path.is_dir():
-            shutil.copytree(path, folder / "sources" / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                path,
+                folder / "sources" / name,
+                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+            )
         else:
             shutil.copy(path, folder / "sources" / name)
     pip = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--no-build-isolation"]
@@ -32,7 +36,10 @@ def borrowing_environment(folder: Path, wheel: Path) -> Path:
     # A line with a path only: that folder's own .pth files, which may lead to the sources, are not read.
     own = folder / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
     (own / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    call([sys.executable, "-m", "pip", "--quiet", "--python", python, "install", "--no-deps", wheel], folder.parent)
+    call(
+        [sys.executable, "-m", "pip", "--quiet", "--python", python, "install", "--no-deps", wheel],
+        folder.parent,
+    )
     return python
 
 
@@ -40,7 +47,12 @@ def call(command: list[str | Path], folder: Path) -> str:
     """Its output; nothing of this repository is on its path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [str(word) for word in command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [str(word) for word in command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}"
     return done.stdout

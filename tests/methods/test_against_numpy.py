@@ -95,8 +95,14 @@ def agree(method, theirs, **kwargs):
 def test_mimelite():
     w, m, models = START, np.zeros(3), []
     for r, cohort in enumerate(COHORTS):
-        ends = [descend(w, k, r, lambda x, b, k=k, m=m: 0.1 * gradient(x, k, b) + 0.9 * m) for k in cohort]
-        m, w = 0.1 * np.mean([gradient(w, k) for k in cohort], axis=0) + 0.9 * m, w + 0.8 * (np.mean(ends, axis=0) - w)
+        ends = [
+            descend(w, k, r, lambda x, b, k=k, m=m: 0.1 * gradient(x, k, b) + 0.9 * m)
+            for k in cohort
+        ]
+        m, w = (
+            0.1 * np.mean([gradient(w, k) for k in cohort], axis=0) + 0.9 * m,
+            w + 0.8 * (np.mean(ends, axis=0) - w),
+        )
         models.append(w)
     agree(MimeLite(beta=0.9, global_lr=0.8), models)
 
@@ -127,7 +133,14 @@ def test_fedacg(clip):
     for r, cohort in enumerate(COHORTS):
         y = w + lam * m
         ends = [
-            descend(y, k, r, lambda x, b, k=k: gradient(x, k, b), lambda x, y=y: 2 * beta * (x - y), clip)
+            descend(
+                y,
+                k,
+                r,
+                lambda x, b, k=k: gradient(x, k, b),
+                lambda x, y=y: 2 * beta * (x - y),
+                clip,
+            )
             for k in cohort
         ]
         m = lam * m + np.mean(ends, axis=0) - y
@@ -153,7 +166,9 @@ def test_fedgloss(rho_local):
             return g - sigma_k[k]
 
         ends = {
-            k: descend(start, k, r, lambda x, b, k=k: direction(x, b, k), lambda x, s=start: (x - s) / beta)
+            k: descend(
+                start, k, r, lambda x, b, k=k: direction(x, b, k), lambda x, s=start: (x - s) / beta
+            )
             for k in cohort
         }
         for k, end in ends.items():
@@ -175,7 +190,11 @@ def fedwmsam(perturbation, correction, rate, weight=lambda alpha, r: alpha, boun
     slow, w, Delta, c_k, models = 0.3, START, np.zeros(3), np.zeros((N, 3)), []
     for r, cohort in enumerate(COHORTS):
         alpha = weight(slow, r)
-        eps = 0.05 * Delta / np.linalg.norm(Delta) if Delta.any() and perturbation == "momentum" else 0.0
+        eps = (
+            0.05 * Delta / np.linalg.norm(Delta)
+            if Delta.any() and perturbation == "momentum"
+            else 0.0
+        )
         share, c, ends, d, similarity = alpha / (1 - alpha), c_k.mean(axis=0), [], {}, []
         for k in cohort:
             m = Delta + share * (c - c_k[k]) if correction == "scaffold" else Delta
@@ -194,7 +213,14 @@ def fedwmsam(perturbation, correction, rate, weight=lambda alpha, r: alpha, boun
     return models
 
 
-OPTIONS = {"rho": 0.05, "alpha": 0.3, "alpha_min": 0.2, "alpha_max": 0.7, "adapt_rate": 0.2, "global_lr": 0.9}
+OPTIONS = {
+    "rho": 0.05,
+    "alpha": 0.3,
+    "alpha_min": 0.2,
+    "alpha_max": 0.7,
+    "adapt_rate": 0.2,
+    "global_lr": 0.9,
+}
 
 
 @pytest.mark.parametrize("correction", ["scaffold", "none"])
@@ -205,9 +231,19 @@ def test_fedwmsam_perturbed_along_the_momentum_or_not_at_all(perturbation, corre
 
 
 @pytest.mark.parametrize("power", [0.0, 8.0])  # the share of the clients decides, or the power
-@pytest.mark.parametrize("bounds", [(0.2, 0.7), (0.01, 0.99)])  # wide ones let every similarity count
-def test_fedwmsam_plus_is_the_weighted_mean_of_a_fedwmsam_that_starts_with_a_plain_mean(power, bounds):
-    trained = fedwmsam("momentum", "scaffold", 0.2, lambda alpha, r: max(alpha, min(bounds[1], 1 / (r + 1))), bounds)
+@pytest.mark.parametrize(
+    "bounds", [(0.2, 0.7), (0.01, 0.99)]
+)  # wide ones let every similarity count
+def test_fedwmsam_plus_is_the_weighted_mean_of_a_fedwmsam_that_starts_with_a_plain_mean(
+    power, bounds
+):
+    trained = fedwmsam(
+        "momentum",
+        "scaffold",
+        0.2,
+        lambda alpha, r: max(alpha, min(bounds[1], 1 / (r + 1))),
+        bounds,
+    )
     models = [START]
     for r, x in enumerate(trained):
         share = max((power + 1) / (r + power + 1), len(COHORTS[r]) / N)
@@ -257,18 +293,26 @@ def test_fedlesam_under_partial_participation(reference):
         models.append(w)
     method = FedLESAM(rho=0.2, reference=reference)
     agree(method, models)
-    assert method.memory_init(torch.tensor(w)).keys() == ({"z_k"} if reference == "last_active" else set())
+    assert method.memory_init(torch.tensor(w)).keys() == (
+        {"z_k"} if reference == "last_active" else set()
+    )
 
 
 def test_the_two_references_differ():
-    assert np.abs(ours(FedLESAM(rho=0.2))[-1] - ours(FedLESAM(rho=0.2, reference="last_round"))[-1]).max() > 1e-4
+    assert (
+        np.abs(
+            ours(FedLESAM(rho=0.2))[-1] - ours(FedLESAM(rho=0.2, reference="last_round"))[-1]
+        ).max()
+        > 1e-4
+    )
 
 
 def test_fedprox_with_an_active_clip():
     w, models = START, []
     for r, cohort in enumerate(COHORTS):
         ends = [
-            descend(w, k, r, lambda x, b, k=k: gradient(x, k, b), lambda x, w=w: 0.4 * (x - w), 0.7) for k in cohort
+            descend(w, k, r, lambda x, b, k=k: gradient(x, k, b), lambda x, w=w: 0.4 * (x - w), 0.7)
+            for k in cohort
         ]
         w = np.mean(ends, axis=0)
         models.append(w)
@@ -280,7 +324,14 @@ def test_feddyn_with_an_active_clip():
     w, h, models = START, np.zeros((N, 3)), []
     for r, cohort in enumerate(COHORTS):
         ends = {
-            k: descend(w, k, r, lambda x, b, k=k: gradient(x, k, b) + 0.4 * h[k], lambda x, w=w: 0.4 * (x - w), 0.7)
+            k: descend(
+                w,
+                k,
+                r,
+                lambda x, b, k=k: gradient(x, k, b) + 0.4 * h[k],
+                lambda x, w=w: 0.4 * (x - w),
+                0.7,
+            )
             for k in cohort
         }
         for k, end in ends.items():
@@ -298,7 +349,10 @@ def test_fedspeed_with_the_duals_of_the_participants():
             g = gradient(x, k, b)
             return gradient(x + 0.05 * g / (np.linalg.norm(g) + 1e-7), k, b) + 0.4 * h[k]
 
-        ends = {k: descend(w, k, r, lambda x, b, k=k: direction(x, b, k), lambda x, w=w: 0.4 * (x - w)) for k in cohort}
+        ends = {
+            k: descend(w, k, r, lambda x, b, k=k: direction(x, b, k), lambda x, w=w: 0.4 * (x - w))
+            for k in cohort
+        }
         for k, end in ends.items():
             h[k] += end - w
         w = np.mean([end + h[k] for k, end in ends.items()], axis=0)
@@ -328,10 +382,16 @@ def test_one_step_by_hand():
 
     assert after(FedAvgM(beta=0.5), 1) == pytest.approx(0.8)  # 1 − 0.1·2
     assert after(FedAvgM(beta=0.5), 2) == pytest.approx(0.54)  # 0.8 − (0.16 + 0.5·0.2)
-    assert after(FedACG(lam=0.5, beta=1.0), 2) == pytest.approx(0.56)  # starts at 0.7, ends at 0.7 − 0.14
+    assert after(FedACG(lam=0.5, beta=1.0), 2) == pytest.approx(
+        0.56
+    )  # starts at 0.7, ends at 0.7 − 0.14
     assert after(MimeLite(beta=0.5), 1) == pytest.approx(0.9)  # 1 − 0.1·(0.5·2)
     assert after(MimeLite(beta=0.5), 2) == pytest.approx(0.76)  # m = 1; 0.9 − 0.1·(0.5·1.8 + 0.5·1)
-    assert after(SCAFFOLDM(beta=0.5), 2) == pytest.approx(0.76)  # c = c_k, Δ = 1: 0.9 − 0.1·(0.5·1.8 + 0.5·1)
-    assert after(FedGloSS(rho=0.0, beta=1.0), 1) == pytest.approx(0.6)  # u = −0.2, σ = 0.2: 1 − 0.2 − 0.2
+    assert after(SCAFFOLDM(beta=0.5), 2) == pytest.approx(
+        0.76
+    )  # c = c_k, Δ = 1: 0.9 − 0.1·(0.5·1.8 + 0.5·1)
+    assert after(FedGloSS(rho=0.0, beta=1.0), 1) == pytest.approx(
+        0.6
+    )  # u = −0.2, σ = 0.2: 1 − 0.2 − 0.2
     # Round 1 leaves 0.6 and βσ = 0.2; round 2 starts at 0.6 + 0.1 and moves by −0.14: 0.6 − 0.14 − (0.2 + 0.14)
     assert after(FedGloSS(rho=0.1, beta=1e9), 2) == pytest.approx(0.12)

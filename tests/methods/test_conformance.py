@@ -19,7 +19,17 @@ from fedwmsam.methods import METHODS, FedGloSS, FedLESAM, FedLESAMS, FedSpeed, F
 from fedwmsam.methods.base import Method
 
 REFERENCE = Path(__file__).parents[1] / "data" / "reference_vectors" / "fedavg-1.json"
-FUNCTIONS = ("server_init", "memory_init", "downlink", "begin", "direction", "pull", "uplink", "settle", "aggregate")
+FUNCTIONS = (
+    "server_init",
+    "memory_init",
+    "downlink",
+    "begin",
+    "direction",
+    "pull",
+    "uplink",
+    "settle",
+    "aggregate",
+)
 
 
 def copied(value):
@@ -71,9 +81,11 @@ VARIANTS = [
     *(FedWMSAM(perturbation=p) for p in ("literal", "momentum", "none")),
     *(FedWMSAM(similarity=s) for s in ("update", "disagreement", "fixed")),
     *(FedWMSAM(correction=c) for c in ("mean_gradient", "none")),
-    FedLESAM(reference="last_round"), FedLESAMS(correction_weight=0.1), FedSpeed(server_dual="participants"),
+    FedLESAM(reference="last_round"),
+    FedLESAMS(correction_weight=0.1),
+    FedSpeed(server_dual="participants"),
     FedGloSS(rho_local=0.05, warmup=3),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(params=[cls() for cls in TESTED.values()] + VARIANTS, ids=repr)
@@ -113,7 +125,9 @@ def test_shapes_and_dtypes_are_stable(method, dtype):
     new_memory, contribution = method.settle(server, memory, up, info)
     new_server = method.aggregate(server, contribution, info)
     for before, after in ((server, new_server), (memory, new_memory)):
-        assert {k: (t.shape, t.dtype) for k, t in before.items()} == {k: (t.shape, t.dtype) for k, t in after.items()}
+        assert {k: (t.shape, t.dtype) for k, t in before.items()} == {
+            k: (t.shape, t.dtype) for k, t in after.items()
+        }
     for bundle in (down, up, contribution):
         assert all(t.dtype == dtype and t.shape in (w.shape, ()) for t in bundle.values())
     assert "delta" in up and "w" in down and "w" in new_server
@@ -127,7 +141,9 @@ def test_the_wire_format_survives_bytes(method, monkeypatch):
         return safetensors.torch.load(safetensors.torch.save(own))
 
     def sent(federation, job):
-        result = train_client(federation, Job(job.client, through_bytes(job.down), job.buffers, job.info))
+        result = train_client(
+            federation, Job(job.client, through_bytes(job.down), job.buffers, job.info)
+        )
         return replace(result, up=through_bytes(result.up))
 
     expected = run(make(method), 4)[0][-1]
@@ -162,7 +178,9 @@ def test_declared_costs_are_the_counted_ones(method):
         passes += federation.schedule.epoch(samples)
     assert records[1]["backprops"] == cost.backprops * steps + cost.full_gradients * passes
     rows = states[-1].memory.values()
-    assert {sum(v.numel() for v in row.values()) for row in rows} == ({cost.memory * P} if cost.memory else set())
+    assert {sum(v.numel() for v in row.values()) for row in rows} == (
+        {cost.memory * P} if cost.memory else set()
+    )
 
 
 def test_is_finite_and_learns_on_the_reference_problem(method):
@@ -185,7 +203,9 @@ def test_server_vectors_that_are_means_of_memories_are_declared(method):
         for name, mean in means.items()
         if value.shape == mean.shape and torch.allclose(value, mean, atol=1e-12)
     }
-    assert found == {server_name: name for server_name, name in method.means.items() if name in kept}
+    assert found == {
+        server_name: name for server_name, name in method.means.items() if name in kept
+    }
 
 
 def from_disk(state, path):
@@ -222,7 +242,9 @@ def test_unequal_clients_and_partial_batches(method):
     assert [r["cohort"] for r in records] == [3] * 4
     steps = 2 * (1 + 3 + 7)
     if method not in VARIANTS:
-        assert records[0]["backprops"] == method.cost.backprops * steps + method.cost.full_gradients * (1 + 3 + 7)
+        assert records[0][
+            "backprops"
+        ] == method.cost.backprops * steps + method.cost.full_gradients * (1 + 3 + 7)
 
 
 def test_a_method_that_lacks_its_main_functions_says_which():

@@ -14,7 +14,11 @@ DEFAULTS = ("fedgloss",)
 def preset_of(method):
     if method in DEFAULTS:
         return {}
-    return {"preset": "paper" if method in BY_METHOD["paper"] or method not in BY_METHOD["tuned"] else "tuned"}
+    return {
+        "preset": "paper"
+        if method in BY_METHOD["paper"] or method not in BY_METHOD["tuned"]
+        else "tuned"
+    }
 
 
 @pytest.mark.slow

@@ -10,7 +10,17 @@ from torch import nn
 
 import fedwmsam
 from fedwmsam import InputError
-from fedwmsam.methods import METHODS, FedAvg, FedCM, FedLESAM, FedLESAMD, FedLESAMS, FedSAM, FedSMOO, FedWMSAM
+from fedwmsam.methods import (
+    METHODS,
+    FedAvg,
+    FedCM,
+    FedLESAM,
+    FedLESAMD,
+    FedLESAMS,
+    FedSAM,
+    FedSMOO,
+    FedWMSAM,
+)
 
 SAM = [name for name, cls in METHODS.items() if "rho" in {f.name for f in fields(cls)}]
 
@@ -21,7 +31,10 @@ def network(dtype):
 
 def data(*sizes, classes=2):
     generator = torch.Generator().manual_seed(0)
-    return [(torch.randn(n, 3, generator=generator) + k, torch.arange(n) % classes) for k, n in enumerate(sizes)]
+    return [
+        (torch.randn(n, 3, generator=generator) + k, torch.arange(n) % classes)
+        for k, n in enumerate(sizes)
+    ]
 
 
 NETWORK = partial(network, torch.float32)
@@ -57,7 +70,9 @@ def test_float64_and_float32_learn_the_same(method):
     torch.manual_seed(0)
     start = network(torch.float64)
     wide = fitted(method, data(6, 9), start).model
-    narrow = fitted(method, data(6, 9), network(torch.float32), initial_weights=start.state_dict()).model
+    narrow = fitted(
+        method, data(6, 9), network(torch.float32), initial_weights=start.state_dict()
+    ).model
     assert all(torch.allclose(narrow[k].double(), wide[k], atol=2e-4) for k in wide)
 
 
@@ -77,7 +92,9 @@ def test_a_single_client_under_fedavg_is_sgd():
     state = run(federation, 1)[0][-1]
     w, samples = federation.task.initial_weights, federation.clients[0]
     for step in federation.schedule.steps(0, 0, 8):
-        gradient, _ = federation.task.gradient(w, samples.batch(step.index), seed=0, keep_buffers=True)
+        gradient, _ = federation.task.gradient(
+            w, samples.batch(step.index), seed=0, keep_buffers=True
+        )
         w = w - 0.1 * gradient
     assert torch.allclose(state.server["w"], w, atol=1e-15)
 
@@ -90,7 +107,9 @@ def test_one_round(method):
 def test_one_class(method):
     """Softmax over a single output has loss and gradient 0: nothing moves, nothing breaks but weight decay."""
     model = partial(nn.Linear, 3, 1)
-    result = fitted(method, data(6, 9, classes=1), model, weight_decay=0.0, test=data(5, classes=1)[0])
+    result = fitted(
+        method, data(6, 9, classes=1), model, weight_decay=0.0, test=data(5, classes=1)[0]
+    )
     assert result.columns["accuracy"] == [1.0] * 3 and set(result.columns["train_loss"]) == {0.0}
     start = fedwmsam.fit(model, data(6, classes=1), FedAvg(global_lr=0.0), rounds=1).model
     assert all(torch.allclose(result.model[k], v, atol=1e-7) for k, v in start.items())
@@ -105,7 +124,16 @@ def test_a_model_of_one_parameter(method):
     """d = 1: every direction is +1 or −1, norms and cosines included."""
     clients = [(torch.full((6, 1), 1.0 + k), torch.full((6, 1), 2.0 + 2 * k)) for k in range(2)]
     model = partial(nn.Linear, 1, 1, bias=False)
-    result = fitted(method, clients, model, loss="regression", rounds=30, lr=0.03, weight_decay=0.0, clip_norm=None)
+    result = fitted(
+        method,
+        clients,
+        model,
+        loss="regression",
+        rounds=30,
+        lr=0.03,
+        weight_decay=0.0,
+        clip_norm=None,
+    )
     (weight,) = result.model.values()
     assert weight.shape == (1, 1) and float(weight) == pytest.approx(2.0, abs=0.4)
 
@@ -131,7 +159,9 @@ def test_no_perturbation_at_rho_zero(name):
 @pytest.mark.parametrize("rho", [1e3, 1e30])
 def test_a_huge_rho_ends_finite_or_says_that_it_diverged(name, rho):
     """Gradients far away are finite or not; a global model that is not is never kept."""
-    result = fedwmsam.fit(NETWORK, data(6, 9, 5), METHODS[name](rho=rho), rounds=4, participation=1.0)
+    result = fedwmsam.fit(
+        NETWORK, data(6, 9, 5), METHODS[name](rho=rho), rounds=4, participation=1.0
+    )
     assert result.status == "completed" or result.status.startswith("diverged at round")
     assert all(torch.isfinite(value).all() for value in result.model.values())
 
@@ -160,7 +190,9 @@ def test_only_the_fresh_gradient_counts_at_alpha_one():
         FedCM(alpha=0.0)
 
 
-@pytest.mark.parametrize("method", [FedSAM(), FedSMOO(), FedLESAM(), FedLESAMS(), FedLESAMD(), FedWMSAM()], ids=repr)
+@pytest.mark.parametrize(
+    "method", [FedSAM(), FedSMOO(), FedLESAM(), FedLESAMS(), FedLESAMD(), FedWMSAM()], ids=repr
+)
 def test_a_gradient_of_zero_gives_no_perturbation_and_no_nan(method):
     """All inputs zero and no bias: nothing to learn, no direction to ascend."""
     clients = [(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))] * 2

@@ -27,13 +27,18 @@ from fedwmsam.methods import (
 from fedwmsam.training.local import LocalRules
 
 
-@pytest.mark.parametrize("rules", [FULL, PLAIN, LocalRules(1e-3, "sgd", 1.0)], ids=["full", "plain", "sgd"])
+@pytest.mark.parametrize(
+    "rules", [FULL, PLAIN, LocalRules(1e-3, "sgd", 1.0)], ids=["full", "plain", "sgd"]
+)
 @pytest.mark.parametrize(
     ("reduced", "plain"),
     [
         (FedCM(alpha=1.0), FedAvg()),
         (FedWMSAM(rho=0.0, correction="none", similarity="fixed", alpha=0.3), FedCM(alpha=0.3)),
-        (FedWMSAM(perturbation="none", correction="none", similarity="fixed", alpha=0.1), FedCM(alpha=0.1)),
+        (
+            FedWMSAM(perturbation="none", correction="none", similarity="fixed", alpha=0.1),
+            FedCM(alpha=0.1),
+        ),
         (FedWMSAM(rho=0.0), FedWMSAM(perturbation="none")),
         (FedSAM(rho=0.0), FedAvg()),
         (MoFedSAM(rho=0.0), FedCM()),
@@ -56,7 +61,10 @@ def test_reductions_are_exact(reduced, plain, rules):
     ("reduced", "plain"),
     [
         (SCAFFOLDM(beta=1.0), SCAFFOLD()),
-        (FedWMSAM(rho=0.0, similarity="fixed", alpha=0.3, correction="mean_gradient"), SCAFFOLDM(beta=0.3)),
+        (
+            FedWMSAM(rho=0.0, similarity="fixed", alpha=0.3, correction="mean_gradient"),
+            SCAFFOLDM(beta=0.3),
+        ),
         (FedGloSS(rho=0.0, beta=10.0), FedDyn(lam=0.1)),
     ],
     ids=lambda m: type(m).__name__,
@@ -68,7 +76,15 @@ def test_reductions_of_other_form(reduced, plain):
 
 def test_the_methods_differ():
     results = [
-        final(m) for m in (FedAvg(), FedCM(), SCAFFOLD(), FedWMSAM(), FedWMSAM(correction="none"), FedWMSAM(rho=0.1))
+        final(m)
+        for m in (
+            FedAvg(),
+            FedCM(),
+            SCAFFOLD(),
+            FedWMSAM(),
+            FedWMSAM(correction="none"),
+            FedWMSAM(rho=0.1),
+        )
     ]
     for a, b in itertools.combinations(results, 2):
         assert not torch.allclose(a, b, atol=1e-6)
@@ -94,7 +110,9 @@ def test_c_is_the_sample_weighted_mean_when_averaging_by_size():
     sizes = [len(c) for c in federation.clients]
     federation = replace(federation, averaging="size", total_samples=sum(sizes))
     state = run(federation, 8)[0][-1]
-    weighted = sum(n * state.memory.get(k)["c_k"] for k, n in enumerate(sizes) if state.memory.get(k)) / sum(sizes)
+    weighted = sum(
+        n * state.memory.get(k)["c_k"] for k, n in enumerate(sizes) if state.memory.get(k)
+    ) / sum(sizes)
     assert torch.allclose(state.server["c"], weighted, atol=1e-14)
 
 
@@ -132,7 +150,9 @@ def test_the_target_minus_the_position_is_the_gradients_in_excess_of_the_momentu
             steps = len(federation.schedule.steps(r, client, len(federation.clients[client])))
             excess = torch.zeros_like(states[0].server["w"])
             for w, _, gradients, scratch, down in LOG[start : start + steps]:
-                assert torch.allclose(Spy().ahead(w, down, scratch), lr * alpha * excess, atol=1e-14)
+                assert torch.allclose(
+                    Spy().ahead(w, down, scratch), lr * alpha * excess, atol=1e-14
+                )
                 excess = excess + gradients[0] - down["m"]
             start += steps
     assert start == len(LOG)
@@ -152,7 +172,9 @@ def test_the_new_control_is_a_moving_average():
         mean = sum(gradients[0] for _, _, gradients, _, _ in LOG[start : start + steps]) / steps
         start += steps
         alpha = server["alpha"]
-        expected = alpha * mean + (1 - alpha) * (server["Delta"] + memory[client]["c_k"] - server["c"])
+        expected = alpha * mean + (1 - alpha) * (
+            server["Delta"] + memory[client]["c_k"] - server["c"]
+        )
         assert torch.allclose(state.memory.get(client)["c_k"], expected, atol=1e-12)
 
 
@@ -161,8 +183,12 @@ def test_the_perturbation_has_length_rho_after_the_first_step():
     run(make(Spy(rho=0.07)), 2)
     for w, points, _, scratch, down in LOG:
         first = scratch["b"] == 0 and torch.equal(w, down["w"])
-        assert float((points[0] - w).norm()) == pytest.approx(0.0 if first else 0.07, rel=1e-6, abs=0.0)
-    assert sum(torch.equal(w, down["w"]) for w, _, _, _, down in LOG) == 6  # one first step a client and round
+        assert float((points[0] - w).norm()) == pytest.approx(
+            0.0 if first else 0.07, rel=1e-6, abs=0.0
+        )
+    assert (
+        sum(torch.equal(w, down["w"]) for w, _, _, _, down in LOG) == 6
+    )  # one first step a client and round
 
 
 def test_one_backprop_a_step():
@@ -172,7 +198,8 @@ def test_one_backprop_a_step():
     assert all(len(points) == 1 for _, points, _, _, _ in LOG)
     for r, record in enumerate(records):
         steps = [
-            len(federation.schedule.steps(r, k, len(federation.clients[k]))) for k in federation.schedule.cohort(r)
+            len(federation.schedule.steps(r, k, len(federation.clients[k])))
+            for k in federation.schedule.cohort(r)
         ]
         assert record["backprops"] == sum(steps)
 
@@ -193,7 +220,9 @@ def test_alpha_stays_in_its_range_and_moves_slowly(similarity, rate):
 def test_a_fixed_alpha_does_not_move():
     states, records = run(make(FedWMSAM(similarity="fixed", alpha=0.37)), 4)
     assert all(float(s.server["alpha"]) == 0.37 for s in states)
-    assert records == run(make(FedWMSAM(adapt_rate=0.0, alpha=0.37)), 4)[1]  # the similarity is told all the same
+    assert (
+        records == run(make(FedWMSAM(adapt_rate=0.0, alpha=0.37)), 4)[1]
+    )  # the similarity is told all the same
 
 
 def test_mean_gradient_is_the_mean_of_the_local_gradients():
@@ -214,12 +243,17 @@ def test_unequal_step_counts_give_each_client_its_own_direction():
     """Δ_{r+1} is the mean of each client's mean direction, not of the summed updates."""
     LOG.clear()
     federation = make(
-        Spy(perturbation="none", correction="none", similarity="fixed"), PLAIN, sizes=(4, 40), per_round=2
+        Spy(perturbation="none", correction="none", similarity="fixed"),
+        PLAIN,
+        sizes=(4, 40),
+        per_round=2,
     )
     state = run(federation, 1)[0][-1]
     few, many = LOG[:2], LOG[2:]
     assert len(many) == 20
-    expected = sum(0.1 * sum(g[0] for _, _, g, _, _ in part) / len(part) for part in (few, many)) / 2
+    expected = (
+        sum(0.1 * sum(g[0] for _, _, g, _, _ in part) / len(part) for part in (few, many)) / 2
+    )
     assert torch.allclose(state.server["Delta"], expected, atol=1e-13)
 
 
@@ -229,7 +263,9 @@ def test_scaffold_with_everybody_and_one_step_is_gradient_descent():
     task = federation.task
     for r, (before, after) in enumerate(itertools.pairwise(states)):
         gradients = [
-            task.gradient(before.server["w"], c.batch(torch.arange(6)), seed=0, keep_buffers=True)[0]
+            task.gradient(before.server["w"], c.batch(torch.arange(6)), seed=0, keep_buffers=True)[
+                0
+            ]
             for c in federation.clients
         ]
         expected = before.server["w"] - federation.schedule.lr(r) * sum(gradients) / 3

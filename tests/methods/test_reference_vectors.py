@@ -10,7 +10,11 @@ from fedwmsam.experiment import verify
 from fedwmsam.methods import METHODS
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "reference_vectors").glob("*.json"))
-READY = [f for f in FILES if json.loads(f.read_text())["config"]["method"].lower().replace("_", "-") in METHODS]
+READY = [
+    f
+    for f in FILES
+    if json.loads(f.read_text())["config"]["method"].lower().replace("_", "-") in METHODS
+]
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda p: p.stem)
@@ -36,7 +40,9 @@ def test_verify_runs_the_real_round_loop(monkeypatch):
 def test_verify_notices_a_changed_local_loop(monkeypatch):
     """Break the loop that training really uses: the verdict must change."""
     real = rounds.train
-    monkeypatch.setattr(rounds, "train", lambda *a, **k: real(*a[:-1], rounds.LocalRules(2e-3, "sgd", 10.0), **k))
+    monkeypatch.setattr(
+        rounds, "train", lambda *a, **k: real(*a[:-1], rounds.LocalRules(2e-3, "sgd", 10.0), **k)
+    )
     assert verify.verify_file(READY[0]).worst > 1e-6
 
 

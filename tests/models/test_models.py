@@ -43,7 +43,9 @@ def test_models_have_the_stated_number_of_parameters(name, shape, classes, param
         assert count(make(name, shape, classes)) == parameters
 
 
-@pytest.mark.parametrize(("name", "tensors"), [("resnet18", 62), ("resnet34", 110), ("resnet50", 161)])
+@pytest.mark.parametrize(
+    ("name", "tensors"), [("resnet18", 62), ("resnet34", 110), ("resnet50", 161)]
+)
 def test_residual_networks_have_the_stated_number_of_tensors(name, tensors):
     with torch.device("meta"):
         assert len(list(make(name).parameters())) == tensors
@@ -84,17 +86,22 @@ def test_residual_networks_normalise_by_two_groups_and_never_by_batch(name):
 def test_resnet18_starts_where_the_published_one_does():
     torch.manual_seed(0)
     model = make("resnet18")
-    assert torch.cat([p.detach().flatten() for p in model.parameters()]).norm().item() == pytest.approx(112, abs=1)
+    assert torch.cat(
+        [p.detach().flatten() for p in model.parameters()]
+    ).norm().item() == pytest.approx(112, abs=1)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):  # Kaiming: variance 2 / (outputs × kernel²)
-            expected = (2 / (module.out_channels * module.kernel_size[0] * module.kernel_size[1])) ** 0.5
+            expected = (
+                2 / (module.out_channels * module.kernel_size[0] * module.kernel_size[1])
+            ) ** 0.5
             assert module.weight.std().item() == pytest.approx(expected, rel=0.05)
         if isinstance(module, nn.GroupNorm):
             assert (module.weight == 1).all() and (module.bias == 0).all()
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"), [("resnet18", [8, 4, 2, 1]), ("resnet18-cifar", [32, 16, 8, 4]), ("resnet50", [8, 4, 2, 1])]
+    ("name", "sizes"),
+    [("resnet18", [8, 4, 2, 1]), ("resnet18-cifar", [32, 16, 8, 4]), ("resnet50", [8, 4, 2, 1])],
 )
 def test_the_stem_sets_the_resolution_of_the_stages(name, sizes):
     with torch.device("meta"):
@@ -113,7 +120,9 @@ def test_every_parameter_gets_a_gradient(name):
     model = make(name, shape)
     inputs = torch.randint(10, (2, *shape)) if name == "char" else torch.randn(2, *shape)
     nn.functional.cross_entropy(model(inputs), torch.tensor([1, 2])).backward()
-    assert all(parameter.grad is not None and parameter.grad.any() for parameter in model.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.any() for parameter in model.parameters()
+    )
 
 
 @pytest.mark.parametrize("context", [5, 64])
@@ -138,7 +147,9 @@ def test_the_character_model_learns_which_character_follows():
 @pytest.mark.parametrize("name", ["cnn", "lenet", "char"])
 def test_a_seed_fixes_the_initial_weights(name):
     factory = model_factory(name, (20,) if name == "char" else COLOUR, 10)
-    first, again, other = (Task(factory, OBJECTIVES["classification"], seed=seed).initial_weights for seed in (1, 1, 2))
+    first, again, other = (
+        Task(factory, OBJECTIVES["classification"], seed=seed).initial_weights for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
@@ -206,7 +217,8 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["nets:both", "nets:none", "nets:Net", "nets:optional", "nets:late", "nets_package.inner:both"]
+    "name",
+    ["nets:both", "nets:none", "nets:Net", "nets:optional", "nets:late", "nets_package.inner:both"],
 )
 def test_a_model_is_found_by_its_import_path(nets, name):
     path = list(sys.path)
@@ -217,7 +229,9 @@ def test_a_model_is_found_by_its_import_path(nets, name):
 
 def test_a_seed_fixes_the_initial_weights_of_the_users_model(nets):
     factory = model_factory("nets:both", (4,), 3)
-    first, again, other = (Task(factory, OBJECTIVES["classification"], seed=seed).initial_weights for seed in (1, 1, 2))
+    first, again, other = (
+        Task(factory, OBJECTIVES["classification"], seed=seed).initial_weights for seed in (1, 1, 2)
+    )
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 

@@ -25,7 +25,9 @@ RUNNABLE = [name for name, recipe in RECIPES.items() if not recipe.obstacle]
 def test_every_label_of_the_paper_has_a_recipe_and_no_other() -> None:
     found = Counter(label for recipe in RECIPES.values() for label in recipe.labels)
     assert set(found) == set(LABELS) and len(LABELS) == 28
-    assert [label for label, count in found.items() if count > 1] == ["fig:sensitivity"], "it has two halves"
+    assert [label for label, count in found.items() if count > 1] == ["fig:sensitivity"], (
+        "it has two halves"
+    )
 
 
 @pytest.mark.parametrize("name", EXPECTED["varied"])
@@ -62,7 +64,11 @@ def test_table_2_is_four_domains_on_a_tenth_of_the_data() -> None:
     members = Plan(RECIPES["table-2"], "paper").members()
     assert len(members) == 9, "a run for each method, whatever is read off it"
     config = members[0].config
-    assert (config.dataset.split(",")[0], config.model, config.partition) == ("office-home", "resnet50", "natural")
+    assert (config.dataset.split(",")[0], config.model, config.partition) == (
+        "office-home",
+        "resnet50",
+        "natural",
+    )
     assert (config.clients, config.participation, config.rounds) == (4, 1.0, 500)
     assert 1 - config.validation == pytest.approx(0.1)
 
@@ -81,15 +87,19 @@ def test_every_recipe_can_be_planned(name: str, scale: str) -> None:
     plan = Plan(recipe, scale, seeds=(0, 3))
     members = plan.members()
     assert {member.config.seed for member in members} == {0, 3}
-    assert len({member.folder for member in members}) == len({fingerprint(member.config) for member in members})
+    assert len({member.folder for member in members}) == len(
+        {fingerprint(member.config) for member in members}
+    )
     names = [contender.name for contender in recipe.contenders]
     assert recipe.reference in names and len(set(names)) == len(names)
     assert len({column.name for column in plan.columns}) == len(plan.columns)
     assert all(set(view) <= set(names) for view in recipe.views)
     if scale == "small":
         assert {member.config.dataset.split(",")[0] for member in members} <= {
-            "fashion-mnist", "digits", "office-caltech10",
-        }  # fmt: skip
+            "fashion-mnist",
+            "digits",
+            "office-caltech10",
+        }
         assert max(member.config.rounds for member in members) <= 100
 
 
@@ -98,7 +108,9 @@ def test_what_two_recipes_need_is_one_run() -> None:
         return {member.folder for member in Plan(RECIPES[name], "paper").members()}
 
     assert folders("figure-14") == folders("table-3") <= folders("table-1")
-    assert len(folders("table-5") & folders("table-9") & folders("table-6")) == 1, "FedWMSAM as it is"
+    assert len(folders("table-5") & folders("table-9") & folders("table-6")) == 1, (
+        "FedWMSAM as it is"
+    )
 
 
 @pytest.mark.parametrize("label", NUMBERS)

@@ -19,18 +19,25 @@ Curve = Callable[[Contender, Column, int], Sequence[float]]
 
 
 def written(
-    out: Path, name: str, curve: Curve, columns: Callable[[Contender, Column], dict[str, Any]] | None = None,
+    out: Path,
+    name: str,
+    curve: Curve,
+    columns: Callable[[Contender, Column], dict[str, Any]] | None = None,
     **plan: Any,
-) -> Results:  # fmt: skip
+) -> Results:
     """The recipe's runs with these accuracies."""
     found = Plan(RECIPES[name], plan.pop("scale", "small"), **plan)
     for seed in found.seeds:
         for contender, column in found.cells():
             member = found.member(contender, column, seed)
-            settings = {key: value for key, value in member.config.flat().items() if value is not None}
+            settings = {
+                key: value for key, value in member.config.flat().items() if value is not None
+            }
             if not (out / member.folder).exists():
                 extra = columns(contender, column) if columns else {}
-                write_run(out / member.folder, curve(contender, column, seed), columns=extra, **settings)
+                write_run(
+                    out / member.folder, curve(contender, column, seed), columns=extra, **settings
+                )
     return Results(found, out)
 
 
@@ -60,13 +67,17 @@ def test_ours_stands_beside_the_papers_number(tmp_path: Path) -> None:
     assert line["paper vs FedAvg"] == "+0.0238" and line["ours vs FedAvg"] == "+0.1000"
     assert [line[0] for line in runs.rows[:11]] == METHODS and len(runs.rows) == 4 * 11
     assert cells(runs, "FedLESAM-S", "Fashion-MNIST β = 0.1")["paper"] == "–"
-    assert "Not the paper's setting: rounds 20 instead of 500." in runs.notes, "each column against its own"
+    assert "Not the paper's setting: rounds 20 instead of 500." in runs.notes, (
+        "each column against its own"
+    )
     assert len(nine.rows) == 4 * 9 and any("selection" in note for note in nine.notes)
 
 
 def test_the_nine_rows_have_the_best_of_three_in_each_column(tmp_path: Path) -> None:
     def curve(contender: Contender, column: Column, seed: int) -> list[float]:
-        best = {"Fashion-MNIST β = 0.6": "FedLESAM", "Fashion-MNIST γ = 3": "FedLESAM-S"}.get(column.name, "FedLESAM-D")
+        best = {"Fashion-MNIST β = 0.6": "FedLESAM", "Fashion-MNIST γ = 3": "FedLESAM-S"}.get(
+            column.name, "FedLESAM-D"
+        )
         return [0.8 if contender.name == best else 0.7] * 2
 
     _, nine = written(tmp_path, "table-1", curve, overrides={"rounds": 2}).sheets()
@@ -78,7 +89,11 @@ def test_the_nine_rows_have_the_best_of_three_in_each_column(tmp_path: Path) -> 
         "Fashion-MNIST γ = 3": "FedLESAM(-S/-D): FedLESAM-S",
     }
     line = cells(nine, "FedLESAM(-S/-D): FedLESAM-S")
-    assert line["paper"] == "0.8209" and line["mean of last 10"] == "0.8000" and line["ours − paper"] == "-0.0209"
+    assert (
+        line["paper"] == "0.8209"
+        and line["mean of last 10"] == "0.8000"
+        and line["ours − paper"] == "-0.0209"
+    )
     assert any("fewer than 10 evaluations" in note for note in nine.notes)
 
 
@@ -87,17 +102,34 @@ def test_rounds_and_seconds_are_set_against_the_reference_by_ratio(tmp_path: Pat
         reached = {"FedAvg": 8, "FedWMSAM": 4 + 2 * seed}.get(contender.name, 99)
         return [0.73 if round >= reached else 0.1 for round in range(1, 11)]
 
-    rounds, seconds = written(tmp_path, "table-3", curve, seeds=(0, 1), overrides={"rounds": 10}).sheets()
+    rounds, seconds = written(
+        tmp_path, "table-3", curve, seeds=(0, 1), overrides={"rounds": 10}
+    ).sheets()
     line = cells(rounds, "FedWMSAM", "0.72")
-    assert (line["paper"], line["ours"], line["reached by"]) == ("114", "5.00 ± 1.41", "2 of 2 seeds")
-    assert (line["ours − paper"], line["paper vs FedAvg"], line["ours vs FedAvg"]) == ("-109", "× 0.33", "× 0.62")
+    assert (line["paper"], line["ours"], line["reached by"]) == (
+        "114",
+        "5.00 ± 1.41",
+        "2 of 2 seeds",
+    )
+    assert (line["ours − paper"], line["paper vs FedAvg"], line["ours vs FedAvg"]) == (
+        "-109",
+        "× 0.33",
+        "× 0.62",
+    )
     line = cells(rounds, "FedCM", "0.78")
-    assert (line["paper"], line["ours"], line["reached by"]) == ("not reached", "not reached", "0 of 2 seeds")
+    assert (line["paper"], line["ours"], line["reached by"]) == (
+        "not reached",
+        "not reached",
+        "0 of 2 seeds",
+    )
     assert line["ours − paper"] == line["paper vs FedAvg"] == line["ours vs FedAvg"] == "–"
     line = cells(seconds, "FedSAM", "Time(s)")
     assert (line["paper"], line["ours"], line["paper vs FedAvg"], line["ours vs FedAvg"]) == (
-        "26.90", "2", "× 1.85", "× 1.00",
-    )  # fmt: skip
+        "26.90",
+        "2",
+        "× 1.85",
+        "× 1.00",
+    )
     assert any("dataset fashion-mnist instead of cifar-10" in note for note in rounds.notes)
 
 
@@ -119,7 +151,9 @@ def test_scale_paper_has_nothing_to_excuse(tmp_path: Path) -> None:
     assert not any("Not the paper's setting" in note for note in sheet.notes)
     assert cells(sheet, "✓✓✓")["paper"] == "0.7664" and cells(sheet, "✓✓✓")["seeds"] == "0"
     assert cells(sheet, "✓✓✓")["paper vs ×××"] == "+0.0435", "the paper's Imp."
-    (changed,) = Results(Plan(RECIPES["table-5"], "paper", overrides={"lr": 0.2}), tmp_path).sheets()
+    (changed,) = Results(
+        Plan(RECIPES["table-5"], "paper", overrides={"lr": 0.2}), tmp_path
+    ).sheets()
     assert "Not the paper's setting: lr 0.2 instead of 0.1." in changed.notes
 
 
@@ -128,7 +162,9 @@ def test_a_run_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     folder = results.plan.members()[0].folder
     (tmp_path / folder / "config.toml").write_text("what = [")
     (sheet,) = results.sheets()
-    assert cells(sheet, "✓✓✓")["seeds"] == "0" and any(folder in note and "not counted" in note for note in sheet.notes)
+    assert cells(sheet, "✓✓✓")["seeds"] == "0" and any(
+        folder in note and "not counted" in note for note in sheet.notes
+    )
 
 
 def test_what_a_recipe_varies_cannot_be_overridden() -> None:
@@ -137,24 +173,38 @@ def test_what_a_recipe_varies_cannot_be_overridden() -> None:
 
 
 def test_an_override_reaches_the_methods_that_have_it() -> None:
-    options = [m.config.options.get("rho") for m in Plan(RECIPES["table-4"], "small", overrides={"rho": 0.3}).members()]
+    options = [
+        m.config.options.get("rho")
+        for m in Plan(RECIPES["table-4"], "small", overrides={"rho": 0.3}).members()
+    ]
     assert options == [None, 0.3, 0.3, 0.3, 0.3] * 4
 
 
 def test_the_proxy_is_correlated_with_what_it_stands_for(tmp_path: Path) -> None:
     def columns(contender: Contender, column: Column) -> dict[str, Any]:
         proxy = [0.0, 0.1, 0.2, 0.3, 0.9]
-        other = {"α=0.1": [9.0, 1, 2, 3, 4], "α=0.5": [9.0, 4, 3, 2, 1], "α=0.9": [9.0, 5, 5, 5, 5]}[contender.name]
+        other = {
+            "α=0.1": [9.0, 1, 2, 3, 4],
+            "α=0.5": [9.0, 4, 3, 2, 1],
+            "α=0.9": [9.0, 5, 5, 5, 5],
+        }[contender.name]
         return {"similarity": proxy if column.name == "Eq. 3" else other}
 
-    results = written(tmp_path, "claim-similarity", lambda *_: [0.5] * 5, columns, overrides={"rounds": 5})
+    results = written(
+        tmp_path, "claim-similarity", lambda *_: [0.5] * 5, columns, overrides={"rounds": 5}
+    )
     recorded, correlation = results.sheets()
     assert cells(recorded, "α=0.1", "update")["last"] == "4.0000"
     line = cells(correlation, "α=0.1")
-    assert float(line["Pearson"]) == pytest.approx(0.8980, abs=1e-4) and line["rank (Spearman)"] == "1.0000"
+    assert (
+        float(line["Pearson"]) == pytest.approx(0.8980, abs=1e-4)
+        and line["rank (Spearman)"] == "1.0000"
+    )
     assert line["same models in every round"] == "yes"
     assert cells(correlation, "α=0.5")["rank (Spearman)"] == "-1.0000"
-    assert cells(correlation, "α=0.9")["Pearson"] == "not finite", "a constant is correlated with nothing"
+    assert cells(correlation, "α=0.9")["Pearson"] == "not finite", (
+        "a constant is correlated with nothing"
+    )
 
 
 def test_domains_are_read_off_the_saved_model(tmp_path: Path) -> None:
@@ -164,9 +214,9 @@ def test_domains_are_read_off_the_saved_model(tmp_path: Path) -> None:
             folder = tmp_path / "office_caltech10" / domain / label
             folder.mkdir(parents=True)
             for index in range(5 * (number + 1)):
-                image.new("RGB", (4, 4), (40 * index % 256, 255 * (label == "a"), 80 * number)).save(
-                    folder / f"{index:02d}.png"
-                )
+                image.new(
+                    "RGB", (4, 4), (40 * index % 256, 255 * (label == "a"), 80 * number)
+                ).save(folder / f"{index:02d}.png")
     wanted = {"rounds": 1, "model": "linear", "data_dir": str(tmp_path), "local_epochs": 1}
     plan = Plan(RECIPES["table-2"], "small", overrides=wanted)
     member = plan.members()[0]
@@ -176,14 +226,18 @@ def test_domains_are_read_off_the_saved_model(tmp_path: Path) -> None:
     found = [float(cells(sheet, "FedAvg", domain)["last"]) for domain in experiment.client_names]
     sizes = experiment.dataset.test.groups.bincount().tolist()
     assert sizes == [2, 4, 6, 8] and len(found) == 4
-    assert sum(n * value for n, value in zip(sizes, found, strict=True)) / 20 == pytest.approx(overall, abs=1e-4)
+    assert sum(n * value for n, value in zip(sizes, found, strict=True)) / 20 == pytest.approx(
+        overall, abs=1e-4
+    )
 
 
 # Pictures
 
 
 def pictures(results: Results) -> dict[str, Any]:
-    return {name: draw for kind in results.recipe.pictures for name, _, draw in kind.pictures(results)}
+    return {
+        name: draw for kind in results.recipe.pictures for name, _, draw in kind.pictures(results)
+    }
 
 
 def drawn(draw: Callable[[Any], None]) -> Any:
@@ -201,20 +255,36 @@ def test_a_figure_over_a_setting_has_a_line_for_each_method(tmp_path: Path) -> N
     axes = drawn(found["accuracy-over-clients"])
     lines = {handle.get_label(): handle for handle in axes.containers}
     assert list(lines) == ["FedAvg", "MoFedSAM", "FedSAM", "FedSMOO", "FedWMSAM"]
-    assert [round(y, 3) for y in lines["FedWMSAM"][0].get_ydata()] == [0.12, 0.15, 0.175, 0.2, 0.25, 0.3]
+    assert [round(y, 3) for y in lines["FedWMSAM"][0].get_ydata()] == [
+        0.12,
+        0.15,
+        0.175,
+        0.2,
+        0.25,
+        0.3,
+    ]
 
 
 def test_a_figure_over_rounds_has_a_picture_for_each_setting(tmp_path: Path) -> None:
-    results = written(tmp_path, "figure-4", lambda *_: [0.1, 0.2], scale="paper", overrides={"rounds": 2})
+    results = written(
+        tmp_path, "figure-4", lambda *_: [0.1, 0.2], scale="paper", overrides={"rounds": 2}
+    )
     found = pictures(results)
-    assert list(found) == ["accuracy-over-rounds-CIFAR-10-0.1", "accuracy-over-rounds-CIFAR-100-0.1"]
+    assert list(found) == [
+        "accuracy-over-rounds-CIFAR-10-0.1",
+        "accuracy-over-rounds-CIFAR-100-0.1",
+    ]
     axes = drawn(found["accuracy-over-rounds-CIFAR-10-0.1"])
     assert [line.get_label() for line in axes.lines] == METHODS
 
 
 def test_one_minus_the_similarity_is_drawn(tmp_path: Path) -> None:
     results = written(
-        tmp_path, "figure-9", lambda *_: [0.1, 0.2], lambda *_: {"similarity": [0.0, 0.25]}, overrides={"rounds": 2}
+        tmp_path,
+        "figure-9",
+        lambda *_: [0.1, 0.2],
+        lambda *_: {"similarity": [0.0, 0.25]},
+        overrides={"rounds": 2},
     )
     found = pictures(results)
     assert list(found) == ["one-minus-similarity-over-rounds"]

@@ -10,13 +10,23 @@ from helpers.small_federation import make
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import make_method
 from fedwmsam.recording.drift import Drift, spread_of
-from fedwmsam.recording.echo import autocorrelation, echo, flips, in_order, oscillation, straightness, trail_after
+from fedwmsam.recording.echo import (
+    autocorrelation,
+    echo,
+    flips,
+    in_order,
+    oscillation,
+    straightness,
+    trail_after,
+)
 
 
 def test_to_and_fro():
     u = torch.tensor([1.0, -2.0, 0.0])
     found = echo(u, [-u, u, -u])
-    assert found["lags"] == pytest.approx([-1, 1, -1]) and found["norm"] == pytest.approx(math.sqrt(5))
+    assert found["lags"] == pytest.approx([-1, 1, -1]) and found["norm"] == pytest.approx(
+        math.sqrt(5)
+    )
     assert found["flips"] == 1  # of the two that moved
     assert autocorrelation([u, -u, u, -u], 3) == pytest.approx([-1, 1, -1])
 
@@ -31,7 +41,9 @@ def test_straight_on():
 def test_a_turning_update_has_the_autocorrelation_of_its_angle():
     angle = 2 * math.pi / 20  # as slow a swing as a momentum of ten rounds makes
     updates = [torch.tensor([math.cos(k * angle), math.sin(k * angle)]) for k in range(30)]
-    assert autocorrelation(updates, 10) == pytest.approx([math.cos(lag * angle) for lag in range(1, 11)], abs=1e-6)
+    assert autocorrelation(updates, 10) == pytest.approx(
+        [math.cos(lag * angle) for lag in range(1, 11)], abs=1e-6
+    )
 
 
 def test_flips_of_parameters_that_did_not_move_do_not_count():
@@ -54,12 +66,18 @@ def test_straightness():
 
 def test_a_restless_column():
     alternating = oscillation([0.5, 0.7] * 10)
-    assert alternating["alternation"] == 1 and alternating["noise"] == pytest.approx(0.2 * math.sqrt(19 / 18 / 2), 0.01)
+    assert alternating["alternation"] == 1 and alternating["noise"] == pytest.approx(
+        0.2 * math.sqrt(19 / 18 / 2), 0.01
+    )
     line = oscillation([0.1 * k for k in range(10)])
-    assert line["noise"] == pytest.approx(0, abs=1e-12) and line["residual"] == pytest.approx(0, abs=1e-12)
+    assert line["noise"] == pytest.approx(0, abs=1e-12) and line["residual"] == pytest.approx(
+        0, abs=1e-12
+    )
     assert line["alternation"] == 0
     noise = oscillation(np.random.default_rng(0).normal(size=20_000).tolist())
-    assert noise["noise"] == pytest.approx(1, abs=0.02) and noise["residual"] == pytest.approx(1, abs=0.02)
+    assert noise["noise"] == pytest.approx(1, abs=0.02) and noise["residual"] == pytest.approx(
+        1, abs=0.02
+    )
     assert noise["alternation"] == pytest.approx(2 / 3, abs=0.02)
     assert oscillation([1.0, 2.0])["noise"] is None
 
@@ -89,6 +107,8 @@ def test_drift_knows_what_the_method_keeps():
     found = drift.record()
     assert found["scalars"]["similarity"]["mean"] == pytest.approx(record["similarity"])
     assert found["norm"]["mean"] == pytest.approx(record["update_norm"])
-    assert found["server"] == pytest.approx({name: float(state.server[name].norm()) for name in ("Delta", "c")})
+    assert found["server"] == pytest.approx(
+        {name: float(state.server[name].norm()) for name in ("Delta", "c")}
+    )
     for client, value in found["memory"]["c_k"]["clients"].items():
         assert value == pytest.approx(float(after.memory[int(client)]["c_k"].norm()))

@@ -26,7 +26,10 @@ def sights(federation, state):
     found = []
 
     def see(sight):
-        copies = {name: getattr(sight, name).clone() for name in ("w", "perturbation", "direction", "carried")}
+        copies = {
+            name: getattr(sight, name).clone()
+            for name in ("w", "perturbation", "direction", "carried")
+        }
         found.append(replace(sight, **copies))
 
     run_round(replace(federation, trainer=watching(see, range(1000))), state)
@@ -46,7 +49,9 @@ def test_moments():
 def test_fedsam_goes_up_its_own_gradient():
     federation = make(make_method("fedsam", rho=0.05), batch_size=100, epochs=3)
     alignment = Alignment(federation, 0, ALL)
-    run_round(replace(federation, trainer=watching(alignment.see, range(5))), first_state(federation))
+    run_round(
+        replace(federation, trainer=watching(alignment.see, range(5))), first_state(federation)
+    )
     found = alignment.record()
     assert found["local"]["mean"] == pytest.approx(1, abs=1e-9)
     assert found["radius"]["mean"] == pytest.approx(0.05, rel=1e-6)
@@ -57,17 +62,23 @@ def test_fedsam_goes_up_its_own_gradient():
 
 
 def test_alone_a_client_is_the_federation():
-    federation = make(make_method("fedsam", rho=0.05), sizes=(9,), per_round=1, batch_size=100, epochs=3)
+    federation = make(
+        make_method("fedsam", rho=0.05), sizes=(9,), per_round=1, batch_size=100, epochs=3
+    )
     alignment = Alignment(federation, 0, ALL)
     run_round(replace(federation, trainer=watching(alignment.see, [0])), first_state(federation))
     found = alignment.record()
-    assert [found[name]["mean"] for name in ("global", "worst", "local", "gradients")] == pytest.approx([1] * 4)
+    assert [
+        found[name]["mean"] for name in ("global", "worst", "local", "gradients")
+    ] == pytest.approx([1] * 4)
 
 
 def test_without_a_perturbation_there_is_no_cosine():
     federation = make(make_method("fedavg"))
     alignment = Alignment(federation, 0, ALL)
-    run_round(replace(federation, trainer=watching(alignment.see, range(5))), first_state(federation))
+    run_round(
+        replace(federation, trainer=watching(alignment.see, range(5))), first_state(federation)
+    )
     found = alignment.record()
     assert found["global"]["mean"] is None and found["worst"]["first"] is None
     assert -1 < found["gradients"]["mean"] < 1
@@ -78,7 +89,9 @@ def test_momentum_goes_along_the_server_s_delta():
     state = after(federation, 3)
     for sight in sights(federation, state):
         Delta = state.server["Delta"]
-        torch.testing.assert_close(sight.perturbation, 0.02 * Delta / Delta.norm(), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            sight.perturbation, 0.02 * Delta / Delta.norm(), rtol=1e-9, atol=1e-12
+        )
 
 
 @pytest.mark.parametrize(("reading", "pace"), [("trajectory", -1), ("literal", 1)])
@@ -92,7 +105,9 @@ def test_the_paths_of_fedwmsam(reading, pace):
     for sight in seen:
         c_k = state.memory.get(sight.client, {"c_k": torch.zeros_like(server["c"])})["c_k"]
         m = server["Delta"] + server["alpha"] / (1 - server["alpha"]) * (server["c"] - c_k)
-        ahead = server["w"] + pace * (lr if reading == "trajectory" else 1) * sight.step * m - sight.w
+        ahead = (
+            server["w"] + pace * (lr if reading == "trajectory" else 1) * sight.step * m - sight.w
+        )
         expected = 0.02 * ahead / ahead.norm() if sight.step else torch.zeros_like(ahead)
         torch.testing.assert_close(sight.perturbation, expected, rtol=1e-6, atol=1e-9)
 
@@ -107,7 +122,9 @@ def test_what_a_step_carries_along():
     for sight in sights(federation, state):
         c_k = state.memory.get(sight.client, {"c_k": torch.zeros_like(state.server["c"])})["c_k"]
         torch.testing.assert_close(sight.carried, state.server["c"] - c_k)
-    assert not any(sight.carried.any() for sight in sights(make(FedAvg()), first_state(make(FedAvg()))))
+    assert not any(
+        sight.carried.any() for sight in sights(make(FedAvg()), first_state(make(FedAvg())))
+    )
 
 
 @dataclass(frozen=True)
@@ -128,7 +145,9 @@ def test_a_method_of_one_s_own_is_seen():
 
 
 def noisy_network():
-    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Linear(6, 3)).double()
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.Linear(6, 3)
+    ).double()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -137,7 +156,9 @@ def test_looking_changes_nothing(method):
     federation = replace(plain, task=Task(noisy_network, OBJECTIVES["classification"], seed=3))
     state = after(federation, 2)
     alignment = Alignment(federation, 0, Care(sample=20, ascents=2, clients=None))
-    watched, lines = run_round(replace(federation, trainer=watching(alignment.see, range(5))), state)
+    watched, lines = run_round(
+        replace(federation, trainer=watching(alignment.see, range(5))), state
+    )
     untouched, others = run_round(federation, state)
     assert alignment.record()["gradients"]["mean"] is not None
     assert lines == others
@@ -162,7 +183,9 @@ def test_averaging_by_size_weighs_by_size():
     federation = replace(make(make_method("fedavg"), sizes=(1, 99)), averaging="size")
     surface = global_surface(federation, 0, 50)
     inputs = torch.cat([batch for batch, _ in surface.batches])
-    assert float((inputs.mean(dim=1) > 0.5).double().mean()) > 0.5  # the second client's inputs are about 1, not 0
+    assert (
+        float((inputs.mean(dim=1) > 0.5).double().mean()) > 0.5
+    )  # the second client's inputs are about 1, not 0
 
 
 def test_ascents_find_the_highest_point_of_the_sphere():
@@ -171,7 +194,9 @@ def test_ascents_find_the_highest_point_of_the_sphere():
     w, radius = federation.task.initial_weights, 0.3
     federation.task.start_training({})
     surface = global_surface(federation, 0, 30)
-    found = [worst_direction(surface, w, surface.gradient(w), radius, ascents) for ascents in (0, 1, 50)]
+    found = [
+        worst_direction(surface, w, surface.gradient(w), radius, ascents) for ascents in (0, 1, 50)
+    ]
     heights = [surface.loss(w + epsilon) for epsilon in found]
     assert heights[0] < heights[1] < heights[2]
     assert float(cosine(found[2], surface.gradient(w + found[2]))) == pytest.approx(1, abs=1e-6)

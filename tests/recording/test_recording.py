@@ -25,7 +25,13 @@ def clients():
 
 
 def fit(**options):
-    usual = {"rounds": 8, "participation": 0.5, "batch_size": 10, "local_epochs": 2, "record_every": 3}
+    usual = {
+        "rounds": 8,
+        "participation": 0.5,
+        "batch_size": 10,
+        "local_epochs": 2,
+        "record_every": 3,
+    }
     return fedwmsam.fit(network, list(clients()), **usual | options)
 
 
@@ -39,7 +45,10 @@ def test_the_numbers_are_the_same():
     assert [line["round"] for line in lines if "alignment" in line] == [1, 4, 7]
     assert [line["round"] for line in lines if "drift" in line] == [1, 4, 7]
     assert [len(line["echo"]["lags"]) for line in lines] == [0, 1, 2, 3, 3, 3, 3, 3]
-    assert all(0 <= timing["record_seconds"] < 60 and timing["train_seconds"] > 0 for timing in recorded.timings)
+    assert all(
+        0 <= timing["record_seconds"] < 60 and timing["train_seconds"] > 0
+        for timing in recorded.timings
+    )
 
 
 def test_only_what_is_asked_for():

@@ -81,12 +81,27 @@ def two_methods(tmp_path: Path) -> Path:
     """Two methods over two seeds; the second method also runs a seed that diverges."""
     data = {"class_counts": [[3, 0], [1, 2], [0, 4]], "class_names": ["cat", "dog"]}
     for seed in range(2):
-        common: dict[str, Any] = {"seed": seed, "data": data, "partition_hash": f"p{seed}", "clients": 3}
+        common: dict[str, Any] = {
+            "seed": seed,
+            "data": data,
+            "partition_hash": f"p{seed}",
+            "clients": 3,
+        }
         common["client_accuracy"] = [0.9, 0.2 + seed / 10, 0.7]
         alpha = {"alpha": [0.1, 0.2, 0.3], "worst_client_accuracy": [0.1, 0.1, 0.2 + seed / 10]}
         write_run(tmp_path / f"a{seed}", [0.5, 0.6, 0.7 + seed / 10], **common)
-        write_run(tmp_path / f"b{seed}", [0.4, 0.8, 0.9], method="fedwmsam", columns=alpha, **common)
-    write_run(tmp_path / "b2", [0.4], seed=2, method="fedwmsam", clients=3, rounds=3, status="diverged at round 2")
+        write_run(
+            tmp_path / f"b{seed}", [0.4, 0.8, 0.9], method="fedwmsam", columns=alpha, **common
+        )
+    write_run(
+        tmp_path / "b2",
+        [0.4],
+        seed=2,
+        method="fedwmsam",
+        clients=3,
+        rounds=3,
+        status="diverged at round 2",
+    )
     return tmp_path
 
 
@@ -98,14 +113,28 @@ def test_the_page_holds_every_cell_and_remark_of_the_report(two_methods: Path) -
         assert {cell for row in sheet.rows for cell in row} <= set(cells)
         assert set(sheet.notes) <= set(remarks)
     assert page.texts["h1"] == ["Accuracy of fedavg and fedwmsam"]
-    assert "2 configurations over 2 seeds: 4 runs, 1 run not counted, for the reasons given below." in page.texts["p"]
+    assert (
+        "2 configurations over 2 seeds: 4 runs, 1 run not counted, for the reasons given below."
+        in page.texts["p"]
+    )
     assert page.texts["h2"] == [
-        "Results", "Over the rounds", "How α adapts", "The clients served worst", "Accuracy by client",
-        "Differences to fedavg", "Costs", "Partition", "Settings", "Making the runs again", "Environment",
-    ]  # fmt: skip
+        "Results",
+        "Over the rounds",
+        "How α adapts",
+        "The clients served worst",
+        "Accuracy by client",
+        "Differences to fedavg",
+        "Costs",
+        "Partition",
+        "Settings",
+        "Making the runs again",
+        "Environment",
+    ]
 
 
-def test_a_page_with_averaged_twins_as_rows_counts_and_repeats_each_run_once(tmp_path: Path) -> None:
+def test_a_page_with_averaged_twins_as_rows_counts_and_repeats_each_run_once(
+    tmp_path: Path,
+) -> None:
     for seed in (0, 1):
         columns = {"averaged_accuracy": [0.6, 0.7]}
         write_run(tmp_path / str(seed), [0.5, 0.6], seed=seed, twin=8.0, columns=columns)
@@ -115,7 +144,9 @@ def test_a_page_with_averaged_twins_as_rows_counts_and_repeats_each_run_once(tmp
     assert {"fedavg", "fedavg twin=8"} <= set(page.texts["th"])
     (commands,) = page.texts["code"]
     assert commands.count("fedwmsam run") == 2 and "--twin 8.0" in commands
-    assert not any("twin=8, seed" in remark for remark in page.texts["li"]), "it is no run of its own"
+    assert not any("twin=8, seed" in remark for remark in page.texts["li"]), (
+        "it is no run of its own"
+    )
 
 
 def test_links_lead_to_sections_and_names_are_there_once(two_methods: Path) -> None:
@@ -130,7 +161,13 @@ def test_links_lead_to_sections_and_names_are_there_once(two_methods: Path) -> N
 
 def test_nothing_that_people_named_becomes_markup(tmp_path: Path) -> None:
     data = {"class_counts": [[1, 1]], "class_names": [NASTY, "b"], "group_names": [NASTY]}
-    names: dict[str, Any] = {"dataset": NASTY, "model": NASTY, "data_dir": NASTY, "clients": 1, "data": data}
+    names: dict[str, Any] = {
+        "dataset": NASTY,
+        "model": NASTY,
+        "data_dir": NASTY,
+        "clients": 1,
+        "data": data,
+    }
     columns = {NASTY: [0.1, 0.2]}
     write_run(tmp_path / "a", [0.5, 0.6], columns=columns, **names)
     write_run(tmp_path / "b", [0.5, 0.6], columns=columns, augmentation="paper", **names)
@@ -140,13 +177,17 @@ def test_nothing_that_people_named_becomes_markup(tmp_path: Path) -> None:
     assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
     assert not page.open, "every tag is closed"
     assert NASTY in page.texts["option"][0] + page.texts["option"][1]  # the column
-    assert any(NASTY in text for text in page.texts["td"]) and any("/<script>)" in text for text in page.texts["li"])
+    assert any(NASTY in text for text in page.texts["td"]) and any(
+        "/<script>)" in text for text in page.texts["li"]
+    )
     assert page.numbers["maps"][0][0]["classes"][0] == NASTY
     assert NASTY in page.numbers["charts"][0][0]["y"]
 
 
 def test_a_name_in_an_attribute_stays_in_it(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", [0.5, 0.6], columns={NASTY: [0.1, 0.2]}, method="fedsam", dataset=NASTY)
+    write_run(
+        tmp_path / "a", [0.5, 0.6], columns={NASTY: [0.1, 0.2]}, method="fedsam", dataset=NASTY
+    )
     place = tmp_path / "a" / "analysis"
     place.mkdir()
     (place / 'x"><b>.png').write_bytes(b"a picture")
@@ -158,7 +199,9 @@ def test_a_name_in_an_attribute_stays_in_it(tmp_path: Path) -> None:
 
 def test_the_data_block_cannot_be_ended_from_inside(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.5, 0.6], columns={"</script><!--": [0.1, 0.2]})
-    _, _, rest = page_text(compared(tmp_path)).partition('<script type="application/json" id="numbers">')
+    _, _, rest = page_text(compared(tmp_path)).partition(
+        '<script type="application/json" id="numbers">'
+    )
     block, _, _ = rest.partition("<")
     assert rest[len(block) :].startswith("</script>")
     assert "</script><!--" in json.loads(block)["charts"][0][0]["y"]
@@ -177,18 +220,28 @@ def test_a_choice_of_one_is_not_offered(tmp_path: Path) -> None:
     page = read(compared(tmp_path))
     # A label, its words and its menu follow each other.
     menus = zip(page.tags, page.tags[2:], strict=False)
-    hidden = {menu["data-control"]: "hidden" in label for (_, label), (tag, menu) in menus if tag == "select"}
+    hidden = {
+        menu["data-control"]: "hidden" in label
+        for (_, label), (tag, menu) in menus
+        if tag == "select"
+    }
     assert hidden == {"column": True, "axis": False, "window": False, "spread": False}
 
 
 def test_the_page_fetches_nothing_and_allows_its_own_script_only(two_methods: Path) -> None:
     text = page_text(compared(two_methods))
     page = Reader(text)
-    assert set(re.findall(r"https?://[^\"\s]+", text)) == {"http://www.w3.org/2000/svg"}  # a name, not an address
+    assert set(re.findall(r"https?://[^\"\s]+", text)) == {
+        "http://www.w3.org/2000/svg"
+    }  # a name, not an address
     assert not [attributes for _, attributes in page.tags if "src" in attributes]
     (policy,) = (attributes["content"] for _, attributes in page.tags if "http-equiv" in attributes)
     digest = base64.b64encode(hashlib.sha256(page.texts["script"][1].encode()).digest()).decode()
-    assert policy and policy.startswith("default-src 'none'") and f"script-src 'sha256-{digest}'" in policy
+    assert (
+        policy
+        and policy.startswith("default-src 'none'")
+        and f"script-src 'sha256-{digest}'" in policy
+    )
 
 
 def test_the_same_runs_give_the_same_page(two_methods: Path) -> None:
@@ -196,13 +249,22 @@ def test_the_same_runs_give_the_same_page(two_methods: Path) -> None:
 
 
 def test_the_curves_are_those_of_the_runs_in_five_digits(tmp_path: Path) -> None:
-    write_run(tmp_path / "a0", [0.123456789, ..., None, 123456.7], columns={"lr": [0.1, 0.2, 0.3, 0.4]})
+    write_run(
+        tmp_path / "a0", [0.123456789, ..., None, 123456.7], columns={"lr": [0.1, 0.2, 0.3, 0.4]}
+    )
     write_run(tmp_path / "a1", [0.5, ..., 0.25, 1.0], seed=1, columns={"lr": [0.1, 0.2, 0.3, 0.4]})
     comparison = compared(tmp_path)
     (row,) = read(comparison).numbers["charts"][0]
-    assert row["y"]["accuracy"] == {"runs": [[0.12346, None, 123460], [0.5, 0.25, 1]], "n": 2, "at": [1, 3, 4]}
+    assert row["y"]["accuracy"] == {
+        "runs": [[0.12346, None, 123460], [0.5, 0.25, 1]],
+        "n": 2,
+        "at": [1, 3, 4],
+    }
     assert row["y"]["lr"] == {"runs": [[0.1, 0.2, 0.3, 0.4]], "n": 2}  # alike, so told once
-    assert list(row["y"]) == ["accuracy", "lr"]  # the loss never changes, bytes and backprops are axes
+    assert list(row["y"]) == [
+        "accuracy",
+        "lr",
+    ]  # the loss never changes, bytes and backprops are axes
     found = curve(comparison.tables[0].rows[0], "accuracy", "bytes")
     assert found is not None and row["x"]["bytes"][0] == pytest.approx(found.x[0] / 1e6)
     assert row["x"]["seconds"] == [2, 4, 6, 8] and row["x"]["backprops"] == [7, 14, 21, 28]
@@ -225,7 +287,10 @@ def test_lines_keep_the_style_of_their_row_when_others_have_no_numbers(tmp_path:
 def test_runs_without_numbers_still_make_a_page(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [], rounds=2, status=None)
     page = read(compared(tmp_path))
-    assert page.numbers == {"charts": [], "maps": []} and "0 of 1 (1 no round done)" in page.texts["td"]
+    assert (
+        page.numbers == {"charts": [], "maps": []}
+        and "0 of 1 (1 no round done)" in page.texts["td"]
+    )
     (tmp_path / "a" / "config.toml").write_text("= =")
     page = read(compared(tmp_path))
     assert page.texts["h2"] == ["Runs that cannot be read", "Environment"]
@@ -254,25 +319,36 @@ def test_clients_are_sorted_for_each_seed_before_seeds_are_averaged(tmp_path: Pa
     """Who is worst differs between the seeds; of eleven clients the tenth percentile is the second."""
     served = [0.9, 0.1, 0.3, 0.2, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.85]
     write_run(tmp_path / "a0", [0.5], client_accuracy=served)
-    write_run(tmp_path / "a1", [0.5], seed=1, client_accuracy=[value + 0.1 for value in served[::-1]])
+    write_run(
+        tmp_path / "a1", [0.5], seed=1, client_accuracy=[value + 0.1 for value in served[::-1]]
+    )
     write_run(tmp_path / "b0", [0.5], method="scaffold", client_accuracy=[None, 0.25, 0.5, None])
     page = read(compared(tmp_path))
     head, fedavg, scaffold = cells_of(page, "Accuracy over the clients, mean over the seeds")
     assert head == ["method", "worst", "10%", "lower quartile", "median", "upper quartile", "best"]
-    assert fedavg == ["fedavg", *(f"{mean:.4f} ± 0.0707" for mean in (0.15, 0.25, 0.4, 0.65, 0.8, 0.95))]
+    assert fedavg == [
+        "fedavg",
+        *(f"{mean:.4f} ± 0.0707" for mean in (0.15, 0.25, 0.4, 0.65, 0.8, 0.95)),
+    ]
     assert scaffold == ["scaffold", "0.2500", "0.2750", "0.3125", "0.3750", "0.4375", "0.5000"]
     assert any("no test samples" in text for text in page.texts["li"])
     first, second = page.numbers["charts"][1]
     assert first["x"]["share"] == [n / 100 for n in range(101)]
     low, high = first["y"]["accuracy"]["runs"]
-    assert low[::10] == sorted(served) and high[::10] == pytest.approx([value + 0.1 for value in sorted(served)])
+    assert low[::10] == sorted(served) and high[::10] == pytest.approx(
+        [value + 0.1 for value in sorted(served)]
+    )
     assert second["colour"] == 1 and second["y"]["accuracy"]["n"] == 1
 
 
 def test_a_hundred_thousand_clients_take_no_more_room_than_a_hundred(tmp_path: Path) -> None:
     sizes = []
     for count in (100, 100_000):
-        path = write_run(tmp_path / str(count) / "a", [0.5], client_accuracy=[n % 997 / 1000 for n in range(count)])
+        path = write_run(
+            tmp_path / str(count) / "a",
+            [0.5],
+            client_accuracy=[n % 997 / 1000 for n in range(count)],
+        )
         assert len(read_run(path).clients) == count
         sizes.append(len(page_text(compared(tmp_path / str(count)))))
     assert sizes[1] < sizes[0] + 1000
@@ -305,7 +381,14 @@ def test_clients_with_names_have_a_column_each_however_they_are_numbered(tmp_pat
     for seed, order in enumerate(([0, 1, 2, 3], [2, 0, 1, 3])):
         served = [(0.5, 0.6, 0.7, None)[n] for n in order]
         data = {"group_names": [names[n] for n in order]}
-        write_run(tmp_path / str(seed), [0.5], seed=seed, data=data, partition="natural", client_accuracy=served)
+        write_run(
+            tmp_path / str(seed),
+            [0.5],
+            seed=seed,
+            data=data,
+            partition="natural",
+            client_accuracy=served,
+        )
     page = read(compared(tmp_path))
     head, line = cells_of(page, "Accuracy of each client, mean over the seeds")
     assert head == ["method", *names[:3]]
@@ -315,17 +398,28 @@ def test_clients_with_names_have_a_column_each_however_they_are_numbered(tmp_pat
 
 def test_many_clients_or_clients_without_names_have_no_column_each(tmp_path: Path) -> None:
     names = [f"speaker {n}" for n in range(13)]
-    write_run(tmp_path / "many" / "a", [0.5], data={"group_names": names}, client_accuracy=[0.5] * 13)
-    write_run(tmp_path / "nameless" / "a", [0.5], data={"group_names": []}, client_accuracy=[0.5] * 3)
+    write_run(
+        tmp_path / "many" / "a", [0.5], data={"group_names": names}, client_accuracy=[0.5] * 13
+    )
+    write_run(
+        tmp_path / "nameless" / "a", [0.5], data={"group_names": []}, client_accuracy=[0.5] * 3
+    )
     for folder in tmp_path.iterdir():
-        assert "Accuracy of each client, mean over the seeds" not in read(compared(folder)).texts["caption"]
+        assert (
+            "Accuracy of each client, mean over the seeds"
+            not in read(compared(folder)).texts["caption"]
+        )
 
 
-def test_partitions_are_told_apart_by_their_hash_and_large_ones_shown_in_part(tmp_path: Path) -> None:
+def test_partitions_are_told_apart_by_their_hash_and_large_ones_shown_in_part(
+    tmp_path: Path,
+) -> None:
     counts = [[client % 3, 1] for client in range(300)]
     for seed, name in enumerate(("p", "p", "q")):
         data = {"class_counts": counts}
-        write_run(tmp_path / str(seed), [0.5, 0.6], seed=seed, partition_hash=name, data=data, clients=300)
+        write_run(
+            tmp_path / str(seed), [0.5, 0.6], seed=seed, partition_hash=name, data=data, clients=300
+        )
     page = read(compared(tmp_path))
     assert [len(found["counts"]) for found in page.numbers["maps"][0]] == [200, 200]
     assert [text for text in page.texts["option"] if text in ("0, 1", "2")] == ["0, 1", "2"]
@@ -333,13 +427,17 @@ def test_partitions_are_told_apart_by_their_hash_and_large_ones_shown_in_part(tm
     assert "1 / 2 / 3" in page.texts["td"]  # samples of a client
 
 
-@pytest.mark.parametrize("counts", [None, [], "x", [[1], [1, 2]], [[1.5, "x"]], [[-1, 2]], [[0, 0]], [3], {"a": 1}])
+@pytest.mark.parametrize(
+    "counts", [None, [], "x", [[1], [1, 2]], [[1.5, "x"]], [[-1, 2]], [[0, 0]], [3], {"a": 1}]
+)
 def test_class_counts_that_are_none_are_left_out(tmp_path: Path, counts: Any) -> None:
     write_run(tmp_path / "a", [0.5, 0.6], data={"class_counts": counts})
     assert "Partition" not in read(compared(tmp_path)).texts["h2"]
 
 
-def test_pictures_of_analyses_are_on_the_page_or_named(two_methods: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_of_analyses_are_on_the_page_or_named(
+    two_methods: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = two_methods / "a0" / "analysis"
     place.mkdir()
     (place / "landscape-round-3.png").write_bytes(b"a picture")
@@ -351,8 +449,12 @@ def test_pictures_of_analyses_are_on_the_page_or_named(two_methods: Path, monkey
     text = page_text(compared(two_methods))
     for kind, content in (("image/png", b"a picture"), ("image/svg+xml", b"<svg/>")):
         assert f"data:{kind};base64,{base64.b64encode(content).decode()}" in text
-    assert 'alt="fedavg, seed 0: landscape round 3"' in text and "landscape-plane-round-3.pdf" in text
-    assert ["fedavg, seed 0", "3", "0.25", "1.5"] in [row for table in Reader(text).tables for row in table]
+    assert (
+        'alt="fedavg, seed 0: landscape round 3"' in text and "landscape-plane-round-3.pdf" in text
+    )
+    assert ["fedavg, seed 0", "3", "0.25", "1.5"] in [
+        row for table in Reader(text).tables for row in table
+    ]
     monkeypatch.setattr(analyses, "TOGETHER", 8)
     text = page_text(compared(two_methods))
     assert "data:image/svg" in text and "data:image/png" not in text and "Not shown" in text
@@ -390,26 +492,59 @@ def configuration_of(monkeypatch: pytest.MonkeyPatch, cli: Cli, text: str) -> di
         {"method": "fedavg", "rounds": 20, "seed": 7},
         {"preset": "paper", "dataset": "fashion-mnist", "rho": 0.05},
         {"preset": "tuned", "method": "fedgloss", "rounds": 10000, "lr": 0.1, "beta": 1.5},
-        {"method": "fedwmsam", "correction": "none", "alpha": 0.1 + 0.2, "clip_norm": "none", "sampling": "bernoulli"},
         {
-            "method": "scaffold", "dataset": "/data/o'brien $HOME", "model": "my.nets:make", "partition": "shards:2",
-            "augmentation": "paper", "clients": 7, "participation": 1 / 3, "clients_per_round": 2, "rounds": 3,
-            "local_epochs": 2, "batch_size": 11, "lr": 1e-5, "weight_decay_mode": "sgd", "workers": 0, "seed": 3,
-            "validation": 0.1, "target_accuracy": 0.9, "checkpoint_every": 5, "data_dir": '"; rm -rf x #',
-            "patience": 4, "lr_decay": 1.0, "weight_decay": 0.0, "evaluate_every": 2, "time_budget": 60.0,
-            "averaging": "size", "device": "cuda", "keep_states": 5, "track": "wandb:a b,tensorboard",
+            "method": "fedwmsam",
+            "correction": "none",
+            "alpha": 0.1 + 0.2,
+            "clip_norm": "none",
+            "sampling": "bernoulli",
+        },
+        {
+            "method": "scaffold",
+            "dataset": "/data/o'brien $HOME",
+            "model": "my.nets:make",
+            "partition": "shards:2",
+            "augmentation": "paper",
+            "clients": 7,
+            "participation": 1 / 3,
+            "clients_per_round": 2,
+            "rounds": 3,
+            "local_epochs": 2,
+            "batch_size": 11,
+            "lr": 1e-5,
+            "weight_decay_mode": "sgd",
+            "workers": 0,
+            "seed": 3,
+            "validation": 0.1,
+            "target_accuracy": 0.9,
+            "checkpoint_every": 5,
+            "data_dir": '"; rm -rf x #',
+            "patience": 4,
+            "lr_decay": 1.0,
+            "weight_decay": 0.0,
+            "evaluate_every": 2,
+            "time_budget": 60.0,
+            "averaging": "size",
+            "device": "cuda",
+            "keep_states": 5,
+            "track": "wandb:a b,tensorboard",
         },
     ],
-)  # fmt: skip
+)
 def test_the_command_of_a_run_has_its_configuration(
     monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     run = read_run(write_run(tmp_path / "a", [0.5], **({"method": "fedwmsam"} | settings)))
-    assert configuration_of(monkeypatch, cli, command(run)) == resolve(toml.load(tmp_path / "a" / "config.toml")).flat()
+    assert (
+        configuration_of(monkeypatch, cli, command(run))
+        == resolve(toml.load(tmp_path / "a" / "config.toml")).flat()
+    )
 
 
 def test_a_command_says_only_what_differs(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "a", [0.5], method="fedsam", preset="paper", rho=0.2, rounds=500))
+    run = read_run(
+        write_run(tmp_path / "a", [0.5], method="fedsam", preset="paper", rho=0.2, rounds=500)
+    )
     assert command(run) == "fedwmsam run --method fedsam --preset paper --set rho=0.2"
 
 
@@ -426,7 +561,9 @@ def test_runs_of_fit_and_of_unknown_methods_have_no_command(tmp_path: Path) -> N
 def test_the_page_lists_the_commands_and_why_there_is_none(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.5], model="x\nrm -rf y", seed=1)
     write_run(tmp_path / "b", [0.5], model="x\nrm -rf y", seed=2, status="diverged at round 1")
-    path = write_run(tmp_path / "c", [0.5], model="x\nrm -rf y", augmentation="paper") / "config.toml"
+    path = (
+        write_run(tmp_path / "c", [0.5], model="x\nrm -rf y", augmentation="paper") / "config.toml"
+    )
     path.write_text(path.read_text() + "later_setting = 1\n")
     page = read(compared(tmp_path))
     (block,) = page.texts["code"]
@@ -446,7 +583,11 @@ def test_a_line_break_in_a_label_does_not_begin_a_command(tmp_path: Path) -> Non
 
 def test_a_page_of_runs_of_fit_says_that_their_data_are_not_recorded(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", [0.5, 0.6]) / "config.toml"
-    path.write_text("".join(line for line in path.open() if not line.startswith(("dataset", "partition", "model"))))
+    path.write_text(
+        "".join(
+            line for line in path.open() if not line.startswith(("dataset", "partition", "model"))
+        )
+    )
     page = read(compared(tmp_path))
     assert "pre" not in page.texts and any("made by fit()" in text for text in page.texts["li"])
 
@@ -474,7 +615,16 @@ def test_compare_writes_the_page(
     folders = [two_methods / name for name in ("a0", "a1", "b0", "b1")]
     monkeypatch.setattr("fedwmsam.comparison.comparison.compare", lambda *_: folders)
     out = tmp_path / "page.html"
-    words = ["--methods", "fedavg,fedwmsam", "--seeds", "2", "--baseline", "fedavg", "--out", tmp_path / "out"]
+    words = [
+        "--methods",
+        "fedavg,fedwmsam",
+        "--seeds",
+        "2",
+        "--baseline",
+        "fedavg",
+        "--out",
+        tmp_path / "out",
+    ]
     done = cli("compare", *words, "--html", out, *(["--quiet"] if quiet else []))
     assert done.code == 0, done.err
     assert (f"Written: {out}" in done.out) is not quiet

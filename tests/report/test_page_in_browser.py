@@ -19,11 +19,22 @@ from fedwmsam.report.series import curve
 from fedwmsam.report.summary import Comparison, make_goal, summarise
 
 pytestmark = pytest.mark.slow
-playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+playwright = pytest.importorskip(
+    "playwright.sync_api", reason="the package playwright is not installed"
+)
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 METHODS = (
-    "fedavg", "fedavgm", "fedcm", "feddyn", "fedgamma", "fedprox", "fedsam", "fedwmsam", "mofedsam", "scaffold",
-)  # fmt: skip
+    "fedavg",
+    "fedavgm",
+    "fedcm",
+    "feddyn",
+    "fedgamma",
+    "fedprox",
+    "fedsam",
+    "fedwmsam",
+    "mofedsam",
+    "scaffold",
+)
 Open = Callable[..., Any]
 
 
@@ -31,7 +42,9 @@ Open = Callable[..., Any]
 def browser() -> Iterator[Any]:
     program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        pytest.skip(f"no browser is installed ({', '.join(BROWSERS)}); on Debian: apt-get install chromium")
+        pytest.skip(
+            f"no browser is installed ({', '.join(BROWSERS)}); on Debian: apt-get install chromium"
+        )
     with playwright.sync_playwright() as driver:
         started = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         yield started
@@ -57,7 +70,9 @@ def show(browser: Any) -> Iterator[Open]:
     yield open_page
     for context in contexts:
         context.close()
-    assert troubles == [] and {url for url in fetched if not url.startswith("data:")} == {fetched[0]}
+    assert troubles == [] and {url for url in fetched if not url.startswith("data:")} == {
+        fetched[0]
+    }
 
 
 def synthetic(folder: Path, methods: int, rounds: int, seeds: int) -> Comparison:
@@ -71,18 +86,35 @@ def synthetic(folder: Path, methods: int, rounds: int, seeds: int) -> Comparison
                 name: draw.normal(1, 0.1, rounds).tolist()
                 for name in ("loss", "train_loss", "update_norm", "similarity")
             }
-            fractions = {"worst_client_accuracy": 0.7 * accuracy, "tenth_percentile_accuracy": 0.9 * accuracy}
+            fractions = {
+                "worst_client_accuracy": 0.7 * accuracy,
+                "tenth_percentile_accuracy": 0.9 * accuracy,
+            }
             columns = noisy | {name: values.tolist() for name, values in fractions.items()}
-            columns |= {"alpha": (0.1 + 0.5 * climb).tolist(), "lr": (0.1 * 0.998 ** np.arange(rounds)).tolist()}
+            columns |= {
+                "alpha": (0.1 + 0.5 * climb).tolist(),
+                "lr": (0.1 * 0.998 ** np.arange(rounds)).tolist(),
+            }
             dealt = np.random.default_rng(seed)
             counts = [1 + dealt.multinomial(50, dealt.dirichlet([0.1] * 10)) for _ in range(20)]
-            data = {"class_counts": np.array(counts).tolist(), "class_names": [f"class {kind}" for kind in range(10)]}
+            data = {
+                "class_counts": np.array(counts).tolist(),
+                "class_names": [f"class {kind}" for kind in range(10)],
+            }
             write_run(
-                folder / f"{method}-{seed}", accuracy.tolist(), columns=columns, data=data, method=method, seed=seed,
-                partition_hash=f"p{seed}", clients=20,
+                folder / f"{method}-{seed}",
+                accuracy.tolist(),
+                columns=columns,
+                data=data,
+                method=method,
+                seed=seed,
+                partition_hash=f"p{seed}",
+                clients=20,
                 client_accuracy=(accuracy[-1] * dealt.uniform(0.5, 1.1, 20)).tolist(),
-            )  # fmt: skip
-    return summarise(find_runs([folder])[0], make_goal("accuracy", targets=(0.84, 0.5)), baseline="fedavg")
+            )
+    return summarise(
+        find_runs([folder])[0], make_goal("accuracy", targets=(0.84, 0.5)), baseline="fedavg"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +137,9 @@ def values(figure: Any) -> list[str]:
     return list(figure.locator("li:not([hidden]) .value").all_text_contents())
 
 
-def expected(comparison: Comparison, column: str, round: int, window: int = 1, against: str = "rounds") -> list[str]:
+def expected(
+    comparison: Comparison, column: str, round: int, window: int = 1, against: str = "rounds"
+) -> list[str]:
     """What the legend must say: what the pictures of the report are drawn from, in four digits."""
     found = [curve(row, column, against, window) for row in comparison.tables[0].rows]
     return [f"{one.mean[round - 1]:.4f} ± {one.deviation[round - 1]:.4f}" for one in found if one]
@@ -115,7 +149,9 @@ def close(shown: list[str], wanted: list[str]) -> bool:
     """The page holds five digits of each seed, so the fourth decimal may differ by one."""
     pairs = [(a.split(" ± "), b.split(" ± ")) for a, b in zip(shown, wanted, strict=True)]
     return all(
-        math.isclose(float(a), float(b), abs_tol=1.5e-4) for one, two in pairs for a, b in zip(one, two, strict=True)
+        math.isclose(float(a), float(b), abs_tol=1.5e-4)
+        for one, two in pairs
+        for a, b in zip(one, two, strict=True)
     )
 
 
@@ -149,7 +185,9 @@ def test_the_legend_reads_the_curves_off(show: Open, small: tuple[Path, Comparis
     assert values(figure) != moved
 
 
-def test_spread_zoom_and_table_follow_the_controls(show: Open, small: tuple[Path, Comparison]) -> None:
+def test_spread_zoom_and_table_follow_the_controls(
+    show: Open, small: tuple[Path, Comparison]
+) -> None:
     path, comparison = small
     figure = chart(show(path))
     figure.get_by_label("Spread").select_option("each seed")
@@ -162,10 +200,16 @@ def test_spread_zoom_and_table_follow_the_controls(show: Open, small: tuple[Path
     figure.get_by_text("As a table").click()
     playwright.expect(figure.locator("tbody tr")).to_have_count(30)  # filled after the click
     assert close(
-        figure.locator("tbody tr").last.locator("td").all_text_contents(), expected(comparison, "accuracy", 30)
+        figure.locator("tbody tr").last.locator("td").all_text_contents(),
+        expected(comparison, "accuracy", 30),
     )
     figure.get_by_label("fedcm").uncheck()
-    assert figure.locator("thead th").all_text_contents() == ["round", "fedavg", "fedavgm", "feddyn"]
+    assert figure.locator("thead th").all_text_contents() == [
+        "round",
+        "fedavg",
+        "fedavgm",
+        "feddyn",
+    ]
 
 
 def test_the_picture_is_read_with_the_keyboard(show: Open, small: tuple[Path, Comparison]) -> None:
@@ -189,7 +233,9 @@ def test_the_picture_is_read_with_the_keyboard(show: Open, small: tuple[Path, Co
     assert lines(figure) == ["fedavgm", "fedcm", "feddyn"]
 
 
-def test_clients_are_read_from_the_worst_served_to_the_best(show: Open, small: tuple[Path, Comparison]) -> None:
+def test_clients_are_read_from_the_worst_served_to_the_best(
+    show: Open, small: tuple[Path, Comparison]
+) -> None:
     path, comparison = small
     page = show(path)
     figure = page.locator("section", has=page.locator("#by-client-1")).locator("figure.chart")
@@ -207,7 +253,9 @@ def test_clients_are_read_from_the_worst_served_to_the_best(show: Open, small: t
     figure.locator(".plot").focus()
     for key in ("PageUp", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
-    assert figure.locator("[aria-live]").text_content().startswith("share of clients 0.12: fedavg 0.")
+    assert (
+        figure.locator("[aria-live]").text_content().startswith("share of clients 0.12: fedavg 0.")
+    )
     assert close(values(figure), wanted(0.12))
     page.keyboard.press("End")
     assert close(values(figure), wanted(1))
@@ -217,10 +265,17 @@ def test_clients_are_read_from_the_worst_served_to_the_best(show: Open, small: t
     assert lines(figure) == ["fedavg", "fedavgm", "feddyn"]
     figure.get_by_text("As a table").click()
     playwright.expect(figure.locator("tbody tr")).to_have_count(101)  # filled after the click
-    assert figure.locator("thead th").all_text_contents() == ["share of clients", "fedavg", "fedavgm", "feddyn"]
+    assert figure.locator("thead th").all_text_contents() == [
+        "share of clients",
+        "fedavg",
+        "fedavgm",
+        "feddyn",
+    ]
 
 
-def test_the_map_is_read_with_the_keyboard_and_the_mouse(show: Open, small: tuple[Path, Comparison]) -> None:
+def test_the_map_is_read_with_the_keyboard_and_the_mouse(
+    show: Open, small: tuple[Path, Comparison]
+) -> None:
     path, comparison = small
     page = show(path)
     figure, plot = page.locator("figure.partition"), page.locator(".map")
@@ -275,8 +330,12 @@ def test_the_commands_can_be_copied(show: Open, small: tuple[Path, Comparison]) 
 
 @pytest.mark.parametrize("width", [380, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_fault_is_found_by_axe(show: Open, small: tuple[Path, Comparison], width: int, scheme: str) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+def test_no_fault_is_found_by_axe(
+    show: Open, small: tuple[Path, Comparison], width: int, scheme: str
+) -> None:
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed"
+    )
     page = show(small[0], width, scheme)
     for summary in page.locator("summary").all():
         summary.click()
@@ -284,15 +343,23 @@ def test_no_fault_is_found_by_axe(show: Open, small: tuple[Path, Comparison], wi
     assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found] == []
 
 
-def test_a_narrow_window_does_not_scroll_sideways(show: Open, small: tuple[Path, Comparison]) -> None:
+def test_a_narrow_window_does_not_scroll_sideways(
+    show: Open, small: tuple[Path, Comparison]
+) -> None:
     page = show(small[0], width=380)
     for summary in page.locator("summary").all():
         summary.click()
     assert page.evaluate("document.documentElement.scrollWidth") == 380
-    wide = [frame for frame in page.locator(".frame").all() if frame.evaluate("e => e.scrollWidth > e.clientWidth")]
+    wide = [
+        frame
+        for frame in page.locator(".frame").all()
+        if frame.evaluate("e => e.scrollWidth > e.clientWidth")
+    ]
     assert len(wide) > 3 and {frame.get_attribute("tabindex") for frame in wide} == {"0"}
     page.set_viewport_size({"width": 1280, "height": 900})
-    playwright.expect(page.locator(".frame").first).not_to_have_attribute("tabindex", "0")  # nothing to scroll there
+    playwright.expect(page.locator(".frame").first).not_to_have_attribute(
+        "tabindex", "0"
+    )  # nothing to scroll there
 
 
 def test_a_dark_page_is_dark(show: Open, small: tuple[Path, Comparison]) -> None:
@@ -309,9 +376,15 @@ def test_awkward_numbers_are_drawn_without_complaint(show: Open, tmp_path: Path)
     """One evaluation, values that never were finite, almost equal or huge, costs that some runs do not know."""
     huge, never, almost = [1e30, None, -1e30], [None, 0.1, None], [0.1, 0.1 + 1e-16, 0.1]
     write_run(tmp_path / "a0", [..., ..., 0.5], columns={"x": huge, "y": never, "z": almost})
-    write_run(tmp_path / "a1", [..., ..., 0.5], seed=1, columns={"x": huge, "y": [0.2, None, 0.1], "z": [0.1] * 3})
+    write_run(
+        tmp_path / "a1",
+        [..., ..., 0.5],
+        seed=1,
+        columns={"x": huge, "y": [0.2, None, 0.1], "z": [0.1] * 3},
+    )
     (
-        write_run(tmp_path / "b", [..., ..., 0.6], method="scaffold", columns={"only": [1, 2, 3]}) / "timings.jsonl"
+        write_run(tmp_path / "b", [..., ..., 0.6], method="scaffold", columns={"only": [1, 2, 3]})
+        / "timings.jsonl"
     ).unlink()
     write_run(tmp_path / "short", [0.5], method="fedsam", rounds=1, client_accuracy=[0.5, None])
     comparison = summarise(find_runs([tmp_path])[0], make_goal("accuracy"))
@@ -319,13 +392,19 @@ def test_awkward_numbers_are_drawn_without_complaint(show: Open, tmp_path: Path)
     drawn = 0
     for figure in page.locator("figure.chart").all():
         figure.get_by_text("As a table").click()
-        menus = [figure.locator(f'[data-control="{name}"]') for name in ("column", "axis", "spread", "window")]
-        choices = [[o.get_attribute("value") for o in menu.locator("option").all()] for menu in menus]
+        menus = [
+            figure.locator(f'[data-control="{name}"]')
+            for name in ("column", "axis", "spread", "window")
+        ]
+        choices = [
+            [o.get_attribute("value") for o in menu.locator("option").all()] for menu in menus
+        ]
         windows = ["5"] if choices.pop() else []  # the picture of the clients has no smoothing
         for chosen in itertools.product(*choices):
             for menu, value in zip(menus, [*chosen, *windows], strict=False):
                 menu.evaluate(
-                    "(menu, value) => { menu.value = value; menu.dispatchEvent(new Event('change')); }", value
+                    "(menu, value) => { menu.value = value; menu.dispatchEvent(new Event('change')); }",
+                    value,
                 )
             assert "NaN" not in figure.inner_html() and "Infinity" not in figure.inner_html()
             drawn += 1
@@ -344,6 +423,8 @@ def test_a_large_comparison_is_small_enough_and_opens(
     opened = time.perf_counter() - start
     size = path.stat().st_size / 1e6
     with capsys.disabled():
-        print(f"\n10 methods × 500 rounds × 3 seeds: {size:.2f} MB, made in {made:.1f} s, opened in {opened:.1f} s")
+        print(
+            f"\n10 methods × 500 rounds × 3 seeds: {size:.2f} MB, made in {made:.1f} s, opened in {opened:.1f} s"
+        )
     assert size < 2 and opened < 30
     assert lines(chart(page)) == list(METHODS)

@@ -15,7 +15,9 @@ from fedwmsam.report.partition import draw_partition, partition_chart
 TEN = np.repeat(np.arange(10), 60)
 
 
-def printed(partition: Partition, width: int = 100, names: tuple[str, ...] = (), encoding: str = "utf-8") -> str:
+def printed(
+    partition: Partition, width: int = 100, names: tuple[str, ...] = (), encoding: str = "utf-8"
+) -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     Console(file=stream, width=width, color_system=None).print(partition_chart(partition, names))
     stream.seek(0)
@@ -43,7 +45,9 @@ def test_the_chart_shows_shares_sizes_and_figures() -> None:
         assert part in text
 
 
-@pytest.mark.parametrize(("clients", "shown", "more"), [(40, 40, ""), (41, 30, "and 11 more clients")])
+@pytest.mark.parametrize(
+    ("clients", "shown", "more"), [(40, 40, ""), (41, 30, "and 11 more clients")]
+)
 def test_many_clients_are_cut_and_counted(clients: int, shown: int, more: str) -> None:
     text = printed(make_partition("dirichlet:0.1", TEN, clients, seed=0))
     rows = [line for line in text.splitlines() if line.rstrip().endswith("━")]
@@ -57,15 +61,21 @@ def test_no_row_is_wider_than_the_terminal(classes: int, width: int) -> None:
     partition = make_partition("iid", np.tile(np.arange(classes), 12), 12, seed=0)
     lines = printed(partition, width).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= width
-    assert sum(line.lstrip().startswith(f"{number} ") for number in range(12) for line in lines) >= 12
+    assert (
+        sum(line.lstrip().startswith(f"{number} ") for number in range(12) for line in lines) >= 12
+    )
 
 
 def test_a_plain_terminal_gets_plain_characters() -> None:
     assert printed(make_partition("dirichlet:0.1", TEN, 5, seed=0), encoding="ascii").isascii()
 
 
-@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")])
-def test_pictures_are_written_by_suffix_and_the_same_twice(tmp_path: Path, suffix: str, start: bytes) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".PDF", b"%PDF")]
+)
+def test_pictures_are_written_by_suffix_and_the_same_twice(
+    tmp_path: Path, suffix: str, start: bytes
+) -> None:
     pytest.importorskip("matplotlib")
     partition = make_partition("dirichlet:0.1", TEN, 6, seed=0)
     first, second = tmp_path / f"new/first{suffix}", tmp_path / f"second{suffix}"
@@ -79,7 +89,9 @@ def test_pictures_are_written_by_suffix_and_the_same_twice(tmp_path: Path, suffi
 def test_any_shape_can_be_drawn(tmp_path: Path, clients: int, classes: int) -> None:
     pytest.importorskip("matplotlib")
     partition = make_partition("iid", np.tile(np.arange(classes), 200), clients, seed=0)
-    draw_partition(partition, tmp_path / "picture.png", [f"kind {number}" for number in range(classes)])
+    draw_partition(
+        partition, tmp_path / "picture.png", [f"kind {number}" for number in range(classes)]
+    )
 
 
 def test_the_picture_names_rule_hash_and_classes(tmp_path: Path) -> None:
@@ -99,7 +111,9 @@ def test_unknown_formats_are_refused(tmp_path: Path, name: str) -> None:
     assert name in str(refusal.value)
 
 
-def test_a_missing_matplotlib_is_named_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_matplotlib_is_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install fedwmsam\[plot\]"):
         draw_partition(make_partition("iid", TEN, 2, seed=0), tmp_path / "picture.png")

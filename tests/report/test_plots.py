@@ -31,10 +31,14 @@ def write_all(folder: Path, rounds: int = 12) -> Path:
     variants += [{"method": "fedwmsam", "correction": "none"}]
     for number, settings in enumerate(variants):
         for seed in (0, 1):
-            extra = {"alpha": climbing(seed, rounds, 0.3)} if settings["method"] == "fedwmsam" else {}
+            extra = (
+                {"alpha": climbing(seed, rounds, 0.3)} if settings["method"] == "fedwmsam" else {}
+            )
             loss = {"loss": [2 - value for value in climbing(seed, rounds, 1.5)]}
             values = climbing(10 * number + seed, rounds, 0.6 + number / 20)
-            write_run(folder / f"{number}-{seed}", values, seed=seed, columns=extra | loss, **settings)
+            write_run(
+                folder / f"{number}-{seed}", values, seed=seed, columns=extra | loss, **settings
+            )
     return folder
 
 
@@ -43,13 +47,21 @@ def comparison(folder: Path, *targets: float) -> Comparison:
 
 
 EVERY = {
-    "accuracy-over-rounds", "loss-over-rounds", "alpha-over-rounds", "accuracy-over-bytes", "accuracy-over-seconds",
-    "rounds-to-target", "sensitivity-rho", "ablation-fedwmsam",
-}  # fmt: skip
+    "accuracy-over-rounds",
+    "loss-over-rounds",
+    "alpha-over-rounds",
+    "accuracy-over-bytes",
+    "accuracy-over-seconds",
+    "rounds-to-target",
+    "sensitivity-rho",
+    "ablation-fedwmsam",
+}
 
 
 def test_every_picture_the_runs_support_is_written(tmp_path: Path) -> None:
-    written = plots.draw(comparison(write_all(tmp_path / "runs"), 0.5, 0.7), tmp_path / "new" / "pictures")
+    written = plots.draw(
+        comparison(write_all(tmp_path / "runs"), 0.5, 0.7), tmp_path / "new" / "pictures"
+    )
     assert {path.name for path in written} == {f"{name}.png" for name in EVERY}
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
 
@@ -58,7 +70,11 @@ def test_what_the_runs_lack_is_not_drawn(tmp_path: Path) -> None:
     path = write_run(tmp_path / "runs" / "a", [0.1, 0.5])
     (path / "timings.jsonl").unlink()
     written = plots.draw(comparison(tmp_path / "runs"), tmp_path)
-    assert {path.stem for path in written} == {"accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes"}
+    assert {path.stem for path in written} == {
+        "accuracy-over-rounds",
+        "loss-over-rounds",
+        "accuracy-over-bytes",
+    }
 
 
 def test_several_tables_have_pictures_of_their_own(tmp_path: Path) -> None:
@@ -67,7 +83,10 @@ def test_several_tables_have_pictures_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "c", [0.1], status=None, rounds=9)
     write_run(tmp_path / "runs" / "d", [0.1], dataset="/far/away" * 40)
     names = {path.stem for path in plots.draw(comparison(tmp_path / "runs"), tmp_path)}
-    assert len(names) == 12 and "accuracy-over-rounds-digits-dirichlet-0.1-mlp-20-clients-3-rounds" in names
+    assert (
+        len(names) == 12
+        and "accuracy-over-rounds-digits-dirichlet-0.1-mlp-20-clients-3-rounds" in names
+    )
 
 
 @pytest.mark.parametrize(("format", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
@@ -109,7 +128,10 @@ def test_no_word_is_cut_off_and_no_legend_covers_the_picture(tmp_path: Path, rou
         for text in inside:
             box = text.get_window_extent()
             assert box.x0 >= -1 and box.y0 >= -1, (name, text.get_text())
-            assert box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1, (name, text.get_text())
+            assert box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1, (
+                name,
+                text.get_text(),
+            )
         for legend in figure.legends:
             assert not legend.get_window_extent().overlaps(axes.get_window_extent()), name
         assert axes.get_window_extent().height > 0.25 * figure.bbox.height, name
@@ -139,7 +161,13 @@ def test_few_and_long_names_have_room_too(tmp_path: Path) -> None:
     """matplotlib warns where a picture is too small for its words."""
     for number, correction in enumerate(("none", "mean_gradient")):
         settings = {"perturbation": "momentum", "similarity": "disagreement"} if number else {}
-        write_run(tmp_path / "two" / f"{number}", [0.5], method="fedwmsam", correction=correction, **settings)
+        write_run(
+            tmp_path / "two" / f"{number}",
+            [0.5],
+            method="fedwmsam",
+            correction=correction,
+            **settings,
+        )
     write_run(tmp_path / "one" / "a", [0.5])
     for folder, pictures in (("one", 5), ("two", 6)):
         assert len(list(figures(comparison(tmp_path / folder, 0.4)))) == pictures
@@ -148,7 +176,11 @@ def test_few_and_long_names_have_room_too(tmp_path: Path) -> None:
 def test_tick_labels_do_not_touch_each_other(tmp_path: Path) -> None:
     for name, figure in figures(comparison(write_all(tmp_path, 60), 0.5)):
         (axes,) = figure.axes
-        shown = [label for label in axes.get_xticklabels(which="both") if label.get_text() and in_view(axes, label)]
+        shown = [
+            label
+            for label in axes.get_xticklabels(which="both")
+            if label.get_text() and in_view(axes, label)
+        ]
         boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.x0)
         assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), name
 
@@ -167,7 +199,9 @@ def test_a_seed_that_did_not_reach_the_target_is_told_in_the_picture(tmp_path: P
     assert "2 (1 of 2 seeds)" in words and "not reached" in words
 
 
-def test_without_matplotlib_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_it_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_run(tmp_path / "a", [0.5])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"matplotlib.*fedwmsam\[plot\].*--plots"):

@@ -16,8 +16,12 @@ from fedwmsam.report.text_tables import Sheet, latex_text, markdown_text, seeds_
 Cli = Callable[..., Any]
 
 
-def pages(folder: Path, *, paper_columns: bool = False, baseline: str | None = None, **goal: Any) -> list[Sheet]:
-    found = summarise(find_runs([folder])[0], make_goal(**({"metric": "accuracy"} | goal)), baseline)
+def pages(
+    folder: Path, *, paper_columns: bool = False, baseline: str | None = None, **goal: Any
+) -> list[Sheet]:
+    found = summarise(
+        find_runs([folder])[0], make_goal(**({"metric": "accuracy"} | goal)), baseline
+    )
     return sheets(found, paper_columns)
 
 
@@ -35,13 +39,21 @@ def three_seeds(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_first_table_has_mean_and_deviation_and_counts_what_is_missing(three_seeds: Path) -> None:
+def test_the_first_table_has_mean_and_deviation_and_counts_what_is_missing(
+    three_seeds: Path,
+) -> None:
     (sheet,) = pages(three_seeds)
     assert sheet.header[:4] == ("method", "seeds", "last", "mean of last 2")
     assert sheet.rows[0][:4] == ("fedavg", "3", "0.8000 ± 0.1000", "0.6500 ± 0.0500")
-    assert sheet.rows[1][:4] == ("scaffold", "2 of 3 (1 diverged)", "0.7500 ± 0.0000", "0.6750 ± 0.0000")
-    assert f"scaffold, seed 2 ({three_seeds / 'b2'}): diverged at round 3: not finite; last accuracy 0.7500" in notes(
-        sheet
+    assert sheet.rows[1][:4] == (
+        "scaffold",
+        "2 of 3 (1 diverged)",
+        "0.7500 ± 0.0000",
+        "0.6750 ± 0.0000",
+    )
+    assert (
+        f"scaffold, seed 2 ({three_seeds / 'b2'}): diverged at round 3: not finite; last accuracy 0.7500"
+        in notes(sheet)
     )
     assert "not over the same seeds" in notes(sheet)
 
@@ -49,7 +61,9 @@ def test_the_first_table_has_mean_and_deviation_and_counts_what_is_missing(three
 def test_best_on_test_is_only_there_when_asked_for_and_says_what_it_is(three_seeds: Path) -> None:
     assert "test" not in " ".join(pages(three_seeds)[0].header)
     sheet = pages(three_seeds, paper_columns=True)[0]
-    assert "best on test (selected on test)" in sheet.header and "picked on the test data" in notes(sheet)
+    assert "best on test (selected on test)" in sheet.header and "picked on the test data" in notes(
+        sheet
+    )
 
 
 def test_one_seed_has_no_spread_and_says_so(tmp_path: Path) -> None:
@@ -78,7 +92,9 @@ def test_a_row_without_a_finished_run_did_not_fail_to_reach_a_target(tmp_path: P
 def test_differences_say_what_so_few_seeds_cannot_show(three_seeds: Path) -> None:
     sheet = pages(three_seeds, baseline="fedavg")[1]
     # Tails: fedavg 0.60 and 0.65, scaffold 0.675 twice.
-    assert sheet.rows == (("scaffold", "2", "+0.0500", "+0.0250 to +0.0750", "2 of 2", "0.5", "0.5"),)
+    assert sheet.rows == (
+        ("scaffold", "2", "+0.0500", "+0.0250 to +0.0750", "2 of 2", "0.5", "0.5"),
+    )
     assert "p cannot fall below 0.5" in notes(sheet) and "at least 6 seeds" in notes(sheet)
     assert "too narrow" in notes(sheet)
 
@@ -110,7 +126,12 @@ def test_six_seeds_may_be_significant_alone_and_seven_in_two_comparisons(tmp_pat
 def test_what_a_reader_must_know_of_single_runs(
     tmp_path: Path, settings: dict[str, Any], columns: dict[str, Any], remark: str
 ) -> None:
-    write_run(tmp_path / "a", [0.5], rounds=settings.get("rounds", 1), status=settings.get("status", "completed"))
+    write_run(
+        tmp_path / "a",
+        [0.5],
+        rounds=settings.get("rounds", 1),
+        status=settings.get("status", "completed"),
+    )
     write_run(tmp_path / "b", [0.5], seed=1, columns=columns, **settings)
     assert remark in notes(pages(tmp_path)[0])
 
@@ -119,7 +140,11 @@ def test_large_and_small_values_keep_their_digits(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.5], columns={"loss": [123456.0]})
     write_run(tmp_path / "b", [0.5], method="scaffold", columns={"loss": [0.0000123456]})
     write_run(tmp_path / "c", [0.5], method="fedsam", columns={"loss": [None]})
-    assert [row[2] for row in pages(tmp_path, metric="loss")[0].rows] == ["1.235e+05", "1.235e-05", "not finite"]
+    assert [row[2] for row in pages(tmp_path, metric="loss")[0].rows] == [
+        "1.235e+05",
+        "1.235e-05",
+        "not finite",
+    ]
 
 
 def test_markdown_has_a_cell_for_each_column_and_no_markup_of_others() -> None:
@@ -136,12 +161,25 @@ def test_markdown_has_a_cell_for_each_column_and_no_markup_of_others() -> None:
 
 
 def test_latex_is_a_booktabs_table_with_everything_escaped() -> None:
-    text = latex_text([Sheet("50% & more", ("method", "x"), (("a_b#1 $", "0.5 ± 0.1"), (r"c\d{e}", "–")), ("note",))])
+    text = latex_text(
+        [
+            Sheet(
+                "50% & more",
+                ("method", "x"),
+                (("a_b#1 $", "0.5 ± 0.1"), (r"c\d{e}", "–")),
+                ("note",),
+            )
+        ]
+    )
     lines = [line.strip() for line in text.splitlines()]
-    assert r"\caption{50\% \& more}" in lines and r"\begin{tabular}{lr}" in lines and "% note" in lines
+    assert (
+        r"\caption{50\% \& more}" in lines and r"\begin{tabular}{lr}" in lines and "% note" in lines
+    )
     assert [line for line in lines if line.endswith(r"\\")] == [
-        r"method & x \\", r"a\_b\#1 \$ & 0.5 $\pm$ 0.1 \\", r"c\textbackslash{}d\{e\} & -- \\",
-    ]  # fmt: skip
+        r"method & x \\",
+        r"a\_b\#1 \$ & 0.5 $\pm$ 0.1 \\",
+        r"c\textbackslash{}d\{e\} & -- \\",
+    ]
     assert [line for line in lines if line.startswith(r"\t") or "rule" in line] == [
         r"\toprule",
         r"\midrule",
@@ -154,33 +192,60 @@ def test_latex_of_a_whole_report_is_ascii_and_balanced(three_seeds: Path) -> Non
     text = latex_text(pages(three_seeds, targets=(0.75,), baseline="fedavg", paper_columns=True))
     tables = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
     assert tables.isascii() and tables.count(r"\begin{table}") == tables.count(r"\end{table}") == 3
-    for spec, body in re.findall(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", tables, re.DOTALL):
+    for spec, body in re.findall(
+        r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", tables, re.DOTALL
+    ):
         rows = [line for line in body.splitlines() if line.endswith(r"\\")]
         assert rows and all(len(re.findall(r"(?<!\\)&", row)) == len(spec) - 1 for row in rows)
 
 
-def test_the_files_hold_every_row_and_every_run_in_full_precision(cli: Cli, three_seeds: Path) -> None:
+def test_the_files_hold_every_row_and_every_run_in_full_precision(
+    cli: Cli, three_seeds: Path
+) -> None:
     out = three_seeds / "new" / "folder"
     done = cli(
-        "report", three_seeds, "--targets", "0.75,0.7012345678", "--csv", out / "t.csv", "--markdown", out / "t.md",
-        "--latex", out / "t.tex",
-    )  # fmt: skip
+        "report",
+        three_seeds,
+        "--targets",
+        "0.75,0.7012345678",
+        "--csv",
+        out / "t.csv",
+        "--markdown",
+        out / "t.md",
+        "--latex",
+        out / "t.tex",
+    )
     assert done.code == 0, done.err
     rows = list(csv.DictReader((out / "t.csv").open()))
     assert [(row["row"], row["seeds"], row["left_out"], row["reached_0.75"]) for row in rows] == [
-        ("fedavg", "0 1 2", "0", "2"), ("scaffold", "0 1", "1", "2"),
-    ]  # fmt: skip
-    assert float(rows[0]["last_mean"]) == (0.7 + (0.7 + 1 / 10) + (0.7 + 2 / 10)) / 3 and rows[0]["best_mean"] == ""
+        ("fedavg", "0 1 2", "0", "2"),
+        ("scaffold", "0 1", "1", "2"),
+    ]
+    assert (
+        float(rows[0]["last_mean"]) == (0.7 + (0.7 + 1 / 10) + (0.7 + 2 / 10)) / 3
+        and rows[0]["best_mean"] == ""
+    )
     assert rows[0]["reached_0.7012345678"] == "2"
     runs = list(csv.DictReader((out / "t-runs.csv").open()))
     assert [(run["row"], run["seed"], run["state"], run["counted"]) for run in runs][3:] == [
-        ("scaffold", "0", "completed", "True"), ("scaffold", "1", "completed", "True"),
+        ("scaffold", "0", "completed", "True"),
+        ("scaffold", "1", "completed", "True"),
         ("scaffold", "2", "diverged", "False"),
-    ]  # fmt: skip
-    assert runs[1]["last"] == repr(0.7 + 1 / 10) and runs[1]["bytes_to_0.75"] == "300.0" and runs[5]["last"] == ""
-    assert "| fedavg | 3 |" in (out / "t.md").read_text() and r"\toprule" in (out / "t.tex").read_text()
+    ]
+    assert (
+        runs[1]["last"] == repr(0.7 + 1 / 10)
+        and runs[1]["bytes_to_0.75"] == "300.0"
+        and runs[5]["last"] == ""
+    )
+    assert (
+        "| fedavg | 3 |" in (out / "t.md").read_text()
+        and r"\toprule" in (out / "t.tex").read_text()
+    )
     again = (out / "t.csv").read_bytes()
-    assert cli("report", three_seeds, "--targets", "0.75,0.7012345678", "--csv", out / "t.csv").code == 0
+    assert (
+        cli("report", three_seeds, "--targets", "0.75,0.7012345678", "--csv", out / "t.csv").code
+        == 0
+    )
     assert (out / "t.csv").read_bytes() == again
 
 
@@ -201,11 +266,24 @@ def test_a_regression_of_fit_is_compared_by_its_loss(cli: Cli, tmp_path: Path) -
     for method in ("fedavg", "fedsam"):
         for seed in (1, 2):
             fit(
-                lambda: torch.nn.Linear(3, 1), clients, method, test=clients[0], rounds=4, loss="regression", seed=seed,
-                lr=0.05, run_folder=tmp_path / f"{method}{seed}",
-            )  # fmt: skip
+                lambda: torch.nn.Linear(3, 1),
+                clients,
+                method,
+                test=clients[0],
+                rounds=4,
+                loss="regression",
+                seed=seed,
+                lr=0.05,
+                run_folder=tmp_path / f"{method}{seed}",
+            )
     outcome = cli("report", tmp_path)
     assert outcome.code == 2 and "loss" in outcome.err and "--metric" in outcome.err
-    outcome = cli("report", tmp_path, "--metric", "loss", "--baseline", "fedavg", "--targets", "100")
+    outcome = cli(
+        "report", tmp_path, "--metric", "loss", "--baseline", "fedavg", "--targets", "100"
+    )
     assert outcome.code == 0, outcome.err
-    assert "data given to fit()" in outcome.out and "2 of 2 seeds" in outcome.out and "do not record" in outcome.out
+    assert (
+        "data given to fit()" in outcome.out
+        and "2 of 2 seeds" in outcome.out
+        and "do not record" in outcome.out
+    )

@@ -39,7 +39,12 @@ def test_what_holds_no_run_is_named_and_only_refused_if_nothing_is_left(tmp_path
     ("status", "rounds", "state", "words"),
     [
         ("completed", 3, State.COMPLETED, "completed"),
-        ("reached accuracy 0.9", 5, State.STOPPED, "stopped early after 3 of 5 rounds: reached accuracy 0.9"),
+        (
+            "reached accuracy 0.9",
+            5,
+            State.STOPPED,
+            "stopped early after 3 of 5 rounds: reached accuracy 0.9",
+        ),
         ("diverged at round 4: not finite", 5, State.DIVERGED, "diverged at round 4: not finite"),
         (None, 5, State.UNFINISHED, "not finished after 3 of 5 rounds"),
         # Killed at the start of an extension, when the new goal was written and the old summary not yet gone.
@@ -69,16 +74,26 @@ def test_a_run_that_has_only_begun_is_empty(tmp_path: Path) -> None:
         ("metrics.jsonl", '{"round": 1\n', "metrics.jsonl"),
         ("metrics.jsonl", '{"round": 2}\n', "line 1"),
         ("metrics.jsonl", "3\n", "line 1"),
-        ("metrics.jsonl", '{"round": 1, "accuracy": 0.5}\n', "speaks of 2 rounds, metrics.jsonl has 1"),
+        (
+            "metrics.jsonl",
+            '{"round": 1, "accuracy": 0.5}\n',
+            "speaks of 2 rounds, metrics.jsonl has 1",
+        ),
         ("summary.json", "{", "summary.json"),
         ("clients.json", "{", "clients.json"),
-        ("clients.json", '{"round": 1, "accuracy": [0.5]}', "is of round 1, metrics.jsonl ends with 2"),
+        (
+            "clients.json",
+            '{"round": 1, "accuracy": [0.5]}',
+            "is of round 1, metrics.jsonl ends with 2",
+        ),
         ("clients.json", '{"round": 2, "accuracy": [null]}', "holds no accuracies"),
         ("clients.json", '{"round": 2, "accuracy": 0.5}', "holds no accuracies"),
         ("summary.json", '{"status": "completed", "rounds": 2, "best_round": 9}', "best round 9"),
     ],
 )
-def test_a_damaged_run_says_what_is_wrong(tmp_path: Path, file: str, text: str | bytes, reason: str) -> None:
+def test_a_damaged_run_says_what_is_wrong(
+    tmp_path: Path, file: str, text: str | bytes, reason: str
+) -> None:
     path = write_run(tmp_path / "run", [0.1, 0.2])
     (path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     run = read_run(path)
@@ -86,8 +101,14 @@ def test_a_damaged_run_says_what_is_wrong(tmp_path: Path, file: str, text: str |
 
 
 def test_client_accuracies_of_an_end_that_was_overtaken_do_not_count(tmp_path: Path) -> None:
-    assert read_run(write_run(tmp_path / "ended", [0.1], client_accuracy=[0.5, None])).clients[0] == 0.5
-    assert read_run(write_run(tmp_path / "goes on", [0.1], status=None, client_accuracy=[0.5])).clients == ()
+    assert (
+        read_run(write_run(tmp_path / "ended", [0.1], client_accuracy=[0.5, None])).clients[0]
+        == 0.5
+    )
+    assert (
+        read_run(write_run(tmp_path / "goes on", [0.1], status=None, client_accuracy=[0.5])).clients
+        == ()
+    )
 
 
 def test_a_line_cut_short_by_a_crash_is_no_damage(tmp_path: Path) -> None:

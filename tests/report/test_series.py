@@ -21,17 +21,23 @@ def table_of(folder: Path, runs: list[dict[str, Any]]) -> Table:
 
 def test_a_curve_is_the_mean_over_the_rounds_that_all_seeds_have(tmp_path: Path) -> None:
     seeds = [[0.1, 0.2, ..., 0.6], [0.3, 0.2, 0.9, 0.4]]
-    row = table_of(tmp_path, [{"accuracy": values, "seed": seed} for seed, values in enumerate(seeds)]).rows[0]
+    row = table_of(
+        tmp_path, [{"accuracy": values, "seed": seed} for seed, values in enumerate(seeds)]
+    ).rows[0]
     found = curve(row, "accuracy")
     assert found is not None and found.x.tolist() == [1, 2, 4]
-    assert found.mean == pytest.approx([0.2, 0.2, 0.5]) and found.deviation == pytest.approx([0.02**0.5, 0, 0.02**0.5])
+    assert found.mean == pytest.approx([0.2, 0.2, 0.5]) and found.deviation == pytest.approx(
+        [0.02**0.5, 0, 0.02**0.5]
+    )
     by_bytes, by_seconds = curve(row, "accuracy", "bytes"), curve(row, "accuracy", "seconds")
     assert by_bytes is not None and by_bytes.x.tolist() == [150, 300, 600]
     assert by_seconds is not None and by_seconds.x.tolist() == [2, 4, 8]
 
 
 def test_a_curve_can_be_a_running_mean_of_each_seed(tmp_path: Path) -> None:
-    found = curve(table_of(tmp_path, [{"accuracy": [0.1, 0.3, 0.8, 0.1]}]).rows[0], "accuracy", window=2)
+    found = curve(
+        table_of(tmp_path, [{"accuracy": [0.1, 0.3, 0.8, 0.1]}]).rows[0], "accuracy", window=2
+    )
     assert found is not None and found.mean == pytest.approx([0.1, 0.2, 0.55, 0.45])
     assert np.isnan(found.deviation).all()
 
@@ -47,7 +53,11 @@ def test_a_sweep_is_an_option_with_three_values_and_all_else_equal(tmp_path: Pat
     runs += [{"method": "fedsam", "rho": 0.7, "lr": 0.3}]  # differs in something else too
     (found,) = sweeps(table_of(tmp_path, runs))
     assert found.option == "rho" and [line.label for line in found.lines] == ["fedsam", "fedwmsam"]
-    assert found.lines[0].x == (0.1, 0.2, 0.5) and [s.mean for s in found.lines[0].spreads] == [0.1, 0.2, 0.5]
+    assert found.lines[0].x == (0.1, 0.2, 0.5) and [s.mean for s in found.lines[0].spreads] == [
+        0.1,
+        0.2,
+        0.5,
+    ]
 
 
 def test_an_ablation_is_what_each_change_does_to_the_full_method(tmp_path: Path) -> None:
@@ -62,9 +72,16 @@ def test_an_ablation_is_what_each_change_does_to_the_full_method(tmp_path: Path)
             {"seed": seed},
         ]
     (found,) = ablations(table_of(tmp_path, runs), ACCURACY)
-    assert (found.reference.config["correction"], found.reference.config["perturbation"]) == ("scaffold", "trajectory")
+    assert (found.reference.config["correction"], found.reference.config["perturbation"]) == (
+        "scaffold",
+        "trajectory",
+    )
     changes = dict(zip(found.changes, found.differences, strict=True))
-    assert set(changes) == {"correction=none", "perturbation=none", "perturbation=none, correction=none"}
+    assert set(changes) == {
+        "correction=none",
+        "perturbation=none",
+        "perturbation=none, correction=none",
+    }
     assert changes["correction=none"].values == pytest.approx([-0.1, -0.11])
 
 
@@ -78,7 +95,9 @@ def test_a_sweep_alone_is_no_ablation_and_lends_it_only_its_nearest_row(tmp_path
     sweep = [{"method": "fedwmsam", "rho": rho} for rho in (0.01, 0.1, 0.2)]
     table = table_of(tmp_path / "a", sweep)
     assert ablations(table, ACCURACY) == [] and len(sweeps(table)) == 1
-    (found,) = ablations(table_of(tmp_path / "b", [*sweep, {"method": "fedwmsam", "correction": "none"}]), ACCURACY)
+    (found,) = ablations(
+        table_of(tmp_path / "b", [*sweep, {"method": "fedwmsam", "correction": "none"}]), ACCURACY
+    )
     assert found.changes == ("correction=none",)
 
 

@@ -32,7 +32,9 @@ def make(tmp_path: Path) -> Make:
     return run
 
 
-def comparison(folder: Path, metric: str = "accuracy", baseline: str | None = None, **goal: Any) -> Comparison:
+def comparison(
+    folder: Path, metric: str = "accuracy", baseline: str | None = None, **goal: Any
+) -> Comparison:
     return summarise(find_runs([folder])[0], make_goal(metric, **goal), baseline)
 
 
@@ -71,7 +73,9 @@ def test_labels_name_what_differs_and_nothing_else(make: Make, tmp_path: Path) -
     assert list(rows_of(tmp_path)) == ["fedwmsam rho=0.05", "fedwmsam rho=0.1", "fedsam", "fedavg"]
 
 
-def test_what_most_rows_share_goes_without_saying_and_is_said_once(make: Make, tmp_path: Path) -> None:
+def test_what_most_rows_share_goes_without_saying_and_is_said_once(
+    make: Make, tmp_path: Path
+) -> None:
     make([0.1], method="fedwmsam", correction="none", rho=0.05)
     make([0.1], method="fedwmsam", rho=0.05)
     make([0.1], method="fedwmsam")
@@ -79,8 +83,12 @@ def test_what_most_rows_share_goes_without_saying_and_is_said_once(make: Make, t
     make([0.1])
     (table,) = comparison(tmp_path).tables
     assert [row.label for row in table.rows] == [
-        "fedwmsam", "fedwmsam correction=none", "fedwmsam rho=0.01", "fedavg", "fedavg weight_decay_mode=sgd",
-    ]  # fmt: skip
+        "fedwmsam",
+        "fedwmsam correction=none",
+        "fedwmsam rho=0.01",
+        "fedavg",
+        "fedavg weight_decay_mode=sgd",
+    ]
     assert table.unsaid == ("weight_decay_mode=objective", "fedwmsam rho=0.05 correction=scaffold")
 
 
@@ -94,11 +102,20 @@ def test_a_setting_that_differs_is_named_in_every_row(make: Make, tmp_path: Path
 @pytest.mark.parametrize(
     "other",
     [
-        {"dataset": "mnist"}, {"partition": "iid"}, {"clients": 30}, {"model": "linear"}, {"rounds": 3},
-        {"validation": 0.1}, {"evaluate_every": 2}, {"target_accuracy": 0.9}, {"time_budget": 60.0},
+        {"dataset": "mnist"},
+        {"partition": "iid"},
+        {"clients": 30},
+        {"model": "linear"},
+        {"rounds": 3},
+        {"validation": 0.1},
+        {"evaluate_every": 2},
+        {"target_accuracy": 0.9},
+        {"time_budget": 60.0},
     ],
-)  # fmt: skip
-def test_what_cannot_be_compared_is_not_in_one_table(make: Make, tmp_path: Path, other: dict[str, Any]) -> None:
+)
+def test_what_cannot_be_compared_is_not_in_one_table(
+    make: Make, tmp_path: Path, other: dict[str, Any]
+) -> None:
     make([0.1, 0.2])
     make([0.1, 0.2, 0.3][: other.get("rounds", 2)], seed=1, **other)
     tables = comparison(tmp_path).tables
@@ -110,7 +127,10 @@ def test_other_data_under_the_same_name_are_told_apart(make: Make, tmp_path: Pat
     make([0.1])
     path = make([0.1], seed=1)
     (path / "data.json").write_text('{"data_hash": "e", "partition_hash": "p"}')
-    assert [table.title.split(", ")[-1] for table in comparison(tmp_path).tables] == ["data_hash d", "data_hash e"]
+    assert [table.title.split(", ")[-1] for table in comparison(tmp_path).tables] == [
+        "data_hash d",
+        "data_hash e",
+    ]
 
 
 def test_a_setting_newer_than_a_run_does_not_split_its_row(
@@ -119,7 +139,9 @@ def test_a_setting_newer_than_a_run_does_not_split_its_row(
     """One run of fit() says nothing of lr_decay, another has the default: one row, if lr_decay came between the two."""
     for seed, line in enumerate(("", "lr_decay = 0.998\n")):
         path = make([0.1], seed=seed)
-        (path / "config.toml").write_text(f'method = "fedavg"\nclients = 3\nrounds = 1\nseed = {seed}\n{line}')
+        (path / "config.toml").write_text(
+            f'method = "fedavg"\nclients = 3\nrounds = 1\nseed = {seed}\n{line}'
+        )
     assert [row.seeds for row in comparison(tmp_path).tables[0].rows] == [[0], [1]]
     monkeypatch.setattr(config, "ALWAYS_TOLD", config.ALWAYS_TOLD - {"lr_decay"})
     assert rows_of(tmp_path) == {"fedavg": [0, 1]}
@@ -131,9 +153,19 @@ def test_a_setting_newer_than_a_run_does_not_split_its_row(
 @pytest.fixture
 def twins(make: Make, tmp_path: Path) -> Path:
     for seed in (0, 1):
-        averaged = {"averaged_accuracy": [0.5, 0.7 + seed / 10], "averaged_loss": [2.0, 3.0], "alpha": [0.1, 0.2]}
+        averaged = {
+            "averaged_accuracy": [0.5, 0.7 + seed / 10],
+            "averaged_loss": [2.0, 3.0],
+            "alpha": [0.1, 0.2],
+        }
         make([0.1, 0.6], seed=seed, columns=averaged, twin=8.0)
-        make([0.2, 0.8], seed=seed, twin=8.0, method="scaffold", columns=averaged | {"averaged_accuracy": [0.5, 0.9]})
+        make(
+            [0.2, 0.8],
+            seed=seed,
+            twin=8.0,
+            method="scaffold",
+            columns=averaged | {"averaged_accuracy": [0.5, 0.9]},
+        )
     half = {"averaged_accuracy": [0.5]}
     make([0.3], seed=2, twin=8.0, method="scaffold", status=None, rounds=2, columns=half)
     make([0.2, 0.4], seed=0, method="fedsam", twin=8.0)
@@ -146,9 +178,10 @@ def test_averaged_twins_are_columns(twins: Path) -> None:
     assert sheet.header[place + 1] == "averaged: mean of last 2"
     cells = {row[0]: row[place : place + 2] for row in sheet.rows}
     assert cells == {
-        "fedavg": ("0.7500 ± 0.0707", "0.6250 ± 0.0354"), "scaffold": ("0.9000 ± 0.0000", "0.7000 ± 0.0000"),
+        "fedavg": ("0.7500 ± 0.0707", "0.6250 ± 0.0354"),
+        "scaffold": ("0.9000 ± 0.0000", "0.7000 ± 0.0000"),
         "fedsam": ("–", "–"),
-    }  # fmt: skip
+    }
     assert any(note.startswith("Averaged:") for note in sheet.notes)
 
 
@@ -157,21 +190,32 @@ def test_averaged_twins_are_rows_on_request(twins: Path) -> None:
     found = summarise(runs, make_goal("accuracy", [0.65]), "scaffold twin=8")
     (table,) = found.tables
     assert [row.label for row in table.rows] == [
-        "fedavg", "fedavg twin=8", "scaffold", "scaffold twin=8", "fedsam",
-    ]  # fmt: skip
+        "fedavg",
+        "fedavg twin=8",
+        "scaffold",
+        "scaffold twin=8",
+        "fedsam",
+    ]
     averaged = table.rows[1]
     assert [score.tail for score in averaged.scores] == pytest.approx([0.6, 0.65])
     assert [score.run.values("loss") for score in averaged.scores] == [{1: 2.0, 2: 3.0}] * 2
     assert averaged.scores[0].run.values("alpha") == {}, "the twin has no such thing"
     assert averaged.reached(0.65, "rounds").mean == 2 and averaged.total("bytes").mean == 300
-    assert not any("averaged" in column for row in table.rows for score in row.scores for column in score.run.rows[0])
+    assert not any(
+        "averaged" in column
+        for row in table.rows
+        for score in row.scores
+        for column in score.run.rows[0]
+    )
     assert table.differences[0].label == "fedavg"
     assert table.differences[0].values == pytest.approx([-0.35, -0.35])
     assert len(table.rows[2].left_out) == 1 and not table.rows[3].left_out, "said once"
     assert "averaged: last" not in sheets(found)[0].header
 
 
-def test_a_run_with_a_twin_is_the_same_row_as_one_without_and_counts_instead_of_it(make: Make, tmp_path: Path) -> None:
+def test_a_run_with_a_twin_is_the_same_row_as_one_without_and_counts_instead_of_it(
+    make: Make, tmp_path: Path
+) -> None:
     make([0.1, 0.6])
     make([0.1, 0.6], twin=8.0, columns={"averaged_accuracy": [0.5, 0.9]})
     make([0.1, 0.7], seed=1)
@@ -194,14 +238,21 @@ def test_runs_that_do_not_count_are_kept_beside_their_row(make: Make, tmp_path: 
     (table,) = comparison(tmp_path).tables
     (row,) = table.rows
     assert row.seeds == [0] and row.spread("last") == pytest.approx((0.2, math.nan, 1), nan_ok=True)
-    assert [run.state for run in row.left_out] == [State.DIVERGED, State.UNFINISHED, State.EMPTY, State.DAMAGED]
+    assert [run.state for run in row.left_out] == [
+        State.DIVERGED,
+        State.UNFINISHED,
+        State.EMPTY,
+        State.DAMAGED,
+    ]
 
 
 def test_a_run_without_a_readable_configuration_is_listed_apart(make: Make, tmp_path: Path) -> None:
     make([0.1])
     (make([0.1], seed=1) / "config.toml").write_text("= =")
     found = comparison(tmp_path)
-    assert [run.path.name for run in found.unreadable] == ["run01"] and rows_of(tmp_path) == {"fedavg": [0]}
+    assert [run.path.name for run in found.unreadable] == ["run01"] and rows_of(tmp_path) == {
+        "fedavg": [0]
+    }
 
 
 def test_a_seed_that_was_run_twice_counts_once(make: Make, tmp_path: Path) -> None:
@@ -225,14 +276,20 @@ def test_the_tail_is_the_last_ten_evaluations_wherever_they_are(make: Make, tmp_
     values = [number / 100 for number in range(30)]
     make([value if number % 2 else ... for number, value in enumerate(values)], evaluate_every=2)
     score = comparison(tmp_path).tables[0].scores[0]
-    assert score.last == 0.29 and score.tail == pytest.approx(np.mean(values[11::2])) and score.evaluations == 10
+    assert (
+        score.last == 0.29
+        and score.tail == pytest.approx(np.mean(values[11::2]))
+        and score.evaluations == 10
+    )
 
 
 def test_the_best_is_chosen_by_validation_and_only_there(make: Make, tmp_path: Path) -> None:
     make([0.3, 0.9, 0.5], validation=0.1, best_round=3)
     make([0.3, 0.9, 0.5], method="scaffold", validation=0.1, best_round=1)
     scores = comparison(tmp_path).tables[0].scores
-    assert [score.best for score in scores] == [0.5, 0.3] and [score.best_on_test for score in scores] == [0.9, 0.9]
+    assert [score.best for score in scores] == [0.5, 0.3] and [
+        score.best_on_test for score in scores
+    ] == [0.9, 0.9]
 
 
 def test_without_validation_there_is_no_best(make: Make, tmp_path: Path) -> None:
@@ -249,12 +306,18 @@ def test_a_value_that_is_not_finite_is_not_passed_over(make: Make, tmp_path: Pat
 # Targets
 
 
-def test_a_target_costs_what_was_spent_up_to_its_first_evaluated_round(make: Make, tmp_path: Path) -> None:
+def test_a_target_costs_what_was_spent_up_to_its_first_evaluated_round(
+    make: Make, tmp_path: Path
+) -> None:
     make([0.1, 0.6, ..., 0.7, 0.5], seed=0)
     make([0.1, 0.2, 0.2, 0.2, 0.7], seed=1)
     make([0.1, 0.2, 0.2, 0.2, 0.2], seed=2)
     row = comparison(tmp_path, targets=(0.6, 0.7, 0.8)).tables[0].rows[0]
-    assert [score.reached[0.7] for score in row.scores] == [(4, 8.0, 600, 28), (5, 10.0, 750, 35), None]
+    assert [score.reached[0.7] for score in row.scores] == [
+        (4, 8.0, 600, 28),
+        (5, 10.0, 750, 35),
+        None,
+    ]
     assert row.reached(0.7, "rounds") == pytest.approx((4.5, math.sqrt(0.5), 2))
     assert row.reached(0.6, "bytes") == pytest.approx(((300 + 750) / 2, 225 * math.sqrt(2), 2))
     assert row.reached(0.8, "rounds").n == 0
@@ -263,7 +326,11 @@ def test_a_target_costs_what_was_spent_up_to_its_first_evaluated_round(make: Mak
 def test_a_target_of_a_loss_is_reached_from_above(make: Make, tmp_path: Path) -> None:
     make([0.1] * 3, columns={"loss": [2.0, 1.0, 0.5]})
     score = comparison(tmp_path, "loss", targets=(1.0, 0.1)).tables[0].scores[0]
-    assert score.reached[1.0] is not None and score.reached[1.0].rounds == 2 and score.reached[0.1] is None
+    assert (
+        score.reached[1.0] is not None
+        and score.reached[1.0].rounds == 2
+        and score.reached[0.1] is None
+    )
     assert score.best_on_test == 0.5
 
 
@@ -277,7 +344,8 @@ def test_targets_are_numbers() -> None:
 def test_an_unknown_metric_lists_what_there_is(make: Make, tmp_path: Path) -> None:
     make([0.1])
     with pytest.raises(
-        InputError, match=r"Unknown metric 'acuracy'. Did you mean 'accuracy'\? Known: accuracy, .*loss"
+        InputError,
+        match=r"Unknown metric 'acuracy'. Did you mean 'accuracy'\? Known: accuracy, .*loss",
     ):
         comparison(tmp_path, "acuracy")
 
@@ -287,7 +355,10 @@ def test_which_way_is_better_must_be_known_for_a_target(make: Make, tmp_path: Pa
     assert comparison(tmp_path, "f1").tables[0].scores[0].best_on_test is None
     with pytest.raises(InputError, match=r"f1 .*--better"):
         comparison(tmp_path, "f1", targets=(0.5,))
-    assert comparison(tmp_path, "f1", targets=(0.6,), better="lower").tables[0].scores[0].reached[0.6] is not None
+    assert (
+        comparison(tmp_path, "f1", targets=(0.6,), better="lower").tables[0].scores[0].reached[0.6]
+        is not None
+    )
 
 
 # Differences
@@ -337,7 +408,9 @@ def test_an_unknown_baseline_lists_the_rows(make: Make, tmp_path: Path) -> None:
         comparison(tmp_path, baseline="fedavgg")
 
 
-def test_a_baseline_that_could_be_several_rows_must_be_named_in_full(make: Make, tmp_path: Path) -> None:
+def test_a_baseline_that_could_be_several_rows_must_be_named_in_full(
+    make: Make, tmp_path: Path
+) -> None:
     for rho in (0.1, 0.2):
         make([rho], method="fedsam", rho=rho)
     with pytest.raises(InputError, match=r"'fedsam rho=0.1', 'fedsam rho=0.2'"):
@@ -353,18 +426,24 @@ def test_a_baseline_without_a_common_seed_is_refused(make: Make, tmp_path: Path)
         comparison(tmp_path, baseline="fedavg")
 
 
-def test_a_row_without_a_common_seed_is_shown_without_a_difference(make: Make, tmp_path: Path) -> None:
+def test_a_row_without_a_common_seed_is_shown_without_a_difference(
+    make: Make, tmp_path: Path
+) -> None:
     make([0.1], seed=1)
     make([0.2], method="scaffold", seed=1)
     make([0.3], method="fedsam", seed=2)
     found = comparison(tmp_path, baseline="fedavg").tables[0].differences
-    assert [difference.seeds for difference in found] == [(1,), ()] and math.isnan(found[1].corrected)
+    assert [difference.seeds for difference in found] == [(1,), ()] and math.isnan(
+        found[1].corrected
+    )
 
 
 # Independently
 
 
-def test_the_table_over_three_seeds_is_what_numpy_makes_of_the_metrics(cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_the_table_over_three_seeds_is_what_numpy_makes_of_the_metrics(
+    cli: Callable[..., Any], tmp_path: Path
+) -> None:
     small = [
         "--model",
         "linear",
@@ -380,10 +459,14 @@ def test_the_table_over_three_seeds_is_what_numpy_makes_of_the_metrics(cli: Call
     ]
     for method in ("fedavg", "fedwmsam"):
         for seed in ("1", "2", "3"):
-            done = cli("run", *small, "--method", method, "--seed", seed, "--out", tmp_path / "runs")
+            done = cli(
+                "run", *small, "--method", method, "--seed", seed, "--out", tmp_path / "runs"
+            )
             assert done.code == 0, done.err
     file = tmp_path / "tables" / "new" / "rows.csv"
-    outcome = cli("report", tmp_path / "runs", "--baseline", "fedavg", "--paper-columns", "--csv", file)
+    outcome = cli(
+        "report", tmp_path / "runs", "--baseline", "fedavg", "--paper-columns", "--csv", file
+    )
     assert outcome.code == 0, outcome.err
     lines = {line["row"]: line for line in csv.DictReader(file.open())}
     tails = {}
@@ -395,11 +478,20 @@ def test_the_table_over_three_seeds_is_what_numpy_makes_of_the_metrics(cli: Call
         test, validation = np.moveaxis(np.array(runs), -1, 0)
         assert test.shape == (3, 12)
         tails[method] = test[:, 2:].mean(axis=1)
-        chosen = np.array([row[best] for row, best in zip(test, validation.argmax(axis=1), strict=True)])
-        expected = {"last": test[:, -1], "tail": tails[method], "best": chosen, "best_on_test": test.max(axis=1)}
+        chosen = np.array(
+            [row[best] for row, best in zip(test, validation.argmax(axis=1), strict=True)]
+        )
+        expected = {
+            "last": test[:, -1],
+            "tail": tails[method],
+            "best": chosen,
+            "best_on_test": test.max(axis=1),
+        }
         for name, values in expected.items():
             assert float(lines[method][f"{name}_mean"]) == pytest.approx(values.mean(), rel=1e-14)
-            assert float(lines[method][f"{name}_deviation"]) == pytest.approx(values.std(ddof=1), rel=1e-12)
+            assert float(lines[method][f"{name}_deviation"]) == pytest.approx(
+                values.std(ddof=1), rel=1e-12
+            )
             assert f"{values.mean():.4f} ± {values.std(ddof=1):.4f}" in outcome.out
     difference = (tails["fedwmsam"] - tails["fedavg"]).mean()
     assert float(lines["fedwmsam"]["difference"]) == pytest.approx(difference, rel=1e-12)
@@ -411,4 +503,6 @@ def test_a_baselines_words_may_stand_in_any_order(make: Make, tmp_path: Path) ->
         make([rho + lr], method="fedsam", rho=rho, lr=lr)
     (table,) = comparison(tmp_path, baseline="fedsam rho=0.2 lr=0.1").tables
     assert table.baseline and sorted(table.baseline.split()) == ["fedsam", "lr=0.1", "rho=0.2"]
-    assert table.baseline == comparison(tmp_path, baseline="fedsam lr=0.1 rho=0.2").tables[0].baseline
+    assert (
+        table.baseline == comparison(tmp_path, baseline="fedsam lr=0.1 rho=0.2").tables[0].baseline
+    )

@@ -13,10 +13,18 @@ from fedwmsam.settings.config import RunConfig, Settings, parse_assignments, res
 from fedwmsam.settings.options import kinds_of
 
 PAPER = {
-    "clients": 100, "participation": 0.1, "partition": "dirichlet:0.1", "rounds": 500, "local_epochs": 5,
-    "batch_size": 50, "lr": 0.1, "lr_decay": 0.998, "weight_decay": 1e-3, "weight_decay_mode": "sgd",
+    "clients": 100,
+    "participation": 0.1,
+    "partition": "dirichlet:0.1",
+    "rounds": 500,
+    "local_epochs": 5,
+    "batch_size": 50,
+    "lr": 0.1,
+    "lr_decay": 0.998,
+    "weight_decay": 1e-3,
+    "weight_decay_mode": "sgd",
     "clip_norm": 10.0,
-}  # fmt: skip
+}
 
 
 def refusal(*layers: dict[str, Any]) -> str:
@@ -30,7 +38,12 @@ def refusal(*layers: dict[str, Any]) -> str:
 
 def test_each_layer_wins_over_the_one_below() -> None:
     defaults = resolve()
-    assert (defaults.rounds, defaults.clients, defaults.batch_size, defaults.lr) == (50, 20, 50, 0.1)
+    assert (defaults.rounds, defaults.clients, defaults.batch_size, defaults.lr) == (
+        50,
+        20,
+        50,
+        0.1,
+    )
     preset = resolve({"preset": "paper"})
     assert (preset.rounds, preset.clients, preset.participation) == (500, 100, 0.1)
     file = resolve({"preset": "paper", "rounds": 7, "clients": 30})
@@ -62,8 +75,10 @@ def test_the_paper_preset_holds_the_papers_values(method: str) -> None:
         own = {"alpha": 0.1, "adapt_rate": 0.01, "rho": 0.01, "alpha_min": 0.1, "alpha_max": 0.9}
         assert {key: values[key] for key in own} == own
         assert (values["perturbation"], values["similarity"], values["correction"]) == (
-            "trajectory", "personalized", "scaffold",
-        )  # fmt: skip
+            "trajectory",
+            "personalized",
+            "scaffold",
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -115,7 +130,9 @@ def test_every_method_resolves_with_and_without_the_preset(method: str) -> None:
     ],
     ids=str,
 )
-def test_a_bad_value_is_named_with_what_was_expected(layer: dict[str, Any], words: list[str]) -> None:
+def test_a_bad_value_is_named_with_what_was_expected(
+    layer: dict[str, Any], words: list[str]
+) -> None:
     message = refusal(layer)
     assert "\n" not in message
     for word in words:
@@ -123,7 +140,9 @@ def test_a_bad_value_is_named_with_what_was_expected(layer: dict[str, Any], word
 
 
 def test_the_ends_of_a_range_are_inside_it() -> None:
-    config = resolve({"participation": 1, "lr_decay": 1, "weight_decay": 0, "validation": 0.9, "seed": 2**31 - 1})
+    config = resolve(
+        {"participation": 1, "lr_decay": 1, "weight_decay": 0, "validation": 0.9, "seed": 2**31 - 1}
+    )
     assert config.participation == 1
     assert resolve({"method": "fedcm", "alpha": 1}).make_method().alpha == 1
 
@@ -132,9 +151,12 @@ def test_the_ends_of_a_range_are_inside_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("participation", "clients", "expected"), [(0.25, 20, 5), (0.1, 100, 10), (0.1, 5, 1), (0.01, 10, 1), (0.25, 10, 3)]
+    ("participation", "clients", "expected"),
+    [(0.25, 20, 5), (0.1, 100, 10), (0.1, 5, 1), (0.01, 10, 1), (0.25, 10, 3)],
 )
-def test_participation_rounds_half_up_and_never_to_nobody(participation: float, clients: int, expected: int) -> None:
+def test_participation_rounds_half_up_and_never_to_nobody(
+    participation: float, clients: int, expected: int
+) -> None:
     assert Settings(participation=participation).per_round(clients) == expected
 
 
@@ -148,11 +170,17 @@ def test_the_number_of_clients_goes_before_their_share() -> None:
 
 def test_assignments_take_the_type_of_their_field() -> None:
     values = parse_assignments(
-        ["rounds=7", "lr = 1e-2", "rho=1", "clip-norm=3", "partition=iid", "data_dir=a=b"], "fedwmsam"
+        ["rounds=7", "lr = 1e-2", "rho=1", "clip-norm=3", "partition=iid", "data_dir=a=b"],
+        "fedwmsam",
     )
     assert values == {
-        "rounds": 7, "lr": 0.01, "rho": 1.0, "clip_norm": 3.0, "partition": "iid", "data_dir": "a=b",
-    }  # fmt: skip
+        "rounds": 7,
+        "lr": 0.01,
+        "rho": 1.0,
+        "clip_norm": 3.0,
+        "partition": "iid",
+        "data_dir": "a=b",
+    }
     assert type(values["rounds"]) is int and type(values["rho"]) is float
 
 
@@ -204,9 +232,20 @@ def test_no_limit_survives_the_file(tmp_path: Path) -> None:
 
 def test_the_file_holds_every_key_that_has_a_value() -> None:
     config = RunConfig(
-        method="fedwmsam", patience=3, validation=0.1, data_dir="x", preset="paper", sampling="bernoulli", dropout=0.3,
-        stragglers="0.3:4", deadline=2.0, corrupt="nan:0.1", dp_epsilon=3.0, dp_clip=1.0, twin=8.0,
-    )  # fmt: skip
+        method="fedwmsam",
+        patience=3,
+        validation=0.1,
+        data_dir="x",
+        preset="paper",
+        sampling="bernoulli",
+        dropout=0.3,
+        stragglers="0.3:4",
+        deadline=2.0,
+        corrupt="nan:0.1",
+        dp_epsilon=3.0,
+        dp_clip=1.0,
+        twin=8.0,
+    )
     lines = toml.dump(config.flat()).splitlines()
     keys = [line.partition(" = ")[0] for line in lines]
     fields = {f.name for f in dataclasses.fields(RunConfig)} - {"options"}
@@ -233,37 +272,65 @@ def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.none() | values
 
 
-words = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("\"'\\\n\r\t\x00\x1b\x7f\u2028é😀[]#="))
+words = st.text(
+    st.characters(exclude_categories=["Cs"])
+    | st.sampled_from("\"'\\\n\r\t\x00\x1b\x7f\u2028é😀[]#=")
+)
 SETTINGS = {
-    "rounds": st.integers(1, 10**9), "participation": numbers(0.1, 1),
-    "clients_per_round": maybe(st.integers(1, 5)), "sampling": st.sampled_from(["fixed", "bernoulli"]),
-    "local_epochs": st.integers(1, 10**6), "batch_size": st.integers(1, 10**6),
-    "lr": numbers(0, 1e30, open_low=True), "lr_decay": numbers(0, 1, open_low=True),
-    "weight_decay": numbers(0, 1e30), "weight_decay_mode": st.sampled_from(["objective", "sgd"]),
-    "clip_norm": numbers(0, 1e30, open_low=True), "averaging": st.sampled_from(["uniform", "size"]),
+    "rounds": st.integers(1, 10**9),
+    "participation": numbers(0.1, 1),
+    "clients_per_round": maybe(st.integers(1, 5)),
+    "sampling": st.sampled_from(["fixed", "bernoulli"]),
+    "local_epochs": st.integers(1, 10**6),
+    "batch_size": st.integers(1, 10**6),
+    "lr": numbers(0, 1e30, open_low=True),
+    "lr_decay": numbers(0, 1, open_low=True),
+    "weight_decay": numbers(0, 1e30),
+    "weight_decay_mode": st.sampled_from(["objective", "sgd"]),
+    "clip_norm": numbers(0, 1e30, open_low=True),
+    "averaging": st.sampled_from(["uniform", "size"]),
     "twin": maybe(numbers(0, 1e9)),
-    "seed": st.integers(0, 2**31 - 1), "evaluate_every": st.integers(1, 100), "checkpoint_every": st.integers(1, 100),
-    "target_accuracy": maybe(numbers(0, 1, open_low=True)), "patience": maybe(st.integers(1, 100)),
-    "time_budget": maybe(numbers(0, 1e30, open_low=True)), "device": st.sampled_from(["cpu", "cuda", "cuda:1", "mps"]),
-    "dataset": st.sampled_from(["digits", "fashion-mnist"]), "model": st.sampled_from(["mlp", "linear"]),
+    "seed": st.integers(0, 2**31 - 1),
+    "evaluate_every": st.integers(1, 100),
+    "checkpoint_every": st.integers(1, 100),
+    "target_accuracy": maybe(numbers(0, 1, open_low=True)),
+    "patience": maybe(st.integers(1, 100)),
+    "time_budget": maybe(numbers(0, 1e30, open_low=True)),
+    "device": st.sampled_from(["cpu", "cuda", "cuda:1", "mps"]),
+    "dataset": st.sampled_from(["digits", "fashion-mnist"]),
+    "model": st.sampled_from(["mlp", "linear"]),
     "partition": st.sampled_from(["iid", "dirichlet:0.1", "pathological:3"]),
-    "augmentation": st.sampled_from(["none", "paper"]), "workers": st.integers(0, 64),
-    "memory_budget": numbers(0, 1e30), "keep_states": maybe(st.integers(1, 100)),
-    "record": st.sampled_from([None, "echo", "alignment,drift"]), "record_every": st.integers(1, 100),
-    "clients": st.integers(5, 10**6), "validation": numbers(0, 0.9), "data_dir": maybe(words),
+    "augmentation": st.sampled_from(["none", "paper"]),
+    "workers": st.integers(0, 64),
+    "memory_budget": numbers(0, 1e30),
+    "keep_states": maybe(st.integers(1, 100)),
+    "record": st.sampled_from([None, "echo", "alignment,drift"]),
+    "record_every": st.integers(1, 100),
+    "clients": st.integers(5, 10**6),
+    "validation": numbers(0, 0.9),
+    "data_dir": maybe(words),
     "track": st.sampled_from([None, "tensorboard", "wandb", "tensorboard,wandb:mine"]),
-    "preset": st.sampled_from([None, "paper"]), "dropout": maybe(numbers(0, 1)),
-    "stragglers": st.sampled_from([None, "0.3:4", "1:1.5:drop"]), "deadline": maybe(numbers(0, 1e30, open_low=True)),
-    "corrupt": st.sampled_from([None, "nan:0.1", "sign_flip:0.2:3"]), "dp_clip": maybe(numbers(0, 1e30, open_low=True)),
+    "preset": st.sampled_from([None, "paper"]),
+    "dropout": maybe(numbers(0, 1)),
+    "stragglers": st.sampled_from([None, "0.3:4", "1:1.5:drop"]),
+    "deadline": maybe(numbers(0, 1e30, open_low=True)),
+    "corrupt": st.sampled_from([None, "nan:0.1", "sign_flip:0.2:3"]),
+    "dp_clip": maybe(numbers(0, 1e30, open_low=True)),
     "aggregation": st.sampled_from([None, "mean", "median", "trimmed:0.1", "norm_bound:2"]),
-    "dp_noise": st.none(), "dp_epsilon": st.none(), "dp_delta": maybe(numbers(0, 0.1, open_low=True)),
-}  # fmt: skip
+    "dp_noise": st.none(),
+    "dp_epsilon": st.none(),
+    "dp_delta": maybe(numbers(0, 0.1, open_low=True)),
+}
 OPTIONS = {
-    "global_lr": numbers(0, 1e30), "rho": numbers(0, 1e30), "alpha": numbers(0.001, 0.999),
-    "alpha_min": numbers(0.001, 0.1), "alpha_max": numbers(0.2, 0.999), "adapt_rate": numbers(0, 1),
+    "global_lr": numbers(0, 1e30),
+    "rho": numbers(0, 1e30),
+    "alpha": numbers(0.001, 0.999),
+    "alpha_min": numbers(0.001, 0.1),
+    "alpha_max": numbers(0.2, 0.999),
+    "adapt_rate": numbers(0, 1),
     "perturbation": st.sampled_from(["trajectory", "literal", "momentum", "none"]),
     "similarity": st.sampled_from(["personalized", "update", "disagreement", "fixed"]),
-}  # fmt: skip
+}
 
 
 def test_the_strategies_below_cover_every_setting() -> None:
@@ -283,22 +350,33 @@ def test_what_is_written_resolves_to_the_same_run(
 @given(words)
 def test_any_text_survives_the_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"
-    path.write_text(toml.dump({"before": 1, "text": text, "list": [text, 2.5, True], "after": False, "left_out": None}))
+    path.write_text(
+        toml.dump(
+            {"before": 1, "text": text, "list": [text, 2.5, True], "after": False, "left_out": None}
+        )
+    )
     assert toml.load(path) == {"before": 1, "text": text, "list": [text, 2.5, True], "after": False}
 
 
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | words | st.sampled_from(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | words
+    | st.sampled_from(
         ["none", "nan", "-1", "paper", "median", "0.3:4", "natural", "fedavg", "auto"]
     ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
     max_leaves=5,
-)  # fmt: skip
+)
 keys = st.sampled_from([*SETTINGS, *OPTIONS, "method", "options", "rounds ", "self"]) | words
 
 
 @given(st.dictionaries(keys, anything, max_size=4), st.dictionaries(keys, anything, max_size=2))
-def test_any_keys_and_values_are_a_run_or_one_sentence(file: dict[str, Any], given: dict[str, Any]) -> None:
+def test_any_keys_and_values_are_a_run_or_one_sentence(
+    file: dict[str, Any], given: dict[str, Any]
+) -> None:
     try:
         config = resolve(file, given)
     except InputError as refusal:
@@ -326,8 +404,14 @@ def test_any_assignments_are_values_or_one_sentence(texts: list[str], method: st
         assert str(refusal)
 
 
-@given(st.binary(max_size=40) | words.map(str.encode) | st.sampled_from([b"a = " + b"[" * 5000, b"a" * 99 + b"=1"]))
-def test_any_file_is_toml_or_one_sentence(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+@given(
+    st.binary(max_size=40)
+    | words.map(str.encode)
+    | st.sampled_from([b"a = " + b"[" * 5000, b"a" * 99 + b"=1"])
+)
+def test_any_file_is_toml_or_one_sentence(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"
     path.write_bytes(content)
     try:

@@ -61,7 +61,9 @@ def test_numbers_may_be_words_where_a_word_is_meant(cli: Cli, tmp_path: Path) ->
 
 
 def test_a_flag_is_stronger_than_the_file(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "file.toml").write_text('lr_decay = 0.9\nrounds = 1\nclients = 4\nmodel = "linear"\n')
+    (tmp_path / "file.toml").write_text(
+        'lr_decay = 0.9\nrounds = 1\nclients = 4\nmodel = "linear"\n'
+    )
     given = ("--lr-decay", "0.5", "--evaluate-every", "3", "--out", tmp_path, "--name", "run", "-q")
     assert cli("run", tmp_path / "file.toml", *given).code == 0
     config = toml.load(tmp_path / "run" / "config.toml")

@@ -16,7 +16,9 @@ from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
 LR, STEPS = 0.1, 4
-SAMPLES = TensorSamples(torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.ones(8, 1))
+SAMPLES = TensorSamples(
+    torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.ones(8, 1)
+)
 START = torch.tensor([0.5, -1.0, 2.0])
 PLAIN = LocalRules(0.0, "objective", None)
 
@@ -59,7 +61,9 @@ class ReturnsThePosition(FedAvg):
 def trained(method, rules=PLAIN, **more):
     task = Task(lambda: nn.Linear(3, 1, bias=False), OBJECTIVES["regression"])
     steps = [Step(torch.arange(8), seed=0)] * STEPS
-    info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout)
+    info = Info(
+        round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout
+    )
     down = {"w": START.clone(), **more}
     sent = {name: value.clone() for name, value in down.items()}
     result = train(task, method, down, {}, SAMPLES, steps, info, rules, epoch=1)
@@ -115,10 +119,14 @@ def test_the_loss_told_is_the_mean_of_what_each_step_began_with():
 
     task = Task(lambda: nn.Linear(3, 1, bias=False).double(), OBJECTIVES["regression"])
     steps = [Step(torch.arange(8), seed=0)] * STEPS
-    info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout)
+    info = Info(
+        round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout
+    )
     down = {"w": START.double()}
     result = train(task, LooksTwice(), down, {}, TensorSamples(x, y), steps, info, PLAIN, epoch=1)
-    assert result.loss == pytest.approx(sum(losses) / STEPS, rel=1e-13) and losses[0] > 2 * losses[-1]
+    assert (
+        result.loss == pytest.approx(sum(losses) / STEPS, rel=1e-13) and losses[0] > 2 * losses[-1]
+    )
     assert result.backprops == 2 * STEPS
 
 
@@ -127,7 +135,9 @@ class Augmented(TensorSamples):
 
     def batch(self, index, seed):
         inputs, targets = super().batch(index, seed)
-        return inputs + torch.randn(inputs.shape, generator=torch.Generator().manual_seed(seed)), targets
+        return inputs + torch.randn(
+            inputs.shape, generator=torch.Generator().manual_seed(seed)
+        ), targets
 
 
 def test_the_whole_gradient_is_that_of_the_steps_and_draws_what_they_draw():
@@ -146,9 +156,18 @@ def test_the_whole_gradient_is_that_of_the_steps_and_draws_what_they_draw():
         def uplink(self, delta, down, scratch, info):
             return {"delta": delta, "from": down["w"], **scratch}
 
-    task = Task(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1, bias=False)), OBJECTIVES["regression"])
-    steps = [Step(torch.arange(5), seed=3), Step(torch.arange(5, 8), seed=4), Step(torch.arange(5), seed=5)]
-    info = Info(round=0, lr=0.0, clients=1, cohort=1, share=1.0, steps=3, samples=8, layout=task.layout)
+    task = Task(
+        lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1, bias=False)),
+        OBJECTIVES["regression"],
+    )
+    steps = [
+        Step(torch.arange(5), seed=3),
+        Step(torch.arange(5, 8), seed=4),
+        Step(torch.arange(5), seed=5),
+    ]
+    info = Info(
+        round=0, lr=0.0, clients=1, cohort=1, share=1.0, steps=3, samples=8, layout=task.layout
+    )
     samples, rules = Augmented(SAMPLES.inputs, SAMPLES.targets), LocalRules(0.1, "objective", None)
     result = train(task, Compares(), {"w": START}, {}, samples, steps, info, rules, epoch=2)
     assert torch.allclose(result.up["whole"], (5 * seen[0] + 3 * seen[1]) / 8, atol=1e-6)
@@ -164,12 +183,22 @@ def test_a_look_at_the_whole_gradient_moves_no_statistics():
 
     found = []
     for method in (Surveys(), FedAvg()):
-        task = Task(lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)), OBJECTIVES["regression"])
-        info = Info(round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=1, samples=8, layout=task.layout)
+        task = Task(
+            lambda: nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 1)), OBJECTIVES["regression"]
+        )
+        info = Info(
+            round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=1, samples=8, layout=task.layout
+        )
         down, steps = {"w": task.initial_weights}, [Step(torch.arange(8), seed=0)]
-        found.append(train(task, method, down, task.initial_buffers, SAMPLES, steps, info, PLAIN, epoch=1).buffers)
+        found.append(
+            train(
+                task, method, down, task.initial_buffers, SAMPLES, steps, info, PLAIN, epoch=1
+            ).buffers
+        )
     assert found[0]["0.running_mean"].any() and int(found[0]["0.num_batches_tracked"]) == 1
-    assert found[0].keys() == found[1].keys() and all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+    assert found[0].keys() == found[1].keys() and all(
+        torch.equal(found[0][name], found[1][name]) for name in found[0]
+    )
 
 
 def test_clip_decides_exactly_near_its_limit():
@@ -178,4 +207,6 @@ def test_clip_decides_exactly_near_its_limit():
         assert float(clip(v, 10.0).norm()) <= 10.0 or length == float("inf")
         if length < 9.999:
             assert clip(v, 10.0) is v
-    assert float(clip(torch.tensor([5e-7, 0.0]), 1e-6)[0]) < 5e-7  # the guard against 0/0 counts for tiny limits
+    assert (
+        float(clip(torch.tensor([5e-7, 0.0]), 1e-6)[0]) < 5e-7
+    )  # the guard against 0/0 counts for tiny limits

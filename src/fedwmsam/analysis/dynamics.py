@@ -18,7 +18,15 @@ from fedwmsam.recording.echo import autocorrelation, flips, oscillation, straigh
 from fedwmsam.recording.instrumentation import MOMENTS
 from fedwmsam.recording.recorder import Recorder
 from fedwmsam.recording.training_surface import length
-from fedwmsam.report.plots import Picture, add_legend, draw_pictures, legend_height, scale, spread_words, style
+from fedwmsam.report.plots import (
+    Picture,
+    add_legend,
+    draw_pictures,
+    legend_height,
+    scale,
+    spread_words,
+    style,
+)
 from fedwmsam.report.runs import Run, State, configuration, find_runs, grouped, labels
 from fedwmsam.report.text_tables import NOTHING, Sheet, spread_cell
 from fedwmsam.settings.config import RECORDABLE
@@ -71,12 +79,21 @@ def dynamics(folder: Path, states: int = STATES, care: Care = THOROUGH) -> Recor
         ending = last_rounds(past)
     ordered = [lines[round] for round in sorted(lines)]
     return {
-        "method": past.config.method, "seed": past.config.seed, "rounds": len(past.rows),
-        "recorded": len(recorded), "replayed": chosen, "sample": care.sample, "ascents": care.ascents,
-        "not_as_it_was": past.strangers, "last_rounds": ending, "restless": restless(past.rows),
-        "summary": {name: summarise(of_period(ordered, len(past.rows), name)) for name in ("early", "late")},
+        "method": past.config.method,
+        "seed": past.config.seed,
+        "rounds": len(past.rows),
+        "recorded": len(recorded),
+        "replayed": chosen,
+        "sample": care.sample,
+        "ascents": care.ascents,
+        "not_as_it_was": past.strangers,
+        "last_rounds": ending,
+        "restless": restless(past.rows),
+        "summary": {
+            name: summarise(of_period(ordered, len(past.rows), name)) for name in ("early", "late")
+        },
         "lines": ordered,
-    }  # fmt: skip
+    }
 
 
 def merged(recorded: Record, replayed: Record) -> Record:
@@ -88,7 +105,9 @@ def spread_out(rounds: Sequence[int], count: int) -> list[int]:
     """So many of them, the first and the last included."""
     if len(rounds) <= count:
         return list(rounds)
-    return sorted({rounds[round(place * (len(rounds) - 1) / max(count - 1, 1))] for place in range(count)})
+    return sorted(
+        {rounds[round(place * (len(rounds) - 1) / max(count - 1, 1))] for place in range(count)}
+    )
 
 
 def replayed(past: Past, chosen: Sequence[int], care: Care) -> Iterator[Record]:
@@ -102,7 +121,9 @@ def replayed(past: Past, chosen: Sequence[int], care: Care) -> Iterator[Record]:
         following = kept[kept.index(round) + 1 :][:1]
         for later in following:
             way = length(past.state(later).server["w"] - state.server["w"])
-            found.line["echo"]["straightness"] = straightness(way, [found.line["echo"]["norm"]], later - round)
+            found.line["echo"]["straightness"] = straightness(
+                way, [found.line["echo"]["norm"]], later - round
+            )
         yield found.line
         rest = min(SUCCESSIVE - 1, len(past.rows) - found.after.round)
         for repeated in past.chain(found.after, rest, brief, found.trail):
@@ -115,17 +136,22 @@ def last_rounds(past: Past) -> Record | None:
     if state is None:
         return None
     models = [state.server["w"]]
-    models += [repeated.after.server["w"] for repeated in past.chain(state, len(past.rows) - state.round)]
+    models += [
+        repeated.after.server["w"] for repeated in past.chain(state, len(past.rows) - state.round)
+    ]
     updates = [after - before for before, after in pairwise(models)]
     if len(updates) < 2:
         return None
     way, norms = length(models[-1] - models[0]), [length(update) for update in updates]
     turned = [flips(after, before) for before, after in pairwise(updates)]
     return {
-        "first": state.round + 1, "last": state.round + len(updates),
-        "autocorrelation": autocorrelation(updates, len(updates) - 1), "flips": mean_of(turned),
-        "straightness": straightness(way, norms, len(updates)), "norm": sum(norms) / len(norms),
-    }  # fmt: skip
+        "first": state.round + 1,
+        "last": state.round + len(updates),
+        "autocorrelation": autocorrelation(updates, len(updates) - 1),
+        "flips": mean_of(turned),
+        "straightness": straightness(way, norms, len(updates)),
+        "norm": sum(norms) / len(norms),
+    }
 
 
 def restless(rows: Sequence[Record]) -> Record:
@@ -147,14 +173,20 @@ def summarise(lines: Sequence[Record]) -> Record:
     for line in lines:
         kept = line.get("drift", {})
         paths |= {f"server {name}": ("drift", "server", name) for name in kept.get("server", {})}
-        paths |= {f"client {name}": ("drift", "memory", name, "mean") for name in kept.get("memory", {})}
+        paths |= {
+            f"client {name}": ("drift", "memory", name, "mean") for name in kept.get("memory", {})
+        }
     return {name: mean_of([pick(line, path) for line in lines]) for name, path in paths.items()}
 
 
 def pick(line: Record, path: Sequence[str | int]) -> float | None:
     value: Any = line
     for key in path:
-        inside = key in value if isinstance(value, dict) else isinstance(value, list) and int(key) < len(value)
+        inside = (
+            key in value
+            if isinstance(value, dict)
+            else isinstance(value, list) and int(key) < len(value)
+        )
         if not inside:
             return None
         value = value[key]
@@ -165,9 +197,13 @@ def pick(line: Record, path: Sequence[str | int]) -> float | None:
 
 
 def run_dynamics(
-    places: Sequence[Path], states: int, sample: int, again: bool, plots: tuple[Path, str] | None,
+    places: Sequence[Path],
+    states: int,
+    sample: int,
+    again: bool,
+    plots: tuple[Path, str] | None,
     say: Callable[[str], None],
-) -> tuple[list[Sheet], list[Path]]:  # fmt: skip
+) -> tuple[list[Sheet], list[Path]]:
     """One run after the other, each written when it is done; a run that went on since is analysed again.
 
     `plots` are a folder for pictures and their format. Returns the tables and what was written.
@@ -192,12 +228,18 @@ def remarks(found: Record) -> list[str]:
     """What a reader of the numbers must know of this run."""
     notes = []
     if not found["recorded"] and not found["replayed"]:
-        notes.append("It kept no states and recorded nothing: run it with --record or --set keep_states=10.")
+        notes.append(
+            "It kept no states and recorded nothing: run it with --record or --set keep_states=10."
+        )
     if found["not_as_it_was"]:
         rounds = ", ".join(map(str, found["not_as_it_was"]))
-        notes.append(f"Rounds {rounds} did not repeat exactly: another machine or version made the run.")
+        notes.append(
+            f"Rounds {rounds} did not repeat exactly: another machine or version made the run."
+        )
     if found["last_rounds"] is None:
-        notes.append("Its last rounds could not be replayed: it is not finished, or has one checkpoint only.")
+        notes.append(
+            "Its last rounds could not be replayed: it is not finished, or has one checkpoint only."
+        )
     return notes
 
 
@@ -205,7 +247,9 @@ def readable(places: Sequence[Path]) -> list[Run]:
     """Runs that have a round; the others cannot be analysed."""
     runs = [run for run in find_runs(places)[0] if run.rows and run.state is not State.DAMAGED]
     if not runs:
-        raise InputError(f"No run in {', '.join(map(str, places))} has done a round that can be read.")
+        raise InputError(
+            f"No run in {', '.join(map(str, places))} has done a round that can be read."
+        )
     return runs
 
 
@@ -243,7 +287,11 @@ class Group:
     def curve(self, name: str) -> tuple[list[int], Numbers]:
         """A number over the rounds that all seeds have it in; a line for each seed."""
         found = [
-            {line["round"]: value for line in record["lines"] if (value := pick(line, PATHS[name])) is not None}
+            {
+                line["round"]: value
+                for line in record["lines"]
+                if (value := pick(line, PATHS[name])) is not None
+            }
             for record in self.records
         ]
         rounds = sorted(set.intersection(*map(set, found)))
@@ -252,11 +300,16 @@ class Group:
 
 def groups_of(runs: Iterable[Run]) -> list[Group]:
     """Those runs that have been analysed."""
-    analysed = [(run, record) for run in runs if run.config and (record := load_analysis(run.path, FILE))]
+    analysed = [
+        (run, record) for run in runs if run.config and (record := load_analysis(run.path, FILE))
+    ]
     records = {run.path: record for run, record in analysed}
     sets = grouped([run for run, _ in analysed], configuration)
     names = labels([configuration(members[0]) for members in sets])
-    return [Group(name, tuple(records[run.path] for run in members)) for name, members in zip(names, sets, strict=True)]
+    return [
+        Group(name, tuple(records[run.path] for run in members))
+        for name, members in zip(names, sets, strict=True)
+    ]
 
 
 # Tables
@@ -266,9 +319,12 @@ def sheets(groups: Sequence[Group]) -> list[Sheet]:
     return [alignment_sheet(groups), echo_sheet(groups), drift_sheet(groups)] if groups else []
 
 
-def rows(groups: Sequence[Group], columns: dict[str, tuple[str | int, ...]]) -> tuple[tuple[str, ...], ...]:
+def rows(
+    groups: Sequence[Group], columns: dict[str, tuple[str | int, ...]]
+) -> tuple[tuple[str, ...], ...]:
     return tuple(
-        (group.label, str(len(group.records)), *(group.cell(*path) for path in columns.values())) for group in groups
+        (group.label, str(len(group.records)), *(group.cell(*path) for path in columns.values()))
+        for group in groups
     )
 
 
@@ -283,8 +339,15 @@ def alignment_sheet(groups: Sequence[Group]) -> Sheet:
         "the same at the first step": ("summary", "late", "gradients_first"),
         "radius": ("summary", "late", "radius"),
     }
-    samples = sorted({line["alignment"]["sample"] for group in groups for record in group.records
-                      for line in record["lines"] if "alignment" in line})  # fmt: skip
+    samples = sorted(
+        {
+            line["alignment"]["sample"]
+            for group in groups
+            for record in group.records
+            for line in record["lines"]
+            if "alignment" in line
+        }
+    )
     notes = (
         "Cosines of the perturbation ε with the gradient of the whole federation's loss where the client stands "
         "(global) and at the model it received (received), with the perturbation that raises that loss most (worst) "
@@ -293,7 +356,12 @@ def alignment_sheet(groups: Sequence[Group]) -> Sheet:
         f"Late is the last quarter of the rounds, early the first. Samples: {' or '.join(map(str, samples)) or 'none'} "
         "of the training data; clients and their first, middle and last steps are averaged.",
     )
-    return Sheet("Alignment of perturbations (late)", ("method", "seeds", *columns), rows(groups, columns), notes)
+    return Sheet(
+        "Alignment of perturbations (late)",
+        ("method", "seeds", *columns),
+        rows(groups, columns),
+        notes,
+    )
 
 
 def echo_sheet(groups: Sequence[Group]) -> Sheet:
@@ -320,7 +388,9 @@ def echo_sheet(groups: Sequence[Group]) -> Sheet:
         "Noise: deviation of the accuracy's changes from round to round, over √2; residual: its deviation around a "
         "line; alternation: how often it turns, 2/3 for independent noise. All over the last quarter.",
     )
-    return Sheet("Momentum echo (late)", ("method", "seeds", *columns), rows(groups, columns), notes)
+    return Sheet(
+        "Momentum echo (late)", ("method", "seeds", *columns), rows(groups, columns), notes
+    )
 
 
 def drift_sheet(groups: Sequence[Group]) -> Sheet:
@@ -339,14 +409,21 @@ def drift_sheet(groups: Sequence[Group]) -> Sheet:
         "Similarity: what FedWMSAM computes for each client, with its deviation over the clients of a round. Kept: "
         "norms of the vectors the server keeps, for itself and for each client of the round.",
     )
-    cells = tuple((*row, kept_cell(group)) for row, group in zip(rows(groups, columns), groups, strict=True))
+    cells = tuple(
+        (*row, kept_cell(group)) for row, group in zip(rows(groups, columns), groups, strict=True)
+    )
     return Sheet("Client drift (late)", ("method", "seeds", *columns, "kept"), cells, notes)
 
 
 def kept_cell(group: Group) -> str:
     names = dict.fromkeys(name for record in group.records for name in record["summary"]["late"])
-    kept = [name for whose in ("server ", "client ") for name in sorted(names) if name.startswith(whose)]
-    return ", ".join(f"‖{name.split()[1]}‖ {group.cell('summary', 'late', name)}" for name in kept) or NOTHING
+    kept = [
+        name for whose in ("server ", "client ") for name in sorted(names) if name.startswith(whose)
+    ]
+    return (
+        ", ".join(f"‖{name.split()[1]}‖ {group.cell('summary', 'late', name)}" for name in kept)
+        or NOTHING
+    )
 
 
 # Pictures
@@ -373,7 +450,14 @@ def draw_stack(groups: Sequence[Group], columns: Sequence[str], figure: "Figure"
             axes.plot(rounds, mean, label=group.label, **style(number))
             if len(values) > 1 and rounds:
                 spread = values.std(axis=0, ddof=1)
-                axes.fill_between(rounds, mean - spread, mean + spread, color=style(number)["color"], alpha=0.1, lw=0)
+                axes.fill_between(
+                    rounds,
+                    mean - spread,
+                    mean + spread,
+                    color=style(number)["color"],
+                    alpha=0.1,
+                    lw=0,
+                )
         axes.set_ylabel(CURVES[column])
         axes.grid()
         if column not in ("update_norm", "straightness", "carried"):

@@ -53,22 +53,35 @@ class Embedding:
 
     def record(self) -> Record:
         return {
-            "layer": self.layer, "dimensions": self.dimensions, "scores": [score._asdict() for score in self.scores],
-            "points": np.round(self.points, 3).tolist(), "classes": self.classes, "clients": self.clients,
-        }  # fmt: skip
+            "layer": self.layer,
+            "dimensions": self.dimensions,
+            "scores": [score._asdict() for score in self.scores],
+            "points": np.round(self.points, 3).tolist(),
+            "classes": self.classes,
+            "clients": self.clients,
+        }
 
 
 def embed(
-    task: Task, sample: Sample, clients: Tensor | None = None, *, layer: str | None = None,
-    perplexity: float = PERPLEXITY, seed: int = 0,
-) -> Embedding:  # fmt: skip
+    task: Task,
+    sample: Sample,
+    clients: Tensor | None = None,
+    *,
+    layer: str | None = None,
+    perplexity: float = PERPLEXITY,
+    seed: int = 0,
+) -> Embedding:
     """Of the model as it is in place; `clients` are the samples' owners, if they have any."""
     from sklearn.manifold import TSNE
 
     if not 1 < perplexity < sample.count:
-        raise InputError(f"The perplexity must be above 1 and below the {sample.count} samples, not {perplexity:g}.")
+        raise InputError(
+            f"The perplexity must be above 1 and below the {sample.count} samples, not {perplexity:g}."
+        )
     name, features = features_before(task.model, sample, layer)
-    method = TSNE(perplexity=perplexity, init="pca", random_state=rng.key(seed, "embedding") % 2**32)
+    method = TSNE(
+        perplexity=perplexity, init="pca", random_state=rng.key(seed, "embedding") % 2**32
+    )
     points = np.asarray(method.fit_transform(features), dtype=np.float64)
     owners = {"class": torch.cat([batch[1] for batch in sample.batches]).cpu().numpy()}
     if clients is not None:
@@ -88,18 +101,29 @@ def scored(of: str, by: str, places: Numbers, labels: Any) -> Iterator[Score]:
     from sklearn.metrics import davies_bouldin_score, silhouette_score
 
     if 1 < len(np.unique(labels)) < len(labels):
-        yield Score(of, by, float(silhouette_score(places, labels)), float(davies_bouldin_score(places, labels)))
+        yield Score(
+            of,
+            by,
+            float(silhouette_score(places, labels)),
+            float(davies_bouldin_score(places, labels)),
+        )
 
 
-def features_before(model: nn.Module, sample: Sample, layer: str | None = None) -> tuple[str, Numbers]:
+def features_before(
+    model: nn.Module, sample: Sample, layer: str | None = None
+) -> tuple[str, Numbers]:
     """The name of the layer (the linear one that is used last, unless named) and its inputs, a row a sample."""
     model.eval()
     modules = dict(model.named_modules())
     if layer is not None and layer not in modules:
-        raise InputError(f"The model has no layer {layer!r}; it has {', '.join(filter(None, modules))}.")
+        raise InputError(
+            f"The model has no layer {layer!r}; it has {', '.join(filter(None, modules))}."
+        )
     name = last_linear(model, sample.batches[0][0]) if layer is None else layer
     caught: list[Tensor] = []
-    hook = modules[name].register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0].detach()))
+    hook = modules[name].register_forward_pre_hook(
+        lambda _, inputs: caught.append(inputs[0].detach())
+    )
     rows = []
     try:
         with torch.no_grad():
@@ -107,7 +131,9 @@ def features_before(model: nn.Module, sample: Sample, layer: str | None = None) 
                 caught.clear()
                 model(inputs)
                 if not caught or len(caught[-1]) != len(targets):
-                    raise InputError(f"The layer {name!r} does not see one input a sample; name another with --layer.")
+                    raise InputError(
+                        f"The layer {name!r} does not see one input a sample; name another with --layer."
+                    )
                 rows.append(caught[-1].flatten(1).double().cpu())
     finally:
         hook.remove()
@@ -129,7 +155,9 @@ def last_linear(model: nn.Module, inputs: Any) -> str:
         for hook in hooks:
             hook.remove()
     if not used:
-        raise InputError("The model uses no linear layer whose inputs could be embedded; name a layer with --layer.")
+        raise InputError(
+            "The model uses no linear layer whose inputs could be embedded; name a layer with --layer."
+        )
     return used[-1]
 
 
@@ -170,7 +198,12 @@ def run_embedding(
                 say(f"round {round}, t-SNE of {sample.count:,} samples")
                 run.load(round)
                 found = embed(
-                    run.task, sample, clients, layer=choice.layer, perplexity=choice.perplexity, seed=choice.seed
+                    run.task,
+                    sample,
+                    clients,
+                    layer=choice.layer,
+                    perplexity=choice.perplexity,
+                    seed=choice.seed,
                 )
                 archive.put(round, {"samples": sample.count, "of": sample.total} | found.record())
     return [archive.found[round] for round in rounds]
@@ -181,9 +214,16 @@ def chosen(run: SavedRun, choice: Choice) -> tuple[Sample, torch.Tensor | None]:
     experiment, stream = run.experiment, rng.key(choice.seed, "embedded sample")
     if choice.data == "train":
         index = picked(len(everybody(experiment.clients)), choice.samples, stream)
-        return read(everybody(experiment.clients), index, choice.batch_size), owners(experiment.clients, index)
-    index, groups = picked(len(experiment.test), choice.samples, stream), experiment.breakdown.groups
-    return read(experiment.test, index, choice.batch_size), None if groups is None else groups[index]
+        return read(everybody(experiment.clients), index, choice.batch_size), owners(
+            experiment.clients, index
+        )
+    index, groups = (
+        picked(len(experiment.test), choice.samples, stream),
+        experiment.breakdown.groups,
+    )
+    return read(experiment.test, index, choice.batch_size), None if groups is None else groups[
+        index
+    ]
 
 
 # Tables
@@ -191,7 +231,9 @@ def chosen(run: SavedRun, choice: Choice) -> tuple[Sample, torch.Tensor | None]:
 
 def cluster_sheet(named: Sequence[tuple[str, Record]], notes: Sequence[str] = ()) -> Sheet:
     """Silhouette and Davies–Bouldin index of embeddings."""
-    kinds = list(dict.fromkeys((score["by"], score["of"]) for _, one in named for score in one["scores"]))
+    kinds = list(
+        dict.fromkeys((score["by"], score["of"]) for _, one in named for score in one["scores"])
+    )
     header = ["run", "round"]
     for by, of in kinds:
         header += [f"by {by}, {of}: silhouette", "Davies–Bouldin"]
@@ -225,10 +267,13 @@ PANEL = 1.75
 def embedding_pictures(records: Sequence[Record], class_names: Sequence[str]) -> list[Picture]:
     """A picture for each round, by class and, if the samples have clients, beside it by client."""
     return [
-        (f"embedding-round-{record['round']}", 2.35 + legend_height(shown_names(record, class_names)),
-         partial(draw_embedding, record, class_names))
+        (
+            f"embedding-round-{record['round']}",
+            2.35 + legend_height(shown_names(record, class_names)),
+            partial(draw_embedding, record, class_names),
+        )
         for record in records
-    ]  # fmt: skip
+    ]
 
 
 def draw_embedding(record: Record, class_names: Sequence[str], figure: "Figure") -> None:
@@ -238,18 +283,24 @@ def draw_embedding(record: Record, class_names: Sequence[str], figure: "Figure")
         scatter(axes, record, by, class_names)
         axes.set_title(f"by {by}\n{score_words(record, by)}", fontsize=FONT - 1)
     add_legend(
-        figure, panels[0], f"t-SNE of {record['samples']:,} samples, round {record['round']}; figures of the features"
+        figure,
+        panels[0],
+        f"t-SNE of {record['samples']:,} samples, round {record['round']}; figures of the features",
     )
 
 
-def grid_of_embeddings(named: Sequence[tuple[str, Record]], class_names: Sequence[str], name: str) -> Picture:
+def grid_of_embeddings(
+    named: Sequence[tuple[str, Record]], class_names: Sequence[str], name: str
+) -> Picture:
     """Several models beside each other, by class."""
     rows = math.ceil(len(named) / 2)
     height = 0.3 + rows * PANEL + legend_height(shown_names(named[0][1], class_names))
     return name, height, partial(draw_grid, named, class_names, rows)
 
 
-def draw_grid(named: Sequence[tuple[str, Record]], class_names: Sequence[str], rows: int, figure: "Figure") -> None:
+def draw_grid(
+    named: Sequence[tuple[str, Record]], class_names: Sequence[str], rows: int, figure: "Figure"
+) -> None:
     panels = list(figure.subplots(rows, 2, squeeze=False).flat)
     for axes, (title, record) in zip(panels, named, strict=False):
         scatter(axes, record, "class", class_names)
@@ -258,20 +309,30 @@ def draw_grid(named: Sequence[tuple[str, Record]], class_names: Sequence[str], r
         axes.set_axis_off()
     record = named[0][1]
     add_legend(
-        figure, panels[0], f"t-SNE of {record['samples']:,} samples, round {record['round']}; figures of the features"
+        figure,
+        panels[0],
+        f"t-SNE of {record['samples']:,} samples, round {record['round']}; figures of the features",
     )
 
 
 def scatter(axes: "Axes", record: Record, by: str, class_names: Sequence[str]) -> None:
     """Colours and markers together tell more groups apart than either; of many clients only some can be."""
-    points, labels = np.array(record["points"]), np.array(record["classes" if by == "class" else "clients"])
+    points, labels = (
+        np.array(record["points"]),
+        np.array(record["classes" if by == "class" else "clients"]),
+    )
     for number, label in enumerate(np.unique(labels)):
         own, lap = labels == label, number // len(GROUP_COLOURS)
         name = class_name(int(label), class_names) if by == "class" else None
         axes.scatter(
-            points[own, 0], points[own, 1], s=3, color=GROUP_COLOURS[number % len(GROUP_COLOURS)], linewidths=0,
-            marker=MARKERS[(number + lap) % len(MARKERS)], label=name,
-        )  # fmt: skip
+            points[own, 0],
+            points[own, 1],
+            s=3,
+            color=GROUP_COLOURS[number % len(GROUP_COLOURS)],
+            linewidths=0,
+            marker=MARKERS[(number + lap) % len(MARKERS)],
+            label=name,
+        )
     axes.set(xticks=[], yticks=[])
     for side in ("left", "bottom"):
         axes.spines[side].set_visible(False)

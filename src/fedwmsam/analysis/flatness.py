@@ -96,15 +96,24 @@ class Flatness:
 
 
 def measure_flatness(
-    model: nn.Module, inputs: Any, targets: Any, *, loss: str | Measure = "classification", samples: int | None = 5000,
-    batch_size: int = 1000, say: Say = lambda _: None, **wanted: Any,
-) -> Flatness:  # fmt: skip
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    *,
+    loss: str | Measure = "classification",
+    samples: int | None = 5000,
+    batch_size: int = 1000,
+    say: Say = lambda _: None,
+    **wanted: Any,
+) -> Flatness:
     """Of any module on any data: the mean `loss` over (at most) so many samples, without dropout or augmentation.
 
     The model itself is left as it is. What else can be wanted is in `Wanted`: eigenvalues, rho, seed …
     """
     if (samples is not None and samples < 1) or batch_size < 1:
-        raise InputError(f"samples and batch_size must be at least 1, not {samples} and {batch_size}.")
+        raise InputError(
+            f"samples and batch_size must be at least 1, not {samples} and {batch_size}."
+        )
     known = Wanted(**wanted)
     with calm_torch():
         task = Task(model, make_objective(loss))
@@ -123,19 +132,32 @@ def flatness_at(surface: Surface, w: Tensor, wanted: Wanted, say: Say = lambda _
     say("trace")
     estimate, exact = trace(along, w, wanted.probes, wanted.seed, spectrum)
     climb = partial(
-        rises, surface, w, steps=wanted.steps, directions=wanted.directions, seed=wanted.seed,
+        rises,
+        surface,
+        w,
+        steps=wanted.steps,
+        directions=wanted.directions,
+        seed=wanted.seed,
         hints=[spectrum.vectors[0]],
-    )  # fmt: skip
+    )
     say("sharpness")
     plain = climb(wanted.rho)
     say("adaptive sharpness")
     return Flatness(
-        loss=loss, gradient_norm=float(torch.linalg.vector_norm(gradient)),
-        eigenvalues=tuple(map(float, spectrum.values)), residuals=tuple(map(float, spectrum.residuals)),
-        converged=spectrum.converged, trace=estimate, trace_is_exact=exact, sharpness=plain,
-        adaptive=climb(wanted.adaptive_rho, adaptive=True), samples=sample.count, of=sample.total,
-        batch_size=sample.batch_size, parameters=surface.size,
-    )  # fmt: skip
+        loss=loss,
+        gradient_norm=float(torch.linalg.vector_norm(gradient)),
+        eigenvalues=tuple(map(float, spectrum.values)),
+        residuals=tuple(map(float, spectrum.residuals)),
+        converged=spectrum.converged,
+        trace=estimate,
+        trace_is_exact=exact,
+        sharpness=plain,
+        adaptive=climb(wanted.adaptive_rho, adaptive=True),
+        samples=sample.count,
+        of=sample.total,
+        batch_size=sample.batch_size,
+        parameters=surface.size,
+    )
 
 
 def from_record(record: Mapping[str, Any]) -> Flatness:
@@ -144,7 +166,9 @@ def from_record(record: Mapping[str, Any]) -> Flatness:
     for name in ("eigenvalues", "residuals"):
         values[name] = tuple(map(number, values[name]))
     for name in ("sharpness", "adaptive"):
-        values[name] = tuple(Rise(**{key: number(value) for key, value in rise.items()}) for rise in values[name])
+        values[name] = tuple(
+            Rise(**{key: number(value) for key, value in rise.items()}) for rise in values[name]
+        )
     values["trace"] = Estimate(**{key: number(value) for key, value in values["trace"].items()})
     return Flatness(**values | {key: number(values[key]) for key in ("loss", "gradient_norm")})
 
@@ -182,14 +206,21 @@ class RoundFlatness:
     def record(self) -> Record:
         return {
             "global": self.all.record(),
-            "clients": [{"client": client} | found.record() for client, found in self.clients.items()],
+            "clients": [
+                {"client": client} | found.record() for client, found in self.clients.items()
+            ],
         }
 
 
 def run_flatness(
-    run: SavedRun, rounds: list[int], wanted: Wanted, scope: Scope, place: Path, say: Say = lambda _: None,
+    run: SavedRun,
+    rounds: list[int],
+    wanted: Wanted,
+    scope: Scope,
+    place: Path,
+    say: Say = lambda _: None,
     averaged: bool = False,
-) -> list[RoundFlatness]:  # fmt: skip
+) -> list[RoundFlatness]:
     """Measured, or read from `place` if it was measured like that before; each round is kept there at once.
 
     `averaged`: of the averaged twins instead of the models.
@@ -211,13 +242,17 @@ def surfaces(run: SavedRun, scope: Scope, seed: int) -> tuple[Surface, dict[int,
     everyone = draw(everybody(clients), scope.samples, size, rng.key(seed, "global sample"))
     chosen = some_clients(len(clients), scope.clients, seed)
     own = client_samples(clients, chosen, scope.samples, size, seed)
-    return Surface(task, everyone), {client: Surface(task, sample) for client, sample in zip(chosen, own, strict=True)}
+    return Surface(task, everyone), {
+        client: Surface(task, sample) for client, sample in zip(chosen, own, strict=True)
+    }
 
 
 def at_round(
     round: int, w: Tensor, everyone: Surface, single: dict[int, Surface], wanted: Wanted, say: Say
 ) -> RoundFlatness:
-    together = flatness_at(everyone, w, wanted, lambda what: say(f"round {round}, all clients: {what}"))
+    together = flatness_at(
+        everyone, w, wanted, lambda what: say(f"round {round}, all clients: {what}")
+    )
     clients = {}
     for place, (client, surface) in enumerate(single.items(), start=1):
         say(f"round {round}, client {place} of {len(single)}")
@@ -228,7 +263,8 @@ def at_round(
 def round_from(path: Path, record: Record) -> RoundFlatness:
     try:
         clients = {
-            one["client"]: from_record({k: v for k, v in one.items() if k != "client"}) for one in record["clients"]
+            one["client"]: from_record({k: v for k, v in one.items() if k != "client"})
+            for one in record["clients"]
         }
         return RoundFlatness(record["round"], from_record(record["global"]), clients)
     except (KeyError, TypeError) as error:
@@ -253,7 +289,9 @@ def digits(value: float) -> str:
 
 
 def with_error(estimate: Estimate) -> str:
-    return digits(estimate.value) + ("" if math.isnan(estimate.error) else f" ± {estimate.error:.2g}")
+    return digits(estimate.value) + (
+        "" if math.isnan(estimate.error) else f" ± {estimate.error:.2g}"
+    )
 
 
 # Tables of single runs
@@ -261,23 +299,40 @@ def with_error(estimate: Estimate) -> str:
 
 def flatness_sheets(named: Sequence[Named], settings: Record) -> list[Sheet]:
     """Curvature, and rises if any were wanted."""
-    return [curvature_sheet(named, settings), *(sheet for sheet in [rise_sheet(named)] if sheet.rows)]
+    return [
+        curvature_sheet(named, settings),
+        *(sheet for sheet in [rise_sheet(named)] if sheet.rows),
+    ]
 
 
 def curvature_sheet(named: Sequence[Named], settings: Record) -> Sheet:
     count = max(len(one.all.eigenvalues) for _, one in named)
-    header = ("run", "round", "loss", "‖gradient‖", *(f"λ{subscript(n)}" for n in range(1, count + 1)), "trace")
+    header = (
+        "run",
+        "round",
+        "loss",
+        "‖gradient‖",
+        *(f"λ{subscript(n)}" for n in range(1, count + 1)),
+        "trace",
+    )
     single = any(one.clients for _, one in named)
     header += ("λ₁ of single clients", "their trace") if single else ()
     rows = []
     for name, one in named:
         found = one.all
         values = [digits(value) for value in found.eigenvalues]
-        rows.append((
-            name, str(one.round), digits(found.loss), digits(found.gradient_norm),
-            *values, *([NOTHING] * (count - len(values))), with_error(found.trace),
-            *((over_clients(one, largest), over_clients(one, whole_trace)) if single else ()),
-        ))  # fmt: skip
+        rows.append(
+            (
+                name,
+                str(one.round),
+                digits(found.loss),
+                digits(found.gradient_norm),
+                *values,
+                *([NOTHING] * (count - len(values))),
+                with_error(found.trace),
+                *((over_clients(one, largest), over_clients(one, whole_trace)) if single else ()),
+            )
+        )
     return Sheet("Curvature", header, tuple(rows), tuple(curvature_notes(named, settings)))
 
 
@@ -288,7 +343,11 @@ def curvature_notes(named: Sequence[Named], settings: Record) -> Iterator[str]:
         f"{found.batch_size:,}; without augmentation, dropout and weight decay; seed {settings['seed']}."
     )
     probes = settings["probes"]
-    error = f"± standard error of {probes} random probes" if probes > 1 else "of one random probe, its error unknown"
+    error = (
+        f"± standard error of {probes} random probes"
+        if probes > 1
+        else "of one random probe, its error unknown"
+    )
     yield f"Trace: {'exact' if found.trace_is_exact else error}; {found.parameters:,} weights."
     clients = [client for _, one in named for client in one.clients.values()]
     if clients:
@@ -305,17 +364,29 @@ def curvature_notes(named: Sequence[Named], settings: Record) -> Iterator[str]:
 def rise_sheet(named: Sequence[Named]) -> Sheet:
     """A row for each ball."""
     single = any(one.clients for _, one in named)
-    header = ("run", "round", "ball", "ρ", "largest rise", "average rise", *(["largest, single clients"] * single))
+    header = (
+        "run",
+        "round",
+        "ball",
+        "ρ",
+        "largest rise",
+        "average rise",
+        *(["largest, single clients"] * single),
+    )
     rows = tuple(
         (
-            name, str(one.round), ball, f"{rise.rho:g}", digits(rise.worst),
+            name,
+            str(one.round),
+            ball,
+            f"{rise.rho:g}",
+            digits(rise.worst),
             with_error(Estimate(rise.average, rise.average_error)),
             *([over_clients(one, worst(kind, place))] * single),
         )
         for name, one in named
         for kind, ball in (("sharpness", "plain"), ("adaptive", "adaptive"))
         for place, rise in enumerate(getattr(one.all, kind))
-    )  # fmt: skip
+    )
     return Sheet("Rise of the loss near the model", header, rows, RISES)
 
 
@@ -359,7 +430,9 @@ def measured(run: Run, averaged: bool = False) -> list[Measured]:
     return [(settings, one) for one in list(rounds)[-1:]]
 
 
-def measured_rows(table: Table, complain: Callable[[str], None], averaged: bool = False) -> dict[str, list[Measured]]:
+def measured_rows(
+    table: Table, complain: Callable[[str], None], averaged: bool = False
+) -> dict[str, list[Measured]]:
     """Each row's, over those of its seeds that were measured; rows without any are left out."""
     found: dict[str, list[Measured]] = {}
     for row in table.rows:
@@ -378,25 +451,40 @@ def seeds_sheet(table: Table) -> Sheet | None:
     if not rows:
         return None
     twins = (
-        {} if any(score.run.is_twin for score in table.scores) else measured_rows(table, notes.append, averaged=True)
+        {}
+        if any(score.run.is_twin for score in table.scores)
+        else measured_rows(table, notes.append, averaged=True)
     )
     known = [one for found in (*rows.values(), *twins.values()) for one in found]
     example = known[0][1].all
-    radii = {kind: [rise.rho for rise in getattr(example, kind)] for kind in ("sharpness", "adaptive")}
+    radii = {
+        kind: [rise.rho for rise in getattr(example, kind)] for kind in ("sharpness", "adaptive")
+    }
     header = (
-        "method", "seeds", "round", "loss", "λ₁", "trace", "λ₁ of single clients",
+        "method",
+        "seeds",
+        "round",
+        "loss",
+        "λ₁",
+        "trace",
+        "λ₁ of single clients",
         *(f"rise within ρ = {rho:g}" for rho in radii["sharpness"]),
-        *(f"adaptive, ρ = {rho:g}" for rho in radii["adaptive"]), *(["λ₁ of the average"] if twins else []),
-    )  # fmt: skip
+        *(f"adaptive, ρ = {rho:g}" for rho in radii["adaptive"]),
+        *(["λ₁ of the average"] if twins else []),
+    )
     cells = tuple(
         (
-            label, str(len(found)), *seeds_cells([one for _, one in found], radii),
+            label,
+            str(len(found)),
+            *seeds_cells([one for _, one in found], radii),
             *([largest_cell([one for _, one in twins.get(label, [])])] if twins else []),
         )
         for label, found in rows.items()
-    )  # fmt: skip
+    )
     if len({str(settings) for settings, _ in known}) > 1:
-        notes.append("Not all were measured with the same settings (samples, seed, radii …): those do not compare.")
+        notes.append(
+            "Not all were measured with the same settings (samples, seed, radii …): those do not compare."
+        )
     if len({one.round for _, one in known}) > 1:
         notes.append("Not all were measured after the same number of rounds: those do not compare.")
     notes += [
@@ -417,7 +505,11 @@ def seeds_cells(found: Sequence[RoundFlatness], radii: dict[str, list[float]]) -
     yield cell(lambda one: one.all.eigenvalues[0])
     yield cell(lambda one: one.all.trace.value)
     single = all(one.clients for one in found)
-    yield cell(lambda one: float(np.mean([c.eigenvalues[0] for c in one.clients.values()]))) if single else NOTHING
+    yield (
+        cell(lambda one: float(np.mean([c.eigenvalues[0] for c in one.clients.values()])))
+        if single
+        else NOTHING
+    )
     for kind, wanted in radii.items():
         for rho in wanted:
             yield cell(lambda one, kind=kind, rho=rho: rise_at(one.all, kind, rho))  # type: ignore[misc]
@@ -440,11 +532,21 @@ def flatness_pictures(found: Sequence[RoundFlatness], prefix: str = "") -> list[
         return []
     names = ["all clients", "mean of single clients"] if found[0].clients else ["all clients"]
     pictures: list[Picture] = [
-        (f"{prefix}largest-eigenvalue-over-rounds", 2.0 + legend_height(names), partial(draw_eigenvalues, found))
+        (
+            f"{prefix}largest-eigenvalue-over-rounds",
+            2.0 + legend_height(names),
+            partial(draw_eigenvalues, found),
+        )
     ]
     radii = [rise_name(rise.rho) for rise in found[0].all.sharpness]
     if radii:
-        pictures.append((f"{prefix}sharpness-over-rounds", 2.0 + legend_height(radii), partial(draw_rises, found)))
+        pictures.append(
+            (
+                f"{prefix}sharpness-over-rounds",
+                2.0 + legend_height(radii),
+                partial(draw_rises, found),
+            )
+        )
     return pictures
 
 
@@ -453,7 +555,9 @@ def draw_eigenvalues(found: Sequence[RoundFlatness], figure: "Figure") -> None:
     rounds = [one.round for one in found]
     axes.plot(rounds, [one.all.eigenvalues[0] for one in found], label="all clients", **style(0))
     if found[0].clients:
-        values = np.array([[client.eigenvalues[0] for client in one.clients.values()] for one in found])
+        values = np.array(
+            [[client.eigenvalues[0] for client in one.clients.values()] for one in found]
+        )
         axes.plot(rounds, values.mean(axis=1), label="mean of single clients", **style(1))
         low, high = np.quantile(values, [0.1, 0.9], axis=1)
         axes.fill_between(rounds, low, high, color=COLOURS[1], alpha=0.2, linewidth=0)

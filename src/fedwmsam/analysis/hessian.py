@@ -44,7 +44,12 @@ class Spectrum:
 
 
 def largest_eigenvalues(
-    product: Product, like: Tensor, count: int, seed: int = 0, tolerance: float = TOLERANCE, most: int = MOST_PRODUCTS
+    product: Product,
+    like: Tensor,
+    count: int,
+    seed: int = 0,
+    tolerance: float = TOLERANCE,
+    most: int = MOST_PRODUCTS,
 ) -> Spectrum:
     """Lanczos' method with full re-orthogonalisation, restarted with its best vectors when its room is used up.
 
@@ -64,15 +69,21 @@ def largest_eigenvalues(
         basis[used] = rest / torch.linalg.vector_norm(rest)
         image, products, used = product(basis[used]), products + 1, used + 1
         coefficients, rest = split(image, basis[:used])
-        projected[used - 1, :used] = projected[:used, used - 1] = coefficients.double().cpu().numpy()
+        projected[used - 1, :used] = projected[:used, used - 1] = (
+            coefficients.double().cpu().numpy()
+        )
         values, vectors = (array[..., ::-1] for array in np.linalg.eigh(projected[:used, :used]))
         length = float(torch.linalg.vector_norm(rest))
         errors, scale = length * np.abs(vectors[-1]), float(np.abs(values).max())
         done = used == size or (used >= count and bool((errors[:count] <= tolerance * scale).all()))
-        if length <= 100 * torch.finfo(like.dtype).eps * scale:  # nothing new can be reached from here
+        if (
+            length <= 100 * torch.finfo(like.dtype).eps * scale
+        ):  # nothing new can be reached from here
             rest = split(draw(), basis[:used])[1]
     chosen = torch.from_numpy(vectors[:, :count].copy()).to(basis)
-    return Spectrum(values[:count].copy(), chosen.T @ basis[:used], errors[:count].copy(), products, done)
+    return Spectrum(
+        values[:count].copy(), chosen.T @ basis[:used], errors[:count].copy(), products, done
+    )
 
 
 def split(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +94,9 @@ def split(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     return coefficients + again, rest - again @ basis
 
 
-def restart(basis: Tensor, projected: Numbers, values: Numbers, vectors: Numbers, count: int) -> int:
+def restart(
+    basis: Tensor, projected: Numbers, values: Numbers, vectors: Numbers, count: int
+) -> int:
     """Make room: the best half of the free vectors stays beside those wanted, and no progress is lost."""
     keep = count + (len(values) - count) // 2
     best = torch.from_numpy(vectors[:, :keep].copy()).to(basis)
@@ -103,7 +116,9 @@ def trace(
     """
     size = like.numel()
     if probes >= size:
-        return Estimate(float(sum(product(unit)[place] for place, unit in enumerate(units(like)))), 0.0), True
+        return Estimate(
+            float(sum(product(unit)[place] for place, unit in enumerate(units(like)))), 0.0
+        ), True
     known = like.new_zeros(0, size) if spectrum is None else spectrum.vectors
     draw = Signs(like, seed, "hutchinson")
     values = []
@@ -138,4 +153,6 @@ class Signs(Normal):
     """Vectors of +1 and −1."""
 
     def __call__(self) -> Tensor:
-        return torch.from_numpy(2.0 * self.stream.integers(0, 2, self.like.numel()) - 1.0).to(self.like)
+        return torch.from_numpy(2.0 * self.stream.integers(0, 2, self.like.numel()) - 1.0).to(
+            self.like
+        )

@@ -73,16 +73,26 @@ class Landscape:
 
     def record(self) -> Record:
         return {
-            "x": self.x.tolist(), "y": None if self.y is None else self.y.tolist(), "axes": self.axes,
-            "lengths": self.lengths, "barrier": self.barrier,
+            "x": self.x.tolist(),
+            "y": None if self.y is None else self.y.tolist(),
+            "axes": self.axes,
+            "lengths": self.lengths,
+            "barrier": self.barrier,
             "losses": {whose: losses.tolist() for whose, losses in self.losses.items()},
-        }  # fmt: skip
+        }
 
     def lines(self) -> list[Record]:
         """A line for each point and loss, for a table."""
-        rows = [(None, 0)] if self.y is None else [(float(y), place) for place, y in enumerate(self.y)]
+        rows = (
+            [(None, 0)] if self.y is None else [(float(y), place) for place, y in enumerate(self.y)]
+        )
         return [
-            {"loss_of": whose, "x": float(x), "y": y, "loss": float(np.atleast_2d(losses)[row, column])}
+            {
+                "loss_of": whose,
+                "x": float(x),
+                "y": y,
+                "loss": float(np.atleast_2d(losses)[row, column]),
+            }
             for whose, losses in self.losses.items()
             for y, row in rows
             for column, x in enumerate(self.x)
@@ -111,40 +121,65 @@ class Axis:
     """Where along it, in units of the direction."""
 
 
-def random_axis(w: Tensor, layout: Sequence[Slot], points: int, reach: float, seed: int, place: int) -> Axis:
+def random_axis(
+    w: Tensor, layout: Sequence[Slot], points: int, reach: float, seed: int, place: int
+) -> Axis:
     direction = filter_direction(w, layout, Normal(w, seed, "landscape", place))
     return Axis("random, filters normalised", direction, np.linspace(-reach, reach, points))
 
 
 def axis_to(w: Tensor, other: Tensor, points: int, name: str) -> Axis:
     if other.shape != w.shape:
-        raise InputError(f"The other model has {other.numel():,} weights and this one {w.numel():,}; take one alike.")
+        raise InputError(
+            f"The other model has {other.numel():,} weights and this one {w.numel():,}; take one alike."
+        )
     return Axis(f"to {name}", other - w, np.linspace(-BEYOND, 1 + BEYOND, points))
 
 
 def landscape(
-    task: Task, surfaces: Mapping[str, Surface], model: Point, *, other: Point | None = None, other_name: str = "other",
-    plane: bool = False, points: int | None = None, reach: float = REACH, seed: int = 0, say: Say = lambda _: None,
-) -> Landscape:  # fmt: skip
+    task: Task,
+    surfaces: Mapping[str, Surface],
+    model: Point,
+    *,
+    other: Point | None = None,
+    other_name: str = "other",
+    plane: bool = False,
+    points: int | None = None,
+    reach: float = REACH,
+    seed: int = 0,
+    say: Say = lambda _: None,
+) -> Landscape:
     """`surfaces` are those of the losses to draw, `EVERYBODY`'s among them. The model is in place again afterwards."""
     count = points or (PLANE_POINTS if plane else LINE_POINTS)
     if count < 2 or not reach > 0:
-        raise InputError(f"A landscape needs at least 2 points and a reach above 0, not {count} and {reach:g}.")
+        raise InputError(
+            f"A landscape needs at least 2 points and a reach above 0, not {count} and {reach:g}."
+        )
     w = model[0]
     axes = [
-        random_axis(w, task.layout, count, reach, seed, 0) if other is None else axis_to(w, other[0], count, other_name)
+        random_axis(w, task.layout, count, reach, seed, 0)
+        if other is None
+        else axis_to(w, other[0], count, other_name)
     ]
     if plane:
         axes.append(random_axis(w, task.layout, count, reach, seed, 1))
     losses = losses_at(task, surfaces, model, other, axes, say)
     return Landscape(
-        axes[0].at, axes[1].at if plane else None, losses if plane else {whose: of[0] for whose, of in losses.items()},
-        tuple(axis.name for axis in axes), tuple(float(torch.linalg.vector_norm(axis.direction)) for axis in axes),
-    )  # fmt: skip
+        axes[0].at,
+        axes[1].at if plane else None,
+        losses if plane else {whose: of[0] for whose, of in losses.items()},
+        tuple(axis.name for axis in axes),
+        tuple(float(torch.linalg.vector_norm(axis.direction)) for axis in axes),
+    )
 
 
 def losses_at(
-    task: Task, surfaces: Mapping[str, Surface], model: Point, other: Point | None, axes: Sequence[Axis], say: Say
+    task: Task,
+    surfaces: Mapping[str, Surface],
+    model: Point,
+    other: Point | None,
+    axes: Sequence[Axis],
+    say: Say,
 ) -> dict[str, Numbers]:
     """Each surface's loss by row (second axis) and column (first axis)."""
     (w, buffers), across = model, axes[0]
@@ -173,10 +208,19 @@ def between(first: Vectors, other: Vectors, share: float) -> Vectors:
 
 
 def measure_landscape(
-    model: nn.Module, inputs: Any, targets: Any, *, other: nn.Module | None = None,
-    loss: str | Measure = "classification", samples: int | None = 5000, batch_size: int = 1000, plane: bool = False,
-    points: int | None = None, reach: float = REACH, seed: int = 0,
-) -> Landscape:  # fmt: skip
+    model: nn.Module,
+    inputs: Any,
+    targets: Any,
+    *,
+    other: nn.Module | None = None,
+    loss: str | Measure = "classification",
+    samples: int | None = 5000,
+    batch_size: int = 1000,
+    plane: bool = False,
+    points: int | None = None,
+    reach: float = REACH,
+    seed: int = 0,
+) -> Landscape:
     """Of any module on any data, around it or from it to another one of the same shape."""
     with calm_torch():
         task = Task(model, make_objective(loss))
@@ -185,7 +229,14 @@ def measure_landscape(
         second = None if other is None else task.adopt(other.state_dict())
         here = task.initial_weights, task.initial_buffers
         return landscape(
-            task, {EVERYBODY: surface}, here, other=second, plane=plane, points=points, reach=reach, seed=seed
+            task,
+            {EVERYBODY: surface},
+            here,
+            other=second,
+            plane=plane,
+            points=points,
+            reach=reach,
+            seed=seed,
         )
 
 
@@ -204,9 +255,17 @@ class RunLandscape:
 
 
 def run_landscape(
-    run: SavedRun, round: int, scope: Scope, other: SavedRun | None, place: Path, *, seed: int, plane: bool,
-    say: Say = lambda _: None, **options: Any,
-) -> RunLandscape:  # fmt: skip
+    run: SavedRun,
+    round: int,
+    scope: Scope,
+    other: SavedRun | None,
+    place: Path,
+    *,
+    seed: int,
+    plane: bool,
+    say: Say = lambda _: None,
+    **options: Any,
+) -> RunLandscape:
     """On this run's data; the other's model is its last one."""
     with calm_torch():
         everyone, single = surfaces(run, scope, seed)
@@ -217,13 +276,34 @@ def run_landscape(
                     f"{other.path} has another model than {run.path}; no line leads from one to the other."
                 )
             end = other.load(other.rounds("last")[0])
-        named = {EVERYBODY: everyone} | {f"client {client}": surface for client, surface in single.items()}
+        named = {EVERYBODY: everyone} | {
+            f"client {client}": surface for client, surface in single.items()
+        }
         name = "" if other is None else other.path.name
         found = landscape(
-            run.task, named, model, other=end, other_name=name, seed=seed, plane=plane, say=say, **options
+            run.task,
+            named,
+            model,
+            other=end,
+            other_name=name,
+            seed=seed,
+            plane=plane,
+            say=say,
+            **options,
         )
-    title = "-".join(["landscape", *(["plane"] if plane else []), *(["to", name] if name else []), f"round-{round}"])
-    settings = asdict(scope) | {"seed": seed, "round": round, "to": str(other.path) if other else None} | options
+    title = "-".join(
+        [
+            "landscape",
+            *(["plane"] if plane else []),
+            *(["to", name] if name else []),
+            f"round-{round}",
+        ]
+    )
+    settings = (
+        asdict(scope)
+        | {"seed": seed, "round": round, "to": str(other.path) if other else None}
+        | options
+    )
     files = [place / f"{title}.json", place / f"{title}.csv"]
     write_json(files[0], {"settings": settings, **found.record()})
     with replacing(files[1]) as beside:
@@ -246,7 +326,12 @@ def landscape_sheet(name: str, found: RunLandscape) -> Sheet:
     """What a slice shows, in a few numbers."""
     landscape = found.landscape
     rows = tuple(
-        (whose, digits(at_model(landscape, losses)), digits(float(np.nanmin(losses))), digits(float(np.nanmax(losses))))
+        (
+            whose,
+            digits(at_model(landscape, losses)),
+            digits(float(np.nanmin(losses))),
+            digits(float(np.nanmax(losses))),
+        )
         for whose, losses in landscape.losses.items()
     )
     notes = [
@@ -269,7 +354,9 @@ def landscape_sheet(name: str, found: RunLandscape) -> Sheet:
 def at_model(landscape: Landscape, losses: Numbers) -> float:
     """At the point nearest to the model, which an even number of points leaves out."""
     column = int(np.abs(landscape.x).argmin())
-    return float(losses[column] if landscape.y is None else losses[int(np.abs(landscape.y).argmin()), column])
+    return float(
+        losses[column] if landscape.y is None else losses[int(np.abs(landscape.y).argmin()), column]
+    )
 
 
 # Pictures
@@ -295,7 +382,13 @@ def draw_line(found: Landscape, figure: "Figure") -> None:
     for place, losses in enumerate(single):
         label = "single clients" if place == 0 else None
         axes.plot(found.x, losses, color=COLOURS[7], linewidth=0.7, alpha=0.8, label=label)
-    axes.plot(found.x, found.losses[EVERYBODY], label=EVERYBODY, **style(0) | {"marker": ""}, linewidth=1.6)
+    axes.plot(
+        found.x,
+        found.losses[EVERYBODY],
+        label=EVERYBODY,
+        **style(0) | {"marker": ""},
+        linewidth=1.6,
+    )
     for x in (0.0, 1.0) if found.axes[0].startswith("to ") else (0.0,):
         axes.axvline(x, color="black", linewidth=0.5, linestyle=(0, (2, 2)))
     # Where single clients' losses explode, the rest would be a flat line.
@@ -311,10 +404,20 @@ def draw_contours(found: Landscape, figure: "Figure") -> None:
     losses = found.losses[EVERYBODY]
     levels = level_values(losses)
     axes.locator_params(nbins=5)
-    axes.contourf(found.x, found.y, losses, levels=levels, cmap="cividis", norm=logarithmic(levels), extend="both")
+    axes.contourf(
+        found.x,
+        found.y,
+        losses,
+        levels=levels,
+        cmap="cividis",
+        norm=logarithmic(levels),
+        extend="both",
+    )
     lines = axes.contour(found.x, found.y, losses, levels=levels, colors="white", linewidths=0.4)
     axes.clabel(lines, levels[::3], fontsize=FONT - 2, fmt="%.3g")
-    marks: list[tuple[float, str]] = [(0.0, "o")] + ([(1.0, "s")] if found.axes[0].startswith("to ") else [])
+    marks: list[tuple[float, str]] = [(0.0, "o")] + (
+        [(1.0, "s")] if found.axes[0].startswith("to ") else []
+    )
     for x, marker in marks:
         axes.plot([x], [0.0], marker, color="white", markeredgecolor="black", markersize=4)
     axes.set(xlabel=found.axes[0], ylabel=found.axes[1], title=f"loss of {EVERYBODY}")
@@ -326,15 +429,29 @@ def draw_surface(found: Landscape, figure: "Figure") -> None:
     x, y = np.meshgrid(found.x, np.asarray(found.y))
     levels = level_values(losses)
     shown = np.clip(losses, None, levels[-1])
-    axes.plot_surface(x, y, shown, cmap="cividis", norm=logarithmic(levels), rstride=1, cstride=1, linewidth=0.1,
-                      edgecolor="white", antialiased=True)  # fmt: skip
+    axes.plot_surface(
+        x,
+        y,
+        shown,
+        cmap="cividis",
+        norm=logarithmic(levels),
+        rstride=1,
+        cstride=1,
+        linewidth=0.1,
+        edgecolor="white",
+        antialiased=True,
+    )
     axes.tick_params(pad=-3, labelsize=FONT - 2)
     axes.locator_params(nbins=4)
-    axes.set_title(f"loss of {EVERYBODY}")  # the axes are those of the contours; their names find no room here
+    axes.set_title(
+        f"loss of {EVERYBODY}"
+    )  # the axes are those of the contours; their names find no room here
     axes.view_init(elev=35, azim=-60)
 
 
-def level_values(losses: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
+def level_values(
+    losses: np.ndarray[Any, np.dtype[np.float64]],
+) -> np.ndarray[Any, np.dtype[np.float64]]:
     """From the lowest loss up to a hundred times it, in equal ratios; what is not finite counts as high."""
     finite = losses[np.isfinite(losses)]
     low, high = max(float(finite.min()), 1e-6), float(finite.max())

@@ -37,7 +37,9 @@ def read(samples: Samples, index: Tensor, batch_size: int) -> Sample:
 def picked(count: int, most: int | None, stream: int) -> Tensor:
     if most is None or most >= count:
         return torch.arange(count)
-    return torch.from_numpy(np.sort(np.random.Generator(np.random.PCG64(stream)).choice(count, most, replace=False)))
+    return torch.from_numpy(
+        np.sort(np.random.Generator(np.random.PCG64(stream)).choice(count, most, replace=False))
+    )
 
 
 def everybody(clients: Clients) -> Samples:
@@ -59,7 +61,10 @@ def some_clients(clients: int, wanted: int | None, seed: int) -> list[int]:
 def client_samples(
     clients: Clients, chosen: Sequence[int], most: int | None, batch_size: int, seed: int
 ) -> list[Sample]:
-    return [draw(clients[client], most, batch_size, rng.key(seed, "client sample", client)) for client in chosen]
+    return [
+        draw(clients[client], most, batch_size, rng.key(seed, "client sample", client))
+        for client in chosen
+    ]
 
 
 class Surface:
@@ -98,10 +103,16 @@ class Surface:
         with sdpa_kernel(SDPBackend.MATH):  # fused attention can be differentiated only once
             for batch in self._batches(w):
                 loss = self._part(batch)
-                first = torch.autograd.grad(loss, self.parameters, create_graph=True, materialize_grads=True)
-                slope = torch.stack([(a * b).sum() for a, b in zip(first, pieces, strict=True)]).sum()
+                first = torch.autograd.grad(
+                    loss, self.parameters, create_graph=True, materialize_grads=True
+                )
+                slope = torch.stack(
+                    [(a * b).sum() for a, b in zip(first, pieces, strict=True)]
+                ).sum()
                 if slope.requires_grad:  # a loss that is linear in the weights has no curvature
-                    total += flat(torch.autograd.grad(slope, self.parameters, materialize_grads=True))
+                    total += flat(
+                        torch.autograd.grad(slope, self.parameters, materialize_grads=True)
+                    )
         return total
 
     def _batches(self, w: Tensor) -> Iterator[Batch]:
@@ -114,7 +125,10 @@ class Surface:
         inputs, targets = batch
         outputs = self.task.model(inputs)
         if self.exact:
-            outputs, targets = outputs.double(), targets.double() if targets.is_floating_point() else targets
+            outputs, targets = (
+                outputs.double(),
+                targets.double() if targets.is_floating_point() else targets,
+            )
         return self.task.objective.loss(outputs, targets) * (len(targets) / self.sample.count)
 
 

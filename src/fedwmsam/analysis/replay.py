@@ -34,7 +34,9 @@ class Past:
     def of(cls, folder: Path) -> "Past":
         experiment = prepare(load_config(existing(folder)))
         config = experiment.config
-        federation = make_federation(config, config.make_method(), experiment.task, experiment.clients)
+        federation = make_federation(
+            config, config.make_method(), experiment.task, experiment.clients
+        )
         return cls(folder, config, federation, read_lines(folder / "metrics.jsonl"))
 
     def kept(self) -> list[int]:
@@ -48,16 +50,28 @@ class Past:
         except Damaged as damage:
             raise InputError(f"{damage}; remove it, the other states are enough.") from damage
 
-    def repeat(self, state: State, recorder: Recorder | None = None, trail: Vectors | None = None) -> "Repeated":
+    def repeat(
+        self, state: State, recorder: Recorder | None = None, trail: Vectors | None = None
+    ) -> "Repeated":
         """The round after `state` once more, looked at by the recorder."""
-        watch = recorder.watch(self.federation, state, trail or {}) if recorder else Watch(self.federation)
+        watch = (
+            recorder.watch(self.federation, state, trail or {})
+            if recorder
+            else Watch(self.federation)
+        )
         after, record = run_round(watch.federation, state, watch.observe)
-        if state.round < len(self.rows) and any(self.rows[state.round].get(key) != record[key] for key in record):
+        if state.round < len(self.rows) and any(
+            self.rows[state.round].get(key) != record[key] for key in record
+        ):
             self.strangers.append(after.round)
         return Repeated(after, *watch.finish(after))
 
     def chain(
-        self, state: State, rounds: int, recorder: Recorder | None = None, trail: Vectors | None = None
+        self,
+        state: State,
+        rounds: int,
+        recorder: Recorder | None = None,
+        trail: Vectors | None = None,
     ) -> Iterator["Repeated"]:
         """Successive rounds, for as long as what they read is known."""
         for _ in range(rounds):
@@ -84,7 +98,9 @@ class Past:
         if not rounds or not (self.folder / "summary.json").exists():
             return None
         try:
-            return self.complete_state(checkpoint.read(checkpoint.path_of(self.folder / "checkpoints", rounds[-1])))
+            return self.complete_state(
+                checkpoint.read(checkpoint.path_of(self.folder / "checkpoints", rounds[-1]))
+            )
         except Damaged:
             return None
 

@@ -48,7 +48,9 @@ class SavedRun:
                 raise InputError(f"{summary} does not say how many rounds were done.")
             found[rounds] = model
         if not found:
-            raise InputError(f"{self.path} holds no model yet; go on with it: fedwmsam resume {self.path}")
+            raise InputError(
+                f"{self.path} holds no model yet; go on with it: fedwmsam resume {self.path}"
+            )
         return dict(sorted(found.items()))
 
     def rounds(self, wanted: str) -> list[int]:
@@ -82,8 +84,13 @@ class SavedRun:
             except Damaged as damage:
                 raise InputError(f"{damage}; leave round {round} out.") from damage
             self.task.load_frozen(on(bundles["frozen"], self.task.device))
-            weights, beside = ("averaged", "averaged buffers") if averaged else ("server", "buffers")
-            w, buffers = bundles[weights]["w"].to(self.task.device), on(bundles[beside], self.task.device)
+            weights, beside = (
+                ("averaged", "averaged buffers") if averaged else ("server", "buffers")
+            )
+            w, buffers = (
+                bundles[weights]["w"].to(self.task.device),
+                on(bundles[beside], self.task.device),
+            )
         self.task.load(w)
         self.task.load_buffers(buffers)
         return w, buffers
@@ -112,7 +119,9 @@ class Archive:
         return round in self.found
 
     def put(self, round: int, record: Record) -> None:
-        self.found = dict(sorted((self.found | {round: {"round": round} | finite_only(record)}).items()))
+        self.found = dict(
+            sorted((self.found | {round: {"round": round} | finite_only(record)}).items())
+        )
         write_json(self.path, {"settings": self.settings, "rounds": list(self.found.values())})
 
 
@@ -122,7 +131,9 @@ def read_archive(path: Path) -> tuple[Record, dict[int, Record]]:
     try:
         return content["settings"], {record["round"]: record for record in content["rounds"]}
     except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged: it lacks {error}; remove it and analyse again.") from error
+        raise InputError(
+            f"{path} is damaged: it lacks {error}; remove it and analyse again."
+        ) from error
 
 
 def save_analysis(run: Path, name: str, record: Record) -> Path:

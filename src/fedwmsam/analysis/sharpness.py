@@ -29,9 +29,16 @@ class Rise(NamedTuple):
 
 
 def rises(
-    surface: Surface, w: Tensor, radii: Sequence[float], *, adaptive: bool = False, steps: int = 10,
-    directions: int = 20, seed: int = 0, hints: Sequence[Tensor] = (),
-) -> tuple[Rise, ...]:  # fmt: skip
+    surface: Surface,
+    w: Tensor,
+    radii: Sequence[float],
+    *,
+    adaptive: bool = False,
+    steps: int = 10,
+    directions: int = 20,
+    seed: int = 0,
+    hints: Sequence[Tensor] = (),
+) -> tuple[Rise, ...]:
     """For each radius, in rising order. `hints` are directions worth trying beside the gradient, such as the first
     eigenvector."""
     scale = w.abs() if adaptive else torch.ones_like(w)
@@ -53,7 +60,13 @@ class Candidate(NamedTuple):
 
 
 def steepest(
-    surface: Surface, w: Tensor, scale: Tensor, rho: float, steps: int, hints: Sequence[Tensor], best: Candidate
+    surface: Surface,
+    w: Tensor,
+    scale: Tensor,
+    rho: float,
+    steps: int,
+    hints: Sequence[Tensor],
+    best: Candidate,
 ) -> Candidate:
     """The highest point met while climbing with normalised steps, pulled back into the ball after each.
 
@@ -61,7 +74,13 @@ def steepest(
     """
     slope = scale * surface.gradient(w)[0]
     # Along a direction of curvature both ways are uphill; the better one is that with the slope.
-    uphill = [slope, *(scale * hint * (1.0 if float(torch.dot(scale * hint, slope)) >= 0 else -1.0) for hint in hints)]
+    uphill = [
+        slope,
+        *(
+            scale * hint * (1.0 if float(torch.dot(scale * hint, slope)) >= 0 else -1.0)
+            for hint in hints
+        ),
+    ]
     for start in [*uphill, best.u]:
         u = rho * unit(start)
         for step in range(steps + 1):
@@ -73,7 +92,13 @@ def steepest(
 
 
 def average(
-    surface: Surface, w: Tensor, scale: Tensor, rho: float, directions: int, seed: int, at_centre: float
+    surface: Surface,
+    w: Tensor,
+    scale: Tensor,
+    rho: float,
+    directions: int,
+    seed: int,
+    at_centre: float,
 ) -> Estimate:
     """Each direction is taken both ways, which cancels the slope: what is left is curvature."""
     draw = Normal(w, seed, "directions")

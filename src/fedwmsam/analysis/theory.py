@@ -29,7 +29,12 @@ from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, State
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import unit
-from fedwmsam.recording.training_surface import TrainingSurface, global_surface, length, local_surface
+from fedwmsam.recording.training_surface import (
+    TrainingSurface,
+    global_surface,
+    length,
+    local_surface,
+)
 from fedwmsam.report.text_tables import Sheet
 from fedwmsam.statistics import Numbers
 from fedwmsam.training.local import Backprop
@@ -53,10 +58,14 @@ class Setting:
     def __post_init__(self) -> None:
         for name in ("smoothness", "gap", "sigma", "rho"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(f"{name} must be a number of at least 0, not {getattr(self, name)!r}.")
+                raise InputError(
+                    f"{name} must be a number of at least 0, not {getattr(self, name)!r}."
+                )
         for name in ("cohort", "steps", "rounds", "clients"):
             if getattr(self, name) < 1:
-                raise InputError(f"{name} must be a whole number of at least 1, not {getattr(self, name)!r}.")
+                raise InputError(
+                    f"{name} must be a whole number of at least 1, not {getattr(self, name)!r}."
+                )
         if self.cohort > self.clients:
             raise InputError(f"cohort is {self.cohort}, but there are only {self.clients} clients.")
 
@@ -156,13 +165,25 @@ def third_lemma(
     claimed = float(centre @ centre) + (clients - cohort) / (cohort * (clients - 1)) * scatter
     picks = random.permuted(np.tile(np.arange(clients), (draws, 1)), axis=1)[:, :cohort]
     squares = (vectors[picks].mean(axis=1) ** 2).sum(axis=1)
-    return [Check(f"{cohort} of {clients} vectors", claimed, float(squares.mean()), standard_error(squares))]
+    return [
+        Check(
+            f"{cohort} of {clients} vectors",
+            claimed,
+            float(squares.mean()),
+            standard_error(squares),
+        )
+    ]
 
 
 def fourth_lemma(
-    smoothness: float = 2.0, rho: float = 0.5, sigma: float = 1.0, dimensions: int = 10, draws: int = 4_000,
-    seed: int = 0, counts: tuple[int, ...] = (1, 10, 100),
-) -> list[tuple[Check, float]]:  # fmt: skip
+    smoothness: float = 2.0,
+    rho: float = 0.5,
+    sigma: float = 1.0,
+    dimensions: int = 10,
+    draws: int = 4_000,
+    seed: int = 0,
+    counts: tuple[int, ...] = (1, 10, 100),
+) -> list[tuple[Check, float]]:
     """The mean of n perturbed stochastic gradients against ∇f(x), on a quadratic where the lemma holds with equality.
 
     f(x) = ½ xᵀ H x with L the largest eigenvalue of H and δ of length ρ along its eigenvector; ∇F(x; ξ) = H x + ξ with
@@ -188,12 +209,19 @@ def standard_error(values: Numbers) -> float:
 # Tables
 
 
-AS_PRINTED = "As the paper prints it; the rates of others were not checked against their own papers."
+AS_PRINTED = (
+    "As the paper prints it; the rates of others were not checked against their own papers."
+)
 
 
 def general_sheets(setting: Setting) -> list[Sheet]:
     """Without a run: the tables, the bound at a setting, the lemmas."""
-    return [rates_sheet(), properties_sheet(), *lemma_sheets(), bound_sheet(setting, bound(setting))]
+    return [
+        rates_sheet(),
+        properties_sheet(),
+        *lemma_sheets(),
+        bound_sheet(setting, bound(setting)),
+    ]
 
 
 def rates_sheet() -> Sheet:
@@ -209,7 +237,11 @@ def lemma_sheets() -> list[Sheet]:
     third = tuple((check.what, *figures(check)) for check in third_lemma())
     fourth = tuple((check.what, *figures(check), f"{right:.4f}") for check, right in fourth_lemma())
     return [
-        Sheet("Lemma 3: the mean of sampled vectors", ("sample", "the lemma", "measured", "± error"), third),
+        Sheet(
+            "Lemma 3: the mean of sampled vectors",
+            ("sample", "the lemma", "measured", "± error"),
+            third,
+        ),
         Sheet(
             "Lemma 4 in the proof: perturbed gradients around ∇f(x), L = 2, ρ = 0.5, σ = 1",
             ("gradients", "(σ² + (Lρ)²)/n", "measured", "± error", "σ²/n + (Lρ)²"),
@@ -241,7 +273,9 @@ def bound_sheet(setting: Setting, terms: Bound, measured: float | None = None) -
         f"L = {setting.smoothness:.4g}, Δ = {setting.gap:.4g}, σ = {setting.sigma:.4g}, ρ = {setting.rho:g}, "
         f"S = {setting.cohort}, K = {setting.steps}, R = {setting.rounds}, N = {setting.clients}"
     )
-    notes = ("The theorem holds up to a constant it does not name: only how the terms grow can be compared.",)
+    notes = (
+        "The theorem holds up to a constant it does not name: only how the terms grow can be compared.",
+    )
     return Sheet(f"The bound at {values}", ("term", "value"), tuple(rows), notes)
 
 
@@ -252,7 +286,14 @@ def run_sheets(label: str, record: Record) -> list[Sheet]:
     points = tuple(point_cells(point) for point in record["points"])
     estimates = Sheet(
         f"Constants along the run: {label}",
-        ("before round", "loss", "‖∇f‖²", "curvature", "of clients, largest", "batch variance, largest"),
+        (
+            "before round",
+            "loss",
+            "‖∇f‖²",
+            "curvature",
+            "of clients, largest",
+            "batch variance, largest",
+        ),
         points,
         (
             f"Loss and gradient of the whole federation on twice {record['sample']} samples; ‖∇f‖² as the product of "
@@ -265,7 +306,9 @@ def run_sheets(label: str, record: Record) -> list[Sheet]:
     return [
         estimates,
         found,
-        Sheet(f"Conditions of the theorem: {label}", ("where", "condition", "verdict", "found"), rows),
+        Sheet(
+            f"Conditions of the theorem: {label}", ("where", "condition", "verdict", "found"), rows
+        ),
     ]
 
 
@@ -311,31 +354,39 @@ def theory(folder: Path, states: int = STATES, sample: int = SAMPLE) -> Record:
     setting = setting_of(past, points)
     terms = bound(setting)
     return {
-        "method": past.config.method, "seed": past.config.seed, "rounds": len(past.rows), "sample": sample,
-        "setting": asdict(setting), "bound": terms._asdict() | {"printed": terms.printed, "with_bias": terms.with_bias},
+        "method": past.config.method,
+        "seed": past.config.seed,
+        "rounds": len(past.rows),
+        "sample": sample,
+        "setting": asdict(setting),
+        "bound": terms._asdict() | {"printed": terms.printed, "with_bias": terms.with_bias},
         "measured": fmean(point["squared_gradient"] for point in points),
         "conditions": [condition._asdict() for condition in conditions(past, setting, points)],
         "points": points,
-    }  # fmt: skip
+    }
 
 
 def measure_point(past: Past, round: int, sample: int) -> Record:
     """All that is measured at one kept state."""
     federation, seed, state = past.federation, past.config.seed, past.state(round)
     federation.task.start_training(state.buffers)
-    w, surfaces = state.server["w"], [global_surface(federation, key, sample) for key in (seed, seed + 1)]
+    w, surfaces = (
+        state.server["w"],
+        [global_surface(federation, key, sample) for key in (seed, seed + 1)],
+    )
     (one, loss), (other, again) = (surface.measured(w) for surface in surfaces)
     clients = federation.schedule.cohort(round)[:PROBED]
     own = [local_surface(federation, client, seed, sample) for client in clients]
     return {
-        "round": round, "loss": (loss + again) / 2,
+        "round": round,
+        "loss": (loss + again) / 2,
         # Two samples drawn apart from each other: the product of their gradients is not raised by their noise.
         "squared_gradient": float(torch.dot(one, other)),
         "global_curvature": curvature(surfaces[0], w),
         "client_curvatures": [curvature(surface, w) for surface in own],
         "client_squared_gradients": [length(surface.gradient(w)) ** 2 for surface in own],
         "variances": [batch_variance(federation, state, client) for client in clients],
-    }  # fmt: skip
+    }
 
 
 def curvature(surface: TrainingSurface, w: Tensor, iterations: int = ITERATIONS) -> float:
@@ -368,19 +419,31 @@ def setting_of(past: Past, points: Sequence[Record]) -> Setting:
     """The largest curvature and variance seen, the run's own numbers for the rest."""
     config, losses = past.config, [point["loss"] for point in points]
     variances = [value for point in points for value in point["variances"] if value is not None]
-    curvatures = [value for point in points for value in (point["global_curvature"], *point["client_curvatures"])]
+    curvatures = [
+        value
+        for point in points
+        for value in (point["global_curvature"], *point["client_curvatures"])
+    ]
     clients = len(past.federation.clients)
     return Setting(
-        smoothness=max(curvatures), gap=losses[0] - min(losses), sigma=math.sqrt(max(variances, default=0.0)),
-        rho=float(getattr(past.federation.method, "rho", 0.0)), cohort=round(config.per_round(clients)),
-        steps=round(fmean(steps_of(past))), rounds=max(len(past.rows), 1), clients=clients,
-    )  # fmt: skip
+        smoothness=max(curvatures),
+        gap=losses[0] - min(losses),
+        sigma=math.sqrt(max(variances, default=0.0)),
+        rho=float(getattr(past.federation.method, "rho", 0.0)),
+        cohort=round(config.per_round(clients)),
+        steps=round(fmean(steps_of(past))),
+        rounds=max(len(past.rows), 1),
+        clients=clients,
+    )
 
 
 def steps_of(past: Past) -> list[int]:
     """Local steps of the first round's clients."""
     federation = past.federation
-    return [federation.schedule.count(0, k, len(federation.clients[k])) for k in federation.schedule.cohort(0)]
+    return [
+        federation.schedule.count(0, k, len(federation.clients[k]))
+        for k in federation.schedule.cohort(0)
+    ]
 
 
 class Condition(NamedTuple):
@@ -396,10 +459,19 @@ def conditions(past: Past, setting: Setting, points: Sequence[Record]) -> list[C
 
 def step_conditions(past: Past, setting: Setting, points: Sequence[Record]) -> Iterator[Condition]:
     """Those on γ, η and α, without the constants that ≲ leaves open; step sizes are those of the first round."""
-    L, S, K, N, R = setting.smoothness, setting.cohort, setting.steps, setting.clients, setting.rounds
+    L, S, K, N, R = (
+        setting.smoothness,
+        setting.cohort,
+        setting.steps,
+        setting.clients,
+        setting.rounds,
+    )
     local = past.config.lr * K
     gamma = float(getattr(past.federation.method, "global_lr", 1.0)) * local
-    variance, G0 = setting.sigma**2 + (L * setting.rho) ** 2, fmean(points[0]["client_squared_gradients"])
+    variance, G0 = (
+        setting.sigma**2 + (L * setting.rho) ** 2,
+        fmean(points[0]["client_squared_gradients"]),
+    )
     alphas = [row["alpha"] for row in past.rows if "alpha" in row]
     alpha = max(alphas) if alphas else getattr(past.federation.method, "alpha", None)
     height = L * setting.gap
@@ -408,13 +480,17 @@ def step_conditions(past: Past, setting: Setting, points: Sequence[Record]) -> I
         if alpha is None:
             return Condition(where, text, NOT_HERE, "the method has no α")
         limit = right(alpha)
-        return Condition(where, text, HOLDS if left <= limit else FAILS, f"{left:.3g} against {limit:.3g}")
+        return Condition(
+            where, text, HOLDS if left <= limit else FAILS, f"{left:.3g} against {limit:.3g}"
+        )
 
     yield at_most("Lemma 1", "γ L ≤ 1/24", gamma * L, lambda a: 1 / 24)
     yield at_most("Lemma 5", "γ L ≤ 1/(2 α), as printed", gamma * L, lambda a: 1 / (2 * a))
     yield at_most("Lemma 5", "γ L ≤ α/6, as its proof uses", gamma * L, lambda a: a / 6)
     yield at_most("Lemma 6", "η K L ≤ 1/α", local * L, lambda a: 1 / a)
-    yield at_most("Lemma 7", "α η K L ≤ 1/(24 K^¼)", (alpha or 0) * local * L, lambda a: 1 / (24 * K**0.25))
+    yield at_most(
+        "Lemma 7", "α η K L ≤ 1/(24 K^¼)", (alpha or 0) * local * L, lambda a: 1 / (24 * K**0.25)
+    )
     yield at_most("Lemma 7", "η K ≤ 5 γ/(N S)", local, lambda a: 5 * gamma / (N * S))
     yield at_most("Theorem", "γ ≤ α/L", gamma, lambda a: over(a, L))
     yield at_most("Theorem", "α ≤ S/N^⅔", alpha or 0, lambda a: S / N ** (2 / 3))
@@ -430,11 +506,18 @@ def step_conditions(past: Past, setting: Setting, points: Sequence[Record]) -> I
         alpha or 0,
         lambda a: over(height * S * K, variance * R) ** 0.5,
     )
-    yield at_most("Theorem", "α ≤ √(L Δ S²)/(G₀ N)", alpha or 0, lambda a: over((height * S**2) ** 0.5, G0 * N))
     yield at_most(
-        "Theorem", "η K L ≲ min(1/√S, 1/(α K^¼), √S/N)", local * L,
+        "Theorem",
+        "α ≤ √(L Δ S²)/(G₀ N)",
+        alpha or 0,
+        lambda a: over((height * S**2) ** 0.5, G0 * N),
+    )
+    yield at_most(
+        "Theorem",
+        "η K L ≲ min(1/√S, 1/(α K^¼), √S/N)",
+        local * L,
         lambda a: min(1 / S**0.5, 1 / (a * K**0.25), S**0.5 / N),
-    )  # fmt: skip
+    )
 
 
 def over(amount: float, by: float) -> float:
@@ -452,29 +535,58 @@ def shape_conditions(past: Past, setting: Setting) -> Iterator[Condition]:
         return Condition(where, text, HOLDS if so else FAILS, found)
 
     yield Condition(
-        "Assumption 1", "every f_i is L-smooth", UNKNOWN,
+        "Assumption 1",
+        "every f_i is L-smooth",
+        UNKNOWN,
         f"largest curvature seen: {setting.smoothness:.3g}; networks with ReLU have kinks",
-    )  # fmt: skip
+    )
     yield Condition(
-        "Assumption 2", "mini-batch gradients have variance ≤ σ²", UNKNOWN, f"largest seen: {setting.sigma**2:.3g}"
+        "Assumption 2",
+        "mini-batch gradients have variance ≤ σ²",
+        UNKNOWN,
+        f"largest seen: {setting.sigma**2:.3g}",
     )
     yield is_so("Theorem", "its method", method.name == "fedwmsam", method.name)
     if alphas:
-        yield is_so("Theorem", "α is one number", len(alphas) == 1, f"{min(alphas):.3g} to {max(alphas):.3g}")
-    yield is_so("Theorem", "the step size is one number", config.lr_decay == 1, f"lr_decay {config.lr_decay:g}")
+        yield is_so(
+            "Theorem",
+            "α is one number",
+            len(alphas) == 1,
+            f"{min(alphas):.3g} to {max(alphas):.3g}",
+        )
+    yield is_so(
+        "Theorem",
+        "the step size is one number",
+        config.lr_decay == 1,
+        f"lr_decay {config.lr_decay:g}",
+    )
     if method.name == "fedwmsam":
         rule = getattr(method, "correction", "")
         yield is_so("Theorem", "c_i starts as a mini-batch gradient", False, "it starts as zero")
-        yield is_so("Lemma 7", "c_i is the mean local gradient", rule == "mean_gradient", f"correction {rule}")
+        yield is_so(
+            "Lemma 7",
+            "c_i is the mean local gradient",
+            rule == "mean_gradient",
+            f"correction {rule}",
+        )
     clipped = "no clip" if config.clip_norm is None else f"clip_norm {config.clip_norm:g}"
     decayed = f"weight_decay {config.weight_decay:g}, mode {config.weight_decay_mode}"
     plain = config.weight_decay == 0 or config.weight_decay_mode == "objective"
     yield is_so("Algorithm", "no clipping", config.clip_norm is None, clipped)
     yield is_so("Algorithm", "no weight decay beside the gradient", plain, decayed)
-    yield is_so("Lemma 3", "S clients a round, drawn without replacement", config.sampling == "fixed", config.sampling)
-    yield is_so("Algorithm", "all clients take K steps", len(steps) == 1, f"{min(steps)} to {max(steps)}")
+    yield is_so(
+        "Lemma 3",
+        "S clients a round, drawn without replacement",
+        config.sampling == "fixed",
+        config.sampling,
+    )
+    yield is_so(
+        "Algorithm", "all clients take K steps", len(steps) == 1, f"{min(steps)} to {max(steps)}"
+    )
     bias = (setting.smoothness * setting.rho) ** 2
-    yield is_so("Lemma 2", "gradients have no common bias: (L ρ)² = 0", bias == 0, f"(L ρ)² = {bias:.3g}")
+    yield is_so(
+        "Lemma 2", "gradients have no common bias: (L ρ)² = 0", bias == 0, f"(L ρ)² = {bias:.3g}"
+    )
 
 
 # Of saved runs

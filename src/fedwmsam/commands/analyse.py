@@ -26,13 +26,20 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="See why a run went as it did: flatness, landscapes, embeddings, dynamics, theory.",
 )
-RoundsOption = Annotated[str, typer.Option(help="last, all, or rounds the run kept, such as 10,100.")]
-SamplesOption = Annotated[str, typer.Option(help="Training samples, of all clients and of each: a number or all.")]
+RoundsOption = Annotated[
+    str, typer.Option(help="last, all, or rounds the run kept, such as 10,100.")
+]
+SamplesOption = Annotated[
+    str, typer.Option(help="Training samples, of all clients and of each: a number or all.")
+]
 ClientsOption = Annotated[str, typer.Option(help="Single clients: a number, 0 or all.")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Key of samples and directions.")]
-BatchOption = Annotated[int, typer.Option(min=1, help="Samples at a time; changes memory, not results.")]
+BatchOption = Annotated[
+    int, typer.Option(min=1, help="Samples at a time; changes memory, not results.")
+]
 OutOption = Annotated[
-    Path | None, typer.Option(help="Folder for results, one below for each run.", show_default="RUN/analysis")
+    Path | None,
+    typer.Option(help="Folder for results, one below for each run.", show_default="RUN/analysis"),
 ]
 
 
@@ -43,12 +50,17 @@ def flatness(
     samples: SamplesOption = "5000",
     clients: ClientsOption = "10",
     averaged: Annotated[
-        bool, typer.Option("--averaged", help="The averaged twins instead, of runs made with --twin.")
+        bool,
+        typer.Option("--averaged", help="The averaged twins instead, of runs made with --twin."),
     ] = False,
     eigenvalues: Annotated[int, typer.Option(help="How many of the largest of the Hessian.")] = 5,
     probes: Annotated[int, typer.Option(help="Random vectors for the trace.")] = 30,
-    rho: Annotated[str, typer.Option(metavar="A,B,…", help="Radii in which the loss may rise.")] = "0.01,0.05,0.1",
-    adaptive_rho: Annotated[str, typer.Option(metavar="A,B,…", help="Radii in units of the weights.")] = "0.1,0.5,1",
+    rho: Annotated[
+        str, typer.Option(metavar="A,B,…", help="Radii in which the loss may rise.")
+    ] = "0.01,0.05,0.1",
+    adaptive_rho: Annotated[
+        str, typer.Option(metavar="A,B,…", help="Radii in units of the weights.")
+    ] = "0.1,0.5,1",
     steps: Annotated[int, typer.Option(help="Steps of ascent from each start.")] = 10,
     directions: Annotated[int, typer.Option(help="Random directions for the average rise.")] = 20,
     seed: SeedOption = 0,
@@ -82,7 +94,13 @@ def flatness(
     )
 
     wanted = Wanted(
-        eigenvalues, probes, radii("--rho", rho), radii("--adaptive-rho", adaptive_rho), steps, directions, seed
+        eigenvalues,
+        probes,
+        radii("--rho", rho),
+        radii("--adaptive-rho", adaptive_rho),
+        steps,
+        directions,
+        seed,
     )
     scope = Scope(number("--samples", samples, 1), number("--clients", clients, 0), batch_size)
     work = Work(runs, out, format, quiet)
@@ -98,14 +116,21 @@ def flatness(
 @app.command()
 def landscape(
     run: RunArgument,
-    to: Annotated[Path | None, typer.Option(help="Another run: follow the line to its last model.")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="Another run: follow the line to its last model.")
+    ] = None,
     plane: Annotated[bool, typer.Option("--plane", help="A plane instead of a line.")] = False,
     round: Annotated[str, typer.Option(help="last, or a round the run kept.")] = "last",
-    points: Annotated[int | None, typer.Option(min=2, help="Along each axis.", show_default="43; plane 25")] = None,
-    reach: Annotated[float, typer.Option(help="How far to go; 1: as far as the filters are long.")] = 1.0,
+    points: Annotated[
+        int | None, typer.Option(min=2, help="Along each axis.", show_default="43; plane 25")
+    ] = None,
+    reach: Annotated[
+        float, typer.Option(help="How far to go; 1: as far as the filters are long.")
+    ] = 1.0,
     samples: SamplesOption = "5000",
     clients: Annotated[
-        str | None, typer.Option(help="Single clients: a number or all.", show_default="10; plane 0")
+        str | None,
+        typer.Option(help="Single clients: a number or all.", show_default="10; plane 0"),
     ] = None,
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
@@ -128,16 +153,26 @@ def landscape(
     from fedwmsam.analysis.saved_run import SavedRun
 
     scope = Scope(
-        number("--samples", samples, 1), number("--clients", clients or ("0" if plane else "10"), 0), batch_size
+        number("--samples", samples, 1),
+        number("--clients", clients or ("0" if plane else "10"), 0),
+        batch_size,
     )
     work = Work([run], out, format, quiet)
     for saved, place, say in work:
         if len(chosen := saved.rounds(round)) != 1:
             raise InputError(f"--round must be last or one round, not {round!r}.")
         found = run_landscape(
-            saved, chosen[0], scope, SavedRun(to) if to else None, place, say=say, plane=plane, points=points,
-            reach=reach, seed=seed,
-        )  # fmt: skip
+            saved,
+            chosen[0],
+            scope,
+            SavedRun(to) if to else None,
+            place,
+            say=say,
+            plane=plane,
+            points=points,
+            reach=reach,
+            seed=seed,
+        )
         work.written += found.files
         work.draw(landscape_pictures(found.landscape, found.name), place)
         work.show([landscape_sheet(saved.path.name, found)])
@@ -149,8 +184,12 @@ def embedding(
     rounds: RoundsOption = "last",
     data: Annotated[str, typer.Option(help="train: what the clients hold; test.")] = "train",
     samples: Annotated[str, typer.Option(help="A number or all.")] = "2000",
-    layer: Annotated[str | None, typer.Option(help="Whose inputs.", show_default="the last linear one")] = None,
-    perplexity: Annotated[float, typer.Option(help="Of t-SNE: about how many neighbours count.")] = 30.0,
+    layer: Annotated[
+        str | None, typer.Option(help="Whose inputs.", show_default="the last linear one")
+    ] = None,
+    perplexity: Annotated[
+        float, typer.Option(help="Of t-SNE: about how many neighbours count.")
+    ] = 30.0,
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
@@ -166,7 +205,13 @@ def embedding(
     - `fedwmsam analyse embedding runs/fedavg runs/fedwmsam`
     - `fedwmsam analyse embedding runs/fedwmsam --rounds 10,100 --data test`
     """
-    from fedwmsam.analysis.embedding import FILE, Choice, cluster_sheet, embedding_pictures, run_embedding
+    from fedwmsam.analysis.embedding import (
+        FILE,
+        Choice,
+        cluster_sheet,
+        embedding_pictures,
+        run_embedding,
+    )
 
     choice = Choice(data, number("--samples", samples, 2), layer, perplexity, seed, batch_size)
     work = Work(runs, out, format, quiet)
@@ -184,9 +229,15 @@ def embedding(
 @app.command()
 def dynamics(
     runs: RunsArgument,
-    states: Annotated[int, typer.Option(min=1, help="Kept states to replay, spread over the run.")] = 10,
-    sample: Annotated[int, typer.Option(min=1, help="Samples the federation's gradient is taken on.")] = 3000,
-    again: Annotated[bool, typer.Option("--again", help="Also runs that have been analysed before.")] = False,
+    states: Annotated[
+        int, typer.Option(min=1, help="Kept states to replay, spread over the run.")
+    ] = 10,
+    sample: Annotated[
+        int, typer.Option(min=1, help="Samples the federation's gradient is taken on.")
+    ] = 3000,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also runs that have been analysed before.")
+    ] = False,
     plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
     format: FormatOption = PictureFormat.PNG,
     markdown: MarkdownOption = None,
@@ -211,8 +262,12 @@ def theory(
     runs: Annotated[
         list[Path] | None, typer.Argument(help="Run folders with kept states.", show_default="none")
     ] = None,
-    states: Annotated[int, typer.Option(min=1, help="Kept states to measure at, spread over the run.")] = 10,
-    sample: Annotated[int, typer.Option(min=1, help="Samples the federation's loss is taken on.")] = 3000,
+    states: Annotated[
+        int, typer.Option(min=1, help="Kept states to measure at, spread over the run.")
+    ] = 10,
+    sample: Annotated[
+        int, typer.Option(min=1, help="Samples the federation's loss is taken on.")
+    ] = 3000,
     smoothness: Annotated[float, typer.Option(help="L.")] = 100.0,
     gap: Annotated[float, typer.Option(help="Δ, first loss minus lowest.")] = 2.0,
     sigma: Annotated[float, typer.Option(help="σ of a mini-batch gradient.")] = 3.0,
@@ -241,14 +296,18 @@ def theory(
 class Work:
     """Runs to look at one after the other, where their results go, and what is shown at the end."""
 
-    def __init__(self, runs: list[Path], out: Path | None, format: PictureFormat, quiet: bool) -> None:
+    def __init__(
+        self, runs: list[Path], out: Path | None, format: PictureFormat, quiet: bool
+    ) -> None:
         from fedwmsam.report.runs import find_runs
 
         self.format, self.quiet = format.value, quiet
         self.paths = [run.path for run in find_runs(runs)[0]]
         names = [path.name for path in self.paths]
         if out is not None and len(set(names)) < len(names):
-            raise InputError("Two of the runs have the same name; leave out --out, or analyse them one by one.")
+            raise InputError(
+                "Two of the runs have the same name; leave out --out, or analyse them one by one."
+            )
         self.places = [path / "analysis" if out is None else out / path.name for path in self.paths]
         self.written: list[Path] = []
 
@@ -259,7 +318,11 @@ class Work:
 
         with WaitingDisplay(output.console, self.quiet) as display:
             for path, place in zip(self.paths, self.places, strict=True):
-                yield SavedRun(path), place, lambda what, name=path.name: display.update(f"{name}: {what}")
+                yield (
+                    SavedRun(path),
+                    place,
+                    lambda what, name=path.name: display.update(f"{name}: {what}"),
+                )
 
     def draw(self, pictures: Any, place: Path) -> None:
         from fedwmsam.report.plots import draw_pictures

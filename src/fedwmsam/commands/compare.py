@@ -21,20 +21,32 @@ if TYPE_CHECKING:
 @with_settings([name for name in setting_names() if name not in ("method", "seed")])
 def compare(
     settings: dict[str, Any],
-    config: Annotated[Path | None, typer.Argument(help="A TOML file of settings, methods, seeds, grid …")] = None,
-    methods: Annotated[str | None, typer.Option(help="Methods, such as fedavg,fedcm,fedwmsam.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="How many, or which: 3, or 0,7,8.", show_default="1")] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file of settings, methods, seeds, grid …")
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods, such as fedavg,fedcm,fedwmsam.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option(help="How many, or which: 3, or 0,7,8.", show_default="1")
+    ] = None,
     grid: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=A,B", help="Vary a setting or option; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B", help="Vary a setting or option; repeatable."),
     ] = None,
     pilot: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=A,B", help="Choose an option's value on validation data first.")
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B", help="Choose an option's value on validation data first."),
     ] = None,
-    pilot_rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of a pilot run.", show_default="all")] = None,
+    pilot_rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of a pilot run.", show_default="all")
+    ] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
     jobs: JobsOption = "auto",
-    baseline: Annotated[str | None, typer.Option(help="Row that the others are compared with.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Row that the others are compared with.")
+    ] = None,
     html: HtmlOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -56,7 +68,11 @@ def compare(
     from fedwmsam.report.terminal import ComparisonDisplay
 
     file = toml.load(config) if config else {}
-    given = settings | {key: value for key, value in {"methods": methods, "seeds": seeds}.items() if value is not None}
+    given = settings | {
+        key: value
+        for key, value in {"methods": methods, "seeds": seeds}.items()
+        if value is not None
+    }
     given |= read_settings(set_ or [], file | given)
     if grid:
         given["grid"] = read_axes(grid, file | given)
@@ -83,12 +99,17 @@ def check_baseline(plan: "Grid", baseline: str, piloted: bool) -> None:
     members = plan.members()
     methods = {member.config.method for member in members}
     if not piloted:
-        baseline_rows(summarise([Run(Path(one.folder), config=one.config.flat()) for one in members]).tables, baseline)
+        baseline_rows(
+            summarise([Run(Path(one.folder), config=one.config.flat()) for one in members]).tables,
+            baseline,
+        )
     elif baseline.split()[0] not in methods:
         raise InputError(unknown("baseline", baseline, methods))
 
 
-def show_comparison(folders: list[Path], baseline: str | None, html: Path | None, quiet: bool) -> None:
+def show_comparison(
+    folders: list[Path], baseline: str | None, html: Path | None, quiet: bool
+) -> None:
     from fedwmsam.page.page import write_page
     from fedwmsam.report.runs import find_runs
     from fedwmsam.report.summary import ACCURACY, summarise

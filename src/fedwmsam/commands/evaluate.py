@@ -10,11 +10,16 @@ from fedwmsam.commands.options import RunArgument
 
 def evaluate(
     run: RunArgument,
-    best: Annotated[bool, typer.Option("--best", help="The best-by-validation model instead of the last.")] = False,
-    averaged: Annotated[
-        bool, typer.Option("--averaged", help="The averaged twin instead, of a run made with --twin.")
+    best: Annotated[
+        bool, typer.Option("--best", help="The best-by-validation model instead of the last.")
     ] = False,
-    fine_tune: Annotated[int, typer.Option(min=0, help="Epochs each client first trains its copy.")] = 0,
+    averaged: Annotated[
+        bool,
+        typer.Option("--averaged", help="The averaged twin instead, of a run made with --twin."),
+    ] = False,
+    fine_tune: Annotated[
+        int, typer.Option(min=0, help="Epochs each client first trains its copy.")
+    ] = 0,
     lr: Annotated[float, typer.Option(min=0, help="Step size of the fine-tuning.")] = 0.01,
 ) -> None:
     """Say whom a run's model serves: accuracy by class, by client or domain, and for the worst-off.
@@ -29,4 +34,7 @@ def evaluate(
     from fedwmsam.report.terminal import show_evaluation
 
     result = Result.load(run)
-    show_evaluation(output.console, prepare(load_config(run)).examine(result.weights(best, averaged), fine_tune, lr))
+    show_evaluation(
+        output.console,
+        prepare(load_config(run)).examine(result.weights(best, averaged), fine_tune, lr),
+    )

@@ -18,7 +18,13 @@ def start_workers(wanted: object) -> None:
     """Before PyTorch is imported here, so that it is imported everywhere at once; a wrong number is refused later."""
     from fedwmsam.engine.worker_process import cores, start_early
 
-    count = cores() if wanted in ("auto", 0, "0") else int(str(wanted)) if str(wanted).isdecimal() else 1
+    count = (
+        cores()
+        if wanted in ("auto", 0, "0")
+        else int(str(wanted))
+        if str(wanted).isdecimal()
+        else 1
+    )
     if 1 < count <= 64:
         start_early(count)
 
@@ -34,11 +40,15 @@ def resumable(advice: str) -> Iterator[None]:
         raise
 
 
-def carry_out(experiment: "Experiment", folder: "RunFolder", trackers: "Sequence[Tracker]", quiet: bool) -> None:
+def carry_out(
+    experiment: "Experiment", folder: "RunFolder", trackers: "Sequence[Tracker]", quiet: bool
+) -> None:
     """Run with a live display; what is interrupted has saved its last completed round."""
     from fedwmsam.report.terminal import RunDisplay, summarise
 
-    with resumable(f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}"):
+    with resumable(
+        f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}"
+    ):
         display = RunDisplay(output.console, experiment, folder.path, quiet)
         with display:
             result = experiment.run(folder, [display.update, *trackers])

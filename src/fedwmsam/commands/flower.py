@@ -8,11 +8,15 @@ import typer
 
 from fedwmsam.commands.output import say, say_written
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Train across machines, on Flower.")
+app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode="markdown", help="Train across machines, on Flower."
+)
 
 
 @app.command()
-def new(folder: Annotated[Path, typer.Argument(help="Folder of the app; must not exist or be empty.")]) -> None:
+def new(
+    folder: Annotated[Path, typer.Argument(help="Folder of the app; must not exist or be empty.")],
+) -> None:
     """Write a small working app to edit: model and data, client, server, settings, README.
 
     Example: `fedwmsam flower new hospitals`
@@ -26,7 +30,9 @@ def new(folder: Annotated[Path, typer.Argument(help="Folder of the app; must not
 @app.command()
 def keys(
     folder: Annotated[Path, typer.Argument(help="Where to write them; what is there stays.")],
-    host: Annotated[list[str], typer.Option(help="Name or address clients reach the server by; repeatable.")],
+    host: Annotated[
+        list[str], typer.Option(help="Name or address clients reach the server by; repeatable.")
+    ],
     nodes: Annotated[int, typer.Option(min=0, help="Key pairs for so many SuperNodes.")] = 0,
 ) -> None:
     """Make a certificate for the SuperLink and keys for the SuperNodes.
@@ -46,13 +52,19 @@ def keys(
 @app.command()
 def check(
     folder: Annotated[Path, typer.Argument(help="Folder of the app.")] = Path(),
-    superlink: Annotated[str | None, typer.Argument(help="Name of the SuperLink in Flower's config.toml.")] = None,
+    superlink: Annotated[
+        str | None, typer.Argument(help="Name of the SuperLink in Flower's config.toml.")
+    ] = None,
     node_config: Annotated[
         str | None,
-        typer.Option(help="As for flower-supernode; whose data to try.", show_default="partition-id=0 …"),
+        typer.Option(
+            help="As for flower-supernode; whose data to try.", show_default="partition-id=0 …"
+        ),
     ] = None,
     key: Annotated[Path | None, typer.Option(help="Private key of a SuperNode to look at.")] = None,
-    simulation: Annotated[bool, typer.Option("--simulation", help="Also what a simulation needs.")] = False,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="Also what a simulation needs.")
+    ] = False,
 ) -> None:
     """Say before a run what is wrong: versions, settings, data, address, certificates, keys.
 

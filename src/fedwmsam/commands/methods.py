@@ -8,7 +8,9 @@ from fedwmsam.commands import output
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One method, with its options.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="One method, with its options.", show_default=False)
+    ] = None,
 ) -> None:
     """List the methods and what they cost, or one method's options.
 

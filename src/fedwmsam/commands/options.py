@@ -25,12 +25,16 @@ RunArgument = Annotated[Path, typer.Argument(help="The run's folder.")]
 RunsArgument = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any setting or option of the method; repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Any setting or option of the method; repeatable."
+    ),
 ]
 JobsOption = Annotated[str, typer.Option(help="Runs at a time: auto or a number.")]
 FormatOption = Annotated[PictureFormat, typer.Option(help="Of the pictures.")]
 MarkdownOption = Annotated[Path | None, typer.Option(help="Write the tables here.")]
-HtmlOption = Annotated[Path | None, typer.Option(help="Write everything here as one page for a browser.")]
+HtmlOption = Annotated[
+    Path | None, typer.Option(help="Write everything here as one page for a browser.")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 REPEATABLE = ("track",)
@@ -76,7 +80,9 @@ def flag_of(setting: "Field[Any]") -> inspect.Parameter:
         metavar="|".join(rule["choices"]) or None,
     )
     annotation = Annotated[kind_of_flag(setting.name), option]  # type: ignore[valid-type]
-    return inspect.Parameter(setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    return inspect.Parameter(
+        setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
 
 
 def sentence(text: str) -> str:

@@ -13,7 +13,9 @@ from fedwmsam.settings.config import resolve
 @with_settings(["dataset", "partition", "clients", "seed", "data_dir"])
 def partition(
     settings: dict[str, Any],
-    save: Annotated[Path | None, typer.Option(help="Also draw it to a .png, .svg or .pdf file.")] = None,
+    save: Annotated[
+        Path | None, typer.Option(help="Also draw it to a .png, .svg or .pdf file.")
+    ] = None,
 ) -> None:
     """Show how a data set would be dealt out: who has which classes, and how different the clients are.
 

@@ -6,7 +6,13 @@ from typing import Annotated
 
 import typer
 
-from fedwmsam.commands.options import FormatOption, HtmlOption, MarkdownOption, PictureFormat, RunsArgument
+from fedwmsam.commands.options import (
+    FormatOption,
+    HtmlOption,
+    MarkdownOption,
+    PictureFormat,
+    RunsArgument,
+)
 from fedwmsam.commands.output import say, say_written, show
 
 
@@ -19,19 +25,29 @@ def report(
     runs: RunsArgument,
     metric: Annotated[str, typer.Option(help="Column of metrics.jsonl to compare.")] = "accuracy",
     better: Annotated[
-        Better | None, typer.Option(help="Which way the metric is better.", show_default="by its name")
+        Better | None,
+        typer.Option(help="Which way the metric is better.", show_default="by its name"),
     ] = None,
     targets: Annotated[
-        str | None, typer.Option(metavar="A,B,…", help="What reaching these values of the metric cost.")
+        str | None,
+        typer.Option(metavar="A,B,…", help="What reaching these values of the metric cost."),
     ] = None,
-    baseline: Annotated[str | None, typer.Option(help="Row to compare the others with, seed by seed.")] = None,
+    baseline: Annotated[
+        str | None, typer.Option(help="Row to compare the others with, seed by seed.")
+    ] = None,
     paper_columns: Annotated[
-        bool, typer.Option("--paper-columns", help="Also the best round on test, as papers print it.")
+        bool,
+        typer.Option("--paper-columns", help="Also the best round on test, as papers print it."),
     ] = False,
     twins: Annotated[
-        bool, typer.Option("--twins", help="Averaged twins (runs with --twin) as rows instead of columns.")
+        bool,
+        typer.Option(
+            "--twins", help="Averaged twins (runs with --twin) as rows instead of columns."
+        ),
     ] = False,
-    csv: Annotated[Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")
+    ] = None,
     markdown: MarkdownOption = None,
     latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
     html: HtmlOption = None,
@@ -59,7 +75,9 @@ def report(
     found, without = find_runs(runs)
     if twins:
         found = with_twins(found)
-    comparison = summarise(found, make_goal(metric, parse_targets(targets or ""), better and better.value), baseline)
+    comparison = summarise(
+        found, make_goal(metric, parse_targets(targets or ""), better and better.value), baseline
+    )
     pages = sheets(comparison, paper_columns)
     show(pages)
     for place in without:

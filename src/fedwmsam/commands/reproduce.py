@@ -8,25 +8,40 @@ import typer
 
 from fedwmsam.commands import output
 from fedwmsam.commands.execution import resumable
-from fedwmsam.commands.options import FormatOption, JobsOption, PictureFormat, QuietOption, SetOption
+from fedwmsam.commands.options import (
+    FormatOption,
+    JobsOption,
+    PictureFormat,
+    QuietOption,
+    SetOption,
+)
 from fedwmsam.commands.output import say, say_written, show
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="A recipe, such as table-5.", show_default="list them")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A recipe, such as table-5.", show_default="list them")
+    ] = None,
     scale: Annotated[
         str | None, typer.Option(help="small: two cores; paper: its setting.", show_default="small")
     ] = None,
     seeds: Annotated[str, typer.Option(help="How many, or which: 3, or 0,7,8.")] = "1",
-    rounds: Annotated[int | None, typer.Option(help="Rounds of each run.", show_default="the scale's")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of each run.", show_default="the scale's")
+    ] = None,
     column: Annotated[
-        list[str] | None, typer.Option(help="Only columns with this in their name; repeatable.", show_default="all")
+        list[str] | None,
+        typer.Option(help="Only columns with this in their name; repeatable.", show_default="all"),
     ] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets' files.")] = None,
     set_: SetOption = None,
-    out: Annotated[Path, typer.Option(help="Folder of runs, tables and pictures.")] = Path("reproduction"),
+    out: Annotated[Path, typer.Option(help="Folder of runs, tables and pictures.")] = Path(
+        "reproduction"
+    ),
     jobs: JobsOption = "auto",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the runs and their commands only.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the runs and their commands only.")
+    ] = False,
     format: FormatOption = PictureFormat.PNG,
     quiet: QuietOption = False,
 ) -> None:
@@ -49,8 +64,12 @@ def reproduce(
     from fedwmsam.settings.config import parse_workers
 
     chosen, recipe = check_scale(scale or "small"), find_recipe(name) if name else None
-    variants = [contender.values for contender in recipe.contenders if contender.values] if recipe else []
-    given = {"rounds": rounds, "data_dir": data_dir} | read_settings(set_ or [], {"variants": variants})
+    variants = (
+        [contender.values for contender in recipe.contenders if contender.values] if recipe else []
+    )
+    given = {"rounds": rounds, "data_dir": data_dir} | read_settings(
+        set_ or [], {"variants": variants}
+    )
     overrides = {key: value for key, value in given.items() if value is not None}
     if recipe is None:
         show(reproduction.checklist([chosen] if scale else SCALES, seeds_of(seeds), overrides, out))
@@ -63,7 +82,9 @@ def reproduce(
             say(line)
         return
     with resumable("Stopped; the same command goes on from the last completed rounds."):
-        complete = reproduction.carry_out(plan, out, parse_workers(jobs), ComparisonDisplay(output.console, quiet))
+        complete = reproduction.carry_out(
+            plan, out, parse_workers(jobs), ComparisonDisplay(output.console, quiet)
+        )
     sheets, written = reproduction.present(plan, out, format.value)
     if not quiet:
         show(sheets)

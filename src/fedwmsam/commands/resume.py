@@ -12,11 +12,19 @@ from fedwmsam.commands.options import QuietOption, RunArgument
 def resume(
     run: RunArgument,
     rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
-    workers: Annotated[str | None, typer.Option(help="Processes that train side by side: auto or a number.")] = None,
-    memory_budget: Annotated[float | None, typer.Option(help="Megabytes of RAM for what is kept per client.")] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="Processes that train side by side: auto or a number.")
+    ] = None,
+    memory_budget: Annotated[
+        float | None, typer.Option(help="Megabytes of RAM for what is kept per client.")
+    ] = None,
     track: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="As in `run`; none: no longer.", show_default="as the run was begun"),
+        typer.Option(
+            metavar="NAME",
+            help="As in `run`; none: no longer.",
+            show_default="as the run was begun",
+        ),
     ] = None,
     quiet: QuietOption = False,
 ) -> None:

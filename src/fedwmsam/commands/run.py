@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 @with_settings(setting_names())
 def run(
     settings: dict[str, Any],
-    config: Annotated[Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)] = None,
+    config: Annotated[
+        Path | None, typer.Argument(help="A TOML file of settings.", show_default=False)
+    ] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder that holds the runs.")] = Path("runs"),
     name: Annotated[
         str | None, typer.Option(help="Name of the run's folder.", show_default="from the settings")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what the run would take, from a probe of a few steps, and stop.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what the run would take, from a probe of a few steps, and stop."
+        ),
     ] = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -47,7 +52,11 @@ def run(
     - `fedwmsam run --dataset cifar-10 --model resnet18 --preset paper --dry-run`
     """
     file = toml.load(config) if config else {}
-    named = [{"method": text.removeprefix("method=")} for text in set_ or [] if text.startswith("method=")]
+    named = [
+        {"method": text.removeprefix("method=")}
+        for text in set_ or []
+        if text.startswith("method=")
+    ]
     assigned = parse_assignments(set_ or [], method_name(file, settings, *named))
     if not dry_run:
         start_workers(settings.get("workers", file.get("workers")))
@@ -78,5 +87,10 @@ def start(config: "RunConfig", out: Path, name: str | None, quiet: bool) -> None
 
 def folder_name(config: "RunConfig") -> str:
     """What a run is, in characters every shell and file system takes."""
-    parts = (config.method, Path(config.dataset).name, config.partition.replace(":", ""), f"seed{config.seed}")
+    parts = (
+        config.method,
+        Path(config.dataset).name,
+        config.partition.replace(":", ""),
+        f"seed{config.seed}",
+    )
     return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))

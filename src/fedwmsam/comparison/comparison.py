@@ -22,7 +22,9 @@ class Display(Protocol):
 
     def say(self, text: str, style: str | None = None) -> None: ...
 
-    def watching(self, tasks: Sequence[Task], jobs: int) -> AbstractContextManager[Callable[[], None]]:
+    def watching(
+        self, tasks: Sequence[Task], jobs: int
+    ) -> AbstractContextManager[Callable[[], None]]:
         """While the runs go on; what is entered is called after every change of the tasks and once a second."""
         ...
 
@@ -51,10 +53,14 @@ class Comparison:
         for task in failed:
             self.display.say(f"{task.path.name}: {task.status}", style="red")
         if len(failed) == len(tasks):
-            raise InputError(f"No run succeeded; {self.out / 'messages.log'} has what they printed.")
+            raise InputError(
+                f"No run succeeded; {self.out / 'messages.log'} has what they printed."
+            )
 
 
-def compare(grid: Grid, out: Path, jobs: int, pilot: Axes, pilot_rounds: int | None, display: Display) -> list[Path]:
+def compare(
+    grid: Grid, out: Path, jobs: int, pilot: Axes, pilot_rounds: int | None, display: Display
+) -> list[Path]:
     """Carry out the grid's runs below `out` and return their folders."""
     grid.members()  # a mistake is better found before the pilot than after it
     with only_one(out):
@@ -78,7 +84,8 @@ def sentence(choice: Choice) -> str:
 
 def write_choices(path: Path, choices: Sequence[Choice]) -> None:
     content = [
-        {"variant": choice.variant, "chosen": choice.best, "validation_scores": choice.scores} for choice in choices
+        {"variant": choice.variant, "chosen": choice.best, "validation_scores": choice.scores}
+        for choice in choices
     ]
     with replacing(path) as beside:
         beside.write_text(json.dumps(content, indent=2) + "\n")

@@ -75,7 +75,11 @@ class Grid:
     def shared(self, method: str) -> Values:
         """The common values without the options that only others of the methods have."""
         others = {name for variant in self.variants for name in option_names(self.method(variant))}
-        return {key: value for key, value in self.common.items() if applies(key, method) or key not in others}
+        return {
+            key: value
+            for key, value in self.common.items()
+            if applies(key, method) or key not in others
+        }
 
     def combinations(self) -> Iterable[Values]:
         for variant in self.variants:
@@ -91,7 +95,11 @@ def applies(key: str, method: str) -> bool:
 
 
 def label(values: Values, config: RunConfig) -> str:
-    others = [f"{key}={value}" for key, value in values.items() if key not in ("method", "seed", *WITHOUT_EFFECT)]
+    others = [
+        f"{key}={value}"
+        for key, value in values.items()
+        if key not in ("method", "seed", *WITHOUT_EFFECT)
+    ]
     return " ".join([config.method, *others])
 
 
@@ -104,22 +112,30 @@ def make_grid(file: Values, given: Values) -> Grid:
     merged = file | given
     common = {key: value for key, value in merged.items() if key not in KEYS}
     if "seed" in common:
-        raise InputError("A comparison has several seeds: use seeds (a number, or a list), not seed.")
+        raise InputError(
+            "A comparison has several seeds: use seeds (a number, or a list), not seed."
+        )
     methods = names(merged.get("methods", []))
     variants = tables(merged.get("variants", []))
     if methods:
         both = [variant for variant in variants if "method" in variant]
         if both or "method" in common:
-            raise InputError("Give the methods either in methods or as method of the variants, not both.")
+            raise InputError(
+                "Give the methods either in methods or as method of the variants, not both."
+            )
         variants = [{"method": name} | variant for name in methods for variant in variants or [{}]]
     axes = merged.get("grid", {})
-    if not isinstance(axes, dict) or not all(isinstance(values, list) and values for values in axes.values()):
+    if not isinstance(axes, dict) or not all(
+        isinstance(values, list) and values for values in axes.values()
+    ):
         raise InputError("grid must be a table of lists, such as rho = [0.01, 0.05].")
     grid = Grid(common, variants or [{}], axes, seeds_of(merged.get("seeds", 1)))
     check_axes(grid, axes)
     varied = {key for variant in grid.variants for key in variant} & set(common)
     if varied:
-        raise InputError(f"{min(varied)} is given a value and also set by a variant; leave one out.")
+        raise InputError(
+            f"{min(varied)} is given a value and also set by a variant; leave one out."
+        )
     return grid
 
 
@@ -152,11 +168,18 @@ def read_axes(texts: Sequence[str], values: Values) -> dict[str, list[Any]]:
 def read_settings(texts: Sequence[str], values: Values) -> Values:
     """`key=value` texts, typed as the first of the comparison's methods that has the option types it."""
     variants = [v.get("method") for v in tables(values.get("variants", []))]
-    methods = [*names(values.get("methods", [])), *filter(None, variants), values.get("method", RunConfig.method)]
+    methods = [
+        *names(values.get("methods", [])),
+        *filter(None, variants),
+        values.get("method", RunConfig.method),
+    ]
     found: Values = {}
     for text in texts:
         key = text.partition("=")[0].strip().replace("-", "_")
-        able = next((method for method in methods if method in METHODS and key in option_names(method)), methods[0])
+        able = next(
+            (method for method in methods if method in METHODS and key in option_names(method)),
+            methods[0],
+        )
         found |= parse_assignments([text], able)
     return found
 
@@ -174,7 +197,9 @@ def names(value: Any) -> list[str]:
 
 def tables(value: Any) -> list[Values]:
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
-        raise InputError("variants must be tables: [[variants]] and then the values that set one apart.")
+        raise InputError(
+            "variants must be tables: [[variants]] and then the values that set one apart."
+        )
     return value
 
 
@@ -185,9 +210,17 @@ def seeds_of(value: Any) -> list[int]:
         try:
             value = [int(part) for part in value] if isinstance(value, list) else int(value)
         except ValueError as error:
-            raise InputError(f"seeds must be a number or a list of numbers, not {shortened(value)}.") from error
+            raise InputError(
+                f"seeds must be a number or a list of numbers, not {shortened(value)}."
+            ) from error
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return list(range(value))
-    if not isinstance(value, list) or not value or not all(type(seed) is int and seed >= 0 for seed in value):
-        raise InputError(f"seeds must be a number of at least 1 or a list of whole numbers, not {shortened(value)}.")
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(type(seed) is int and seed >= 0 for seed in value)
+    ):
+        raise InputError(
+            f"seeds must be a number of at least 1 or a list of whole numbers, not {shortened(value)}."
+        )
     return list(dict.fromkeys(value))

@@ -102,9 +102,14 @@ class Hand:
     def start(self) -> None:
         # A session of its own: Ctrl-C in the terminal is for the crew, which ends its processes itself.
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedwmsam.comparison.run_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self.messages, text=True, start_new_session=True, env=environment(),
-        )  # fmt: skip
+            [sys.executable, "-m", "fedwmsam.comparison.run_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.messages,
+            text=True,
+            start_new_session=True,
+            env=environment(),
+        )
         threading.Thread(target=self.listen, args=(self.process.stdout,), daemon=True).start()
 
     def listen(self, answers: IO[str]) -> None:
@@ -130,7 +135,11 @@ class Hand:
         self.task = queue.pop(0) if queue else None
         if self.task is None:
             return
-        self.task.status, self.task.tries, self.since = "running", self.task.tries + 1, time.monotonic()
+        self.task.status, self.task.tries, self.since = (
+            "running",
+            self.task.tries + 1,
+            time.monotonic(),
+        )
         order = {"path": str(self.task.path), "config": self.task.member.config.flat()}
         assert self.process.stdin
         with contextlib.suppress(BrokenPipeError):  # it has died: the end of its answers says so
@@ -146,7 +155,9 @@ class Hand:
         if task is None:
             return
         if not line:
-            task.status = "waiting" if task.tries < TRIES else f"failed: its process ended with code {code}"
+            task.status = (
+                "waiting" if task.tries < TRIES else f"failed: its process ended with code {code}"
+            )
             return
         said, now = json.loads(line), time.monotonic()
         if "round" in said:
@@ -161,11 +172,15 @@ def seconds_left(tasks: Sequence[Task], jobs: int) -> float | None:
     if not known:
         return None
     waiting = [task for task in tasks if not task.is_over]
-    return sum((task.rounds - task.done) * pace(task, known) for task in waiting) / max(1, min(jobs, len(waiting)))
+    return sum((task.rounds - task.done) * pace(task, known) for task in waiting) / max(
+        1, min(jobs, len(waiting))
+    )
 
 
 def pace(task: Task, known: Sequence[Task]) -> float:
-    alike = [other for other in known if other.member.config.method == task.member.config.method] or known
+    alike = [
+        other for other in known if other.member.config.method == task.member.config.method
+    ] or known
     return sum(other.seconds for other in alike) / sum(other.fresh for other in alike)
 
 
@@ -177,6 +192,8 @@ def only_one(out: Path) -> Iterator[None]:
         with FileLock(out / ".lock", timeout=0):
             yield
     except Timeout:
-        raise InputError(f"Another comparison is working in {out}; wait for it or stop it first.") from None
+        raise InputError(
+            f"Another comparison is working in {out}; wait for it or stop it first."
+        ) from None
     except (FileExistsError, NotADirectoryError):
         raise InputError(f"{out} is a file; choose a folder for the comparison.") from None

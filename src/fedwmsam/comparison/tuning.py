@@ -26,7 +26,11 @@ class Choice:
 def pilot_grid(grid: Grid, axes: Axes, rounds: int | None) -> Grid:
     """One seed of every combination that has the options, with some training data held out."""
     common = {"validation": SHARE} | grid.common | ({"rounds": rounds} if rounds else {})
-    able = [values for values in grid.combinations() if any(applies(key, grid.method(values)) for key in axes)]
+    able = [
+        values
+        for values in grid.combinations()
+        if any(applies(key, grid.method(values)) for key in axes)
+    ]
     return Grid(common, able, axes, grid.seeds[:1])
 
 
@@ -64,6 +68,10 @@ def score(folder: Path) -> float:
     summary = folder / "summary.json"
     if not summary.exists() or str(read_json(summary).get("status")).startswith("diverged"):
         return -math.inf
-    rows = [row for row in read_lines(folder / "metrics.jsonl") if row.get("validation_accuracy") is not None]
+    rows = [
+        row
+        for row in read_lines(folder / "metrics.jsonl")
+        if row.get("validation_accuracy") is not None
+    ]
     values = [row["validation_accuracy"] for row in rows[-10:]]
     return math.fsum(values) / len(values) if values else -math.inf

@@ -31,39 +31,66 @@ from fedwmsam.errors import InputError
 TOGETHER = ("x", "y")
 APART = ("x_train", "y_train", "x_test", "y_test")
 GROUPS = ("groups", "client")
-WANTED = (*TOGETHER, *APART, *GROUPS, *(f"{name}_{part}" for name in GROUPS for part in ("train", "test")))
+WANTED = (
+    *TOGETHER,
+    *APART,
+    *GROUPS,
+    *(f"{name}_{part}" for name in GROUPS for part in ("train", "test")),
+)
 CHUNK = 1 << 20
-DENSE_BYTES, DENSEST = 100 << 20, 1000  # what unpacks to more than this at such a ratio is not data but an attack
+DENSE_BYTES, DENSEST = (
+    100 << 20,
+    1000,
+)  # what unpacks to more than this at such a ratio is not data but an attack
 ROWS_AT_ONCE = 4096
 ZIP_DAMAGE = (
-    zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, OverflowError, NotImplementedError, RuntimeError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    ValueError,
+    OverflowError,
+    NotImplementedError,
+    RuntimeError,
     IndexError,
-)  # fmt: skip
+)
 
 
 def load_npz(path: Path, *, max_gigabytes: float = 8.0, tokens: bool = False) -> Dataset:
-    if isinstance(max_gigabytes, bool) or not isinstance(max_gigabytes, int | float) or not max_gigabytes > 0:
+    if (
+        isinstance(max_gigabytes, bool)
+        or not isinstance(max_gigabytes, int | float)
+        or not max_gigabytes > 0
+    ):
         raise InputError(f"max_gigabytes is {max_gigabytes!r}: expected a number above 0, give one")
     try:
         with zipfile.ZipFile(path) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
             _check_archive(list(members.values()), path, max_gigabytes * 1e9)
             arrays = {
-                name: _read_member(archive, members[name], f"{path}: {name}") for name in WANTED if name in members
+                name: _read_member(archive, members[name], f"{path}: {name}")
+                for name in WANTED
+                if name in members
             }
     except ZIP_DAMAGE as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path} is not a complete .npz file ({error}): save it again with numpy.savez") from error
+        raise InputError(
+            f"{path} is not a complete .npz file ({error}): save it again with numpy.savez"
+        ) from error
     return _dataset(arrays, path, tokens)
 
 
 def load_npy(path: Path, *, tokens: bool = False) -> Dataset:
     names = {"x": (*TOGETHER, *GROUPS), "x_train": (*APART, *GROUPS, *WANTED[-4:])}.get(path.stem)
     if names is None:
-        raise InputError(f"{path} has a name of its own, expected x.npy with y.npy beside it: rename both")
+        raise InputError(
+            f"{path} has a name of its own, expected x.npy with y.npy beside it: rename both"
+        )
     found = {name: path.with_name(f"{name}.npy") for name in names}
-    return _dataset({name: map_npy(file) for name, file in found.items() if file.exists()}, path, tokens)
+    return _dataset(
+        {name: map_npy(file) for name, file in found.items() if file.exists()}, path, tokens
+    )
 
 
 def _check_archive(members: list[zipfile.ZipInfo], path: Path, most_bytes: float) -> None:
@@ -75,7 +102,9 @@ def _check_archive(members: list[zipfile.ZipInfo], path: Path, most_bytes: float
         )
     for member in members:
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise InputError(f"{path} is compressed in an unusual way: save it again with numpy.savez_compressed")
+            raise InputError(
+                f"{path} is compressed in an unusual way: save it again with numpy.savez_compressed"
+            )
         if member.file_size > max(DENSE_BYTES, DENSEST * member.compress_size):
             raise InputError(
                 f"{path} would unpack {member.compress_size} bytes to {member.file_size}, expected at most "
@@ -99,15 +128,23 @@ def _dataset(arrays: Mapping[str, Array], path: Path, tokens: bool) -> Dataset:
     apart = all(name in arrays for name in APART)
     if not apart and not all(name in arrays for name in TOGETHER):
         found = ", ".join(arrays) or "none of them"
-        raise InputError(f"{path} holds {found}, expected x and y, or {', '.join(APART)}: save these arrays")
-    train, test = (_part(arrays, part, path) for part in ("train", "test")) if apart else _divide(arrays, path)
+        raise InputError(
+            f"{path} holds {found}, expected x and y, or {', '.join(APART)}: save these arrays"
+        )
+    train, test = (
+        (_part(arrays, part, path) for part in ("train", "test"))
+        if apart
+        else _divide(arrays, path)
+    )
     if train[0].shape[1:] != test[0].shape[1:]:
         raise InputError(
             f"{path}: training inputs have the shape {train[0].shape[1:]} and test inputs {test[0].shape[1:]}, "
             "expected the same: save them again"
         )
     if (train[2] is None) != (test[2] is None):
-        raise InputError(f"{path} has groups for one of training and test only, expected both or none: save both")
+        raise InputError(
+            f"{path} has groups for one of training and test only, expected both or none: save both"
+        )
     return _assemble(train, test, path, tokens)
 
 
@@ -124,7 +161,9 @@ def _divide(arrays: Mapping[str, Array], path: Path) -> tuple[Part, Part]:
     inputs, labels, groups = _part(arrays, "", path)
     test = held_out(len(labels))
     if not test.any():
-        raise InputError(f"{path} holds one sample, expected at least 2, one to train and one to test: add samples")
+        raise InputError(
+            f"{path} holds one sample, expected at least 2, one to train and one to test: add samples"
+        )
 
     def taken(rows: Array) -> Part:
         return inputs[rows], labels[rows], None if groups is None else groups[rows]
@@ -157,7 +196,9 @@ def _check_finite(inputs: Array, name: str) -> None:
             good = np.isfinite(inputs[start : start + ROWS_AT_ONCE].astype(np.float32))
         if not good.all():
             row = start + int(np.flatnonzero(~good.reshape(len(good), -1).all(axis=1))[0])
-            raise InputError(f"{name} has a number in row {row} that is not finite in float32: correct or drop the row")
+            raise InputError(
+                f"{name} has a number in row {row} that is not finite in float32: correct or drop the row"
+            )
 
 
 def _assemble(train: Part, test: Part, path: Path, tokens: bool) -> Dataset:
@@ -181,7 +222,9 @@ def number_labels(train: Array, test: Array, source: str) -> tuple[int, tuple[st
         names, numbers = np.unique(np.concatenate([train, test]), return_inverse=True)
         return len(names), tuple(names.tolist()), (numbers[: len(train)], numbers[len(train) :])
     if "U" in (train.dtype.kind, test.dtype.kind):
-        raise InputError(f"{source} has labels that are partly text and partly numbers, expected one kind: save again")
+        raise InputError(
+            f"{source} has labels that are partly text and partly numbers, expected one kind: save again"
+        )
     for labels in (train, test):
         low, high = labels.min(), labels.max()
         if not (low >= 0 and high < MOST_CLASSES and np.all(labels == np.floor(labels))):
@@ -193,11 +236,15 @@ def number_labels(train: Array, test: Array, source: str) -> tuple[int, tuple[st
     return int(max(pair[0].max(), pair[1].max())) + 1, (), pair
 
 
-def _arrangement(inputs: Array, tokens: bool, path: Path) -> tuple[Callable[[Array], Array], Prepare]:
+def _arrangement(
+    inputs: Array, tokens: bool, path: Path
+) -> tuple[Callable[[Array], Array], Prepare]:
     """How the stored inputs must be turned, and what prepares a batch of them."""
     if tokens:
         if inputs.dtype.kind not in "iu":
-            raise InputError(f"{path} holds {inputs.dtype}, expected integers for tokens=True: leave tokens out")
+            raise InputError(
+                f"{path} holds {inputs.dtype}, expected integers for tokens=True: leave tokens out"
+            )
         return torch_kind, as_tokens
     channels_last = inputs.ndim == 4 and inputs.shape[3] in (1, 3) and inputs.shape[1] not in (1, 3)
     if inputs.ndim == 3 and inputs.dtype == np.uint8:

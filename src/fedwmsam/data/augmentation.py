@@ -47,7 +47,9 @@ def _ways() -> Tensor:
     """For each number that can be drawn: mirrored or not, and by how much the crop moves down and right."""
     drawn = torch.arange(4 * SHIFTS)
     mirrored, cropped, shift = drawn // (2 * SHIFTS), drawn // SHIFTS % 2, drawn % SHIFTS
-    return torch.stack([mirrored, cropped * (shift // STEPS - REACH), cropped * (shift % STEPS - REACH)], dim=1)
+    return torch.stack(
+        [mirrored, cropped * (shift // STEPS - REACH), cropped * (shift % STEPS - REACH)], dim=1
+    )
 
 
 @functools.lru_cache(maxsize=4)
@@ -58,7 +60,9 @@ def _copies(height: int, width: int) -> list[tuple[Place, Place]]:
         (rows, from_rows), (columns, from_columns) = _overlap(height, down), _overlap(width, right)
         if mirrored:  # the crop is taken from the mirrored image
             from_columns = range(width - 1 - from_columns.start, width - 1 - from_columns.stop, -1)
-        copies.append(((..., _slice(rows), _slice(columns)), (..., _slice(from_rows), _slice(from_columns))))
+        copies.append(
+            ((..., _slice(rows), _slice(columns)), (..., _slice(from_rows), _slice(from_columns)))
+        )
     return copies
 
 

@@ -31,7 +31,9 @@ MOST_CLASSES = 1 << 16
 class Split:
     inputs: Tensor  # as stored: uint8 pixels (channels first), characters, or float features; may be mapped from a file
     labels: Tensor  # int64
-    groups: Tensor | None = None  # int64: the natural client of each sample (its domain, its speaker)
+    groups: Tensor | None = (
+        None  # int64: the natural client of each sample (its domain, its speaker)
+    )
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -108,7 +110,9 @@ def make_split(inputs: Array, labels: Array, groups: Array | None = None) -> Spl
     def numbers(array: Array) -> Tensor:
         return torch.from_numpy(array.astype(np.int64, copy=False))
 
-    return Split(torch.from_numpy(inputs), numbers(labels), None if groups is None else numbers(groups))
+    return Split(
+        torch.from_numpy(inputs), numbers(labels), None if groups is None else numbers(groups)
+    )
 
 
 def make_dataset(
@@ -123,8 +127,13 @@ def make_dataset(
     groups: Pair | None = None,
 ) -> Dataset:
     """A data set of arrays; the labels are numbers already, the groups of any kind that can be sorted."""
-    train_groups, test_groups, group_names = number_groups(*groups) if groups is not None else (None, None, ())
-    train, test = make_split(inputs[0], labels[0], train_groups), make_split(inputs[1], labels[1], test_groups)
+    train_groups, test_groups, group_names = (
+        number_groups(*groups) if groups is not None else (None, None, ())
+    )
+    train, test = (
+        make_split(inputs[0], labels[0], train_groups),
+        make_split(inputs[1], labels[1], test_groups),
+    )
     return Dataset(name, train, test, classes, source, prepare, class_names, group_names)
 
 
@@ -149,7 +158,9 @@ def number_groups(train: Array, test: Array) -> tuple[Array, Array, tuple[str, .
 def whole(option: str, value: object, least: int, most: int) -> int:
     """The value of a whole-number option, checked."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InputError(f"{option} is {value!r}: expected a whole number from {least} to {most}, give one")
+        raise InputError(
+            f"{option} is {value!r}: expected a whole number from {least} to {most}, give one"
+        )
     return value
 
 

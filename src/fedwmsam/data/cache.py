@@ -27,7 +27,9 @@ from fedwmsam.errors import InputError
 
 VERSION = 1  # of what the readers decode: raise it when they decode the same files differently
 MANIFEST = "manifest.json"
-FULLY_CHECKED = 8 << 20  # bytes; larger arrays are trusted by their size, as checking would read them whole
+FULLY_CHECKED = (
+    8 << 20
+)  # bytes; larger arrays are trusted by their size, as checking would read them whole
 LEFTOVER_SECONDS = 24 * 3600
 
 
@@ -38,17 +40,23 @@ class Decoded:
 
     def split(self, part: str) -> Split:
         arrays = self.arrays
-        return make_split(arrays[f"{part}_inputs"], arrays[f"{part}_labels"], arrays.get(f"{part}_groups"))
+        return make_split(
+            arrays[f"{part}_inputs"], arrays[f"{part}_labels"], arrays.get(f"{part}_groups")
+        )
 
 
-def cached(kind: str, files: Iterable[Path], options: Mapping[str, object], decode: Callable[[], Decoded]) -> Decoded:
+def cached(
+    kind: str, files: Iterable[Path], options: Mapping[str, object], decode: Callable[[], Decoded]
+) -> Decoded:
     """What `decode` makes of the files, from the cache if it has been made before."""
     folder = cache_folder() / "decoded" / _key(kind, files, options)
     found = _read(folder)
     if found is None:
         fresh = decode()
         _write(folder, fresh)
-        found = _read(folder) or fresh  # mapped if it could be written, which frees the memory of the fresh one
+        found = (
+            _read(folder) or fresh
+        )  # mapped if it could be written, which frees the memory of the fresh one
     return found
 
 
@@ -56,7 +64,9 @@ def _key(kind: str, files: Iterable[Path], options: Mapping[str, object]) -> str
     digest = hashlib.sha256(json.dumps([VERSION, kind, dict(options)], sort_keys=True).encode())
     for path in files:
         facts = path.stat()
-        digest.update(os.fsencode(path.absolute()) + f"\0{facts.st_size} {facts.st_mtime_ns}\0".encode())
+        digest.update(
+            os.fsencode(path.absolute()) + f"\0{facts.st_size} {facts.st_mtime_ns}\0".encode()
+        )
     return f"{kind}-{digest.hexdigest()[:32]}"
 
 
@@ -98,10 +108,17 @@ def _fill(part: Path, decoded: Decoded) -> None:
         with (part / f"{name}.npy").open("wb") as stream:
             np.save(stream, np.ascontiguousarray(array), allow_pickle=False)
             stream.flush()
-            os.fsync(stream.fileno())  # otherwise a power failure could leave a renamed entry of empty files
-    content = {"arrays": {name: _facts(array) for name, array in decoded.arrays.items()}, "notes": dict(decoded.notes)}
+            os.fsync(
+                stream.fileno()
+            )  # otherwise a power failure could leave a renamed entry of empty files
+    content = {
+        "arrays": {name: _facts(array) for name, array in decoded.arrays.items()},
+        "notes": dict(decoded.notes),
+    }
     text = json.dumps(content)
-    (part / MANIFEST).write_text(f"[{text}, {json.dumps(_checksum(text.encode()))}]", encoding="utf-8")
+    (part / MANIFEST).write_text(
+        f"[{text}, {json.dumps(_checksum(text.encode()))}]", encoding="utf-8"
+    )
 
 
 def _facts(array: Array) -> list[Any]:

@@ -18,21 +18,124 @@ from fedwmsam.errors import InputError
 
 PIXELS = 3 * 32 * 32
 MOST_RECORDS = 60_000  # in one file; a sparse file may claim any number without holding them
-MOST_BYTES = MOST_RECORDS * (PIXELS + 64)  # of one pickled file, whose records also carry a file name
+MOST_BYTES = MOST_RECORDS * (
+    PIXELS + 64
+)  # of one pickled file, whose records also carry a file name
 
-CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_NAMES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 CIFAR100_NAMES = (
-    "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle", "bowl", "boy",
-    "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle", "chair", "chimpanzee", "clock",
-    "cloud", "cockroach", "couch", "crab", "crocodile", "cup", "dinosaur", "dolphin", "elephant", "flatfish",
-    "forest", "fox", "girl", "hamster", "house", "kangaroo", "keyboard", "lamp", "lawn_mower", "leopard", "lion",
-    "lizard", "lobster", "man", "maple_tree", "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange",
-    "orchid", "otter", "palm_tree", "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine",
-    "possum", "rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark", "shrew", "skunk",
-    "skyscraper", "snail", "snake", "spider", "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank",
-    "telephone", "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe", "whale",
-    "willow_tree", "wolf", "woman", "worm",
-)  # fmt: skip
+    "apple",
+    "aquarium_fish",
+    "baby",
+    "bear",
+    "beaver",
+    "bed",
+    "bee",
+    "beetle",
+    "bicycle",
+    "bottle",
+    "bowl",
+    "boy",
+    "bridge",
+    "bus",
+    "butterfly",
+    "camel",
+    "can",
+    "castle",
+    "caterpillar",
+    "cattle",
+    "chair",
+    "chimpanzee",
+    "clock",
+    "cloud",
+    "cockroach",
+    "couch",
+    "crab",
+    "crocodile",
+    "cup",
+    "dinosaur",
+    "dolphin",
+    "elephant",
+    "flatfish",
+    "forest",
+    "fox",
+    "girl",
+    "hamster",
+    "house",
+    "kangaroo",
+    "keyboard",
+    "lamp",
+    "lawn_mower",
+    "leopard",
+    "lion",
+    "lizard",
+    "lobster",
+    "man",
+    "maple_tree",
+    "motorcycle",
+    "mountain",
+    "mouse",
+    "mushroom",
+    "oak_tree",
+    "orange",
+    "orchid",
+    "otter",
+    "palm_tree",
+    "pear",
+    "pickup_truck",
+    "pine_tree",
+    "plain",
+    "plate",
+    "poppy",
+    "porcupine",
+    "possum",
+    "rabbit",
+    "raccoon",
+    "ray",
+    "road",
+    "rocket",
+    "rose",
+    "sea",
+    "seal",
+    "shark",
+    "shrew",
+    "skunk",
+    "skyscraper",
+    "snail",
+    "snake",
+    "spider",
+    "squirrel",
+    "streetcar",
+    "sunflower",
+    "sweet_pepper",
+    "table",
+    "tank",
+    "telephone",
+    "television",
+    "tiger",
+    "tractor",
+    "train",
+    "trout",
+    "tulip",
+    "turtle",
+    "wardrobe",
+    "whale",
+    "willow_tree",
+    "wolf",
+    "woman",
+    "worm",
+)
 
 
 @dataclass(frozen=True)
@@ -73,9 +176,17 @@ RELEASES = {
         label_bytes=1,
         label_key="labels",
         binary=Layout(
-            "cifar-10-batches-bin", tuple(f"data_batch_{i}.bin" for i in range(1, 6)), ("test_batch.bin",), False
+            "cifar-10-batches-bin",
+            tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
+            ("test_batch.bin",),
+            False,
         ),
-        pickled=Layout("cifar-10-batches-py", tuple(f"data_batch_{i}" for i in range(1, 6)), ("test_batch",), True),
+        pickled=Layout(
+            "cifar-10-batches-py",
+            tuple(f"data_batch_{i}" for i in range(1, 6)),
+            ("test_batch",),
+            True,
+        ),
         archive="cifar-10-binary.tar.gz",
         md5="c32a1d4ab5d03f1284b67883e8d87530",
         normalise=Normalise((0.491, 0.482, 0.447), (0.247, 0.243, 0.262)),
@@ -128,7 +239,9 @@ def _find(release: Release, data_dir: Path | None) -> tuple[Path, Layout]:
 
 
 def _unpack_archive(release: Release, data_dir: Path | None, folder: Path) -> None:
-    archive = next((p for f in given_folders(data_dir) if (p := f / release.archive).is_file()), None)
+    archive = next(
+        (p for f in given_folders(data_dir) if (p := f / release.archive).is_file()), None
+    )
     if archive is None:
         download(release.url, {release.archive: release.md5}, cache_folder())
         archive = cache_folder() / release.archive
@@ -145,7 +258,9 @@ def _decode(release: Release, folder: Path, layout: Layout) -> Decoded:
     arrays: dict[str, Array] = {}
     for part, names in (("train", layout.train), ("test", layout.test)):
         pieces = [read(folder / name, release) for name in names]
-        arrays[f"{part}_inputs"] = np.concatenate([pixels for pixels, _ in pieces]).reshape(-1, 3, 32, 32)
+        arrays[f"{part}_inputs"] = np.concatenate([pixels for pixels, _ in pieces]).reshape(
+            -1, 3, 32, 32
+        )
         arrays[f"{part}_labels"] = np.concatenate([labels for _, labels in pieces]).astype(np.int64)
     return Decoded(arrays, {})
 
@@ -172,11 +287,17 @@ def _read_pickled(path: Path, release: Release) -> tuple[Array, Array]:
     content = read_plain_pickle(path, MOST_BYTES)
     pixels, labels = content.get("data"), content.get(release.label_key)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != PIXELS:
-        raise InputError(f"{path} has no array 'data' of n x {PIXELS} bytes, as {release.title} has: get it again")
+        raise InputError(
+            f"{path} has no array 'data' of n x {PIXELS} bytes, as {release.title} has: get it again"
+        )
     if not isinstance(labels, list) or not all(type(v) is int and 0 <= v < 1 << 31 for v in labels):
-        raise InputError(f"{path} has no list {release.label_key!r} of labels, as {release.title} has: get it again")
+        raise InputError(
+            f"{path} has no list {release.label_key!r} of labels, as {release.title} has: get it again"
+        )
     if len(labels) != len(pixels):
-        raise InputError(f"{path} holds {len(pixels)} images but {len(labels)} labels, expected as many: get it again")
+        raise InputError(
+            f"{path} holds {len(pixels)} images but {len(labels)} labels, expected as many: get it again"
+        )
     numbers = np.array(labels, np.int64)
     _check_labels(numbers, release, path)
     return pixels, numbers

@@ -35,9 +35,13 @@ class TensorSamples:
     """
 
     def __init__(
-        self, inputs: Tensor, targets: Tensor, rows: Tensor | None = None, prepare: Prepare | None = None,
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        rows: Tensor | None = None,
+        prepare: Prepare | None = None,
         augment: Augmentation | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.inputs, self.targets, self.rows = inputs, targets, rows
         self.prepare, self.augment = prepare, augment
 
@@ -46,7 +50,9 @@ class TensorSamples:
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         # index_select copies whole rows where inputs[rows] would copy element by element.
-        rows = (index if self.rows is None else self.rows.index_select(0, index)).to(self.inputs.device)
+        rows = (index if self.rows is None else self.rows.index_select(0, index)).to(
+            self.inputs.device
+        )
         inputs = self.inputs.index_select(0, rows)
         if self.prepare is not None:
             inputs = self.prepare(inputs)
@@ -59,7 +65,12 @@ class DatasetSamples:
     """A map-style dataset, collated on each call."""
 
     def __init__(
-        self, dataset: Any, collate: Collate | None, convert: Callable[[Any, Any], Batch], check: Check, name: str
+        self,
+        dataset: Any,
+        collate: Collate | None,
+        convert: Callable[[Any, Any], Batch],
+        check: Check,
+        name: str,
     ):
         self.dataset, self.collate, self.convert = dataset, collate or default_collate, convert
         self.check, self.name = check, name
@@ -68,7 +79,9 @@ class DatasetSamples:
         return len(self.dataset)
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
-        if seed is not None:  # transforms that draw from PyTorch's generator are then keyed like everything else
+        if (
+            seed is not None
+        ):  # transforms that draw from PyTorch's generator are then keyed like everything else
             torch.default_generator.manual_seed(seed)
         rows = self.collate([self.dataset[i] for i in index.tolist()])
         if not isinstance(rows, tuple | list) or len(rows) != 2:
@@ -156,13 +169,17 @@ def split_validation(clients: Clients, share: float, seed: int) -> tuple[list[Sa
         )
     kept, cut = [], []
     for client, samples in enumerate(_each(clients)):
-        order = torch.from_numpy(rng.generator(seed, "validation", client).permutation(len(samples)))
+        order = torch.from_numpy(
+            rng.generator(seed, "validation", client).permutation(len(samples))
+        )
         held = min(round(share * len(samples)), len(samples) - 1)
         kept.append(Rows(samples, order[held:].sort().values))
         if held:
             cut.append(Rows(samples, order[:held].sort().values))
     if not cut:
-        raise InputError(f"A validation share of {share:g} of such small clients is no sample at all; raise it.")
+        raise InputError(
+            f"A validation share of {share:g} of such small clients is no sample at all; raise it."
+        )
     return list(kept), Joined(cut)
 
 

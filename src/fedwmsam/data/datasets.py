@@ -31,7 +31,9 @@ def load_dataset(name_or_path: str, data_dir: str | Path | None = None, **option
     if data_dir is not None:
         data_dir = Path(data_dir).expanduser()
         if not data_dir.is_dir():
-            raise InputError(f"the data folder {data_dir} is not an existing folder: create it or name another one")
+            raise InputError(
+                f"the data folder {data_dir} is not an existing folder: create it or name another one"
+            )
     loader = DATASETS.get(name_or_path)
     if loader is not None:
         _check_options(name_or_path, loader, options)
@@ -44,16 +46,28 @@ def load_dataset(name_or_path: str, data_dir: str | Path | None = None, **option
 
 def dataset_options(name_or_path: str) -> dict[str, Any]:
     """The options of a data set and their defaults."""
-    loader = DATASETS.get(name_or_path) or FILES.get(Path(name_or_path).suffix.lower()) or load_image_folder
+    loader = (
+        DATASETS.get(name_or_path)
+        or FILES.get(Path(name_or_path).suffix.lower())
+        or load_image_folder
+    )
     found = inspect.signature(loader).parameters.values()
-    return {parameter.name: parameter.default for parameter in found if parameter.kind is parameter.KEYWORD_ONLY}
+    return {
+        parameter.name: parameter.default
+        for parameter in found
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
 
 
 def _check_options(name: str, loader: Loader, options: dict[str, Any]) -> None:
-    known = [p.name for p in inspect.signature(loader).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    known = [
+        p.name for p in inspect.signature(loader).parameters.values() if p.kind is p.KEYWORD_ONLY
+    ]
     for option in options:
         if not known:
-            raise InputError(f"the data set {name} takes no options, not {option!r} either: leave it out")
+            raise InputError(
+                f"the data set {name} takes no options, not {option!r} either: leave it out"
+            )
         if option not in known:
             raise InputError(unknown(f"option of the data set {name}", option, known))
 
@@ -72,7 +86,9 @@ def _path(text: str, data_dir: Path | None) -> Path:
             return path
     if looks_like_path:
         raise InputError(f"{given} is neither a file nor a folder here: check the path")
-    raise InputError(f"{unknown('data set', text, DATASETS)} Or give the path of a folder or file of your own.")
+    raise InputError(
+        f"{unknown('data set', text, DATASETS)} Or give the path of a folder or file of your own."
+    )
 
 
 def _load_digits(_data_dir: Path | None) -> Dataset:
@@ -109,4 +125,9 @@ DATASETS: dict[str, Loader] = {
     **{name: partial(load_collection, name) for name in COLLECTIONS},
     "shakespeare": load_shakespeare,
 }
-FILES: dict[str, Loader] = {".npz": load_npz, ".npy": load_npy, ".csv": load_csv, ".jsonl": load_jsonl}
+FILES: dict[str, Loader] = {
+    ".npz": load_npz,
+    ".npy": load_npy,
+    ".csv": load_csv,
+    ".jsonl": load_jsonl,
+}

@@ -34,12 +34,17 @@ def download(base_url: str, checksums: Mapping[str, str], folder: Path) -> None:
     """Put the files named in `checksums` (name → MD5) into `folder`; those already there are left alone."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".lock"), progress_bars() as progress:  # two runs started together fetch once
+        with (
+            FileLock(folder / ".lock"),
+            progress_bars() as progress,
+        ):  # two runs started together fetch once
             for name, checksum in checksums.items():
                 if not (folder / name).exists():
                     fetch(f"{base_url.rstrip('/')}/{name}", folder / name, checksum, progress)
     except (OSError, http.client.HTTPException) as error:
-        reason = error.reason if type(error) is urllib.error.URLError else error  # without its "<urlopen error ...>"
+        reason = (
+            error.reason if type(error) is urllib.error.URLError else error
+        )  # without its "<urlopen error ...>"
         raise DownloadError(str(reason) or type(error).__name__) from error
 
 
@@ -53,7 +58,10 @@ def fetch(url: str, target: Path, checksum: str, progress: Progress) -> None:
 
 
 def receive(url: str, place: Path, name: str, progress: Progress) -> None:
-    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response, place.open("wb") as output:
+    with (
+        urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response,
+        place.open("wb") as output,
+    ):
         length = response.headers.get("Content-Length", "")
         total = int(length) if length.isdecimal() else None
         task = progress.add_task(name, total=total)
@@ -66,7 +74,9 @@ def receive(url: str, place: Path, name: str, progress: Progress) -> None:
             progress.update(task, completed=have)
     # http.client returns a short read, not an error, when the connection breaks; it must not count as a wrong checksum
     if total is not None and have < total:
-        raise DownloadError(f"the connection ended after {have} of {total} bytes of {name}; try again")
+        raise DownloadError(
+            f"the connection ended after {have} of {total} bytes of {name}; try again"
+        )
 
 
 def file_md5(path: Path) -> str:
@@ -76,7 +86,12 @@ def file_md5(path: Path) -> str:
 
 def progress_bars() -> Progress:
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
@@ -93,7 +108,9 @@ def unpack(archive: Path, members: Collection[str], folder: Path, largest: int) 
                 with replacing(folder / Path(name).name) as beside:
                     (Path(place) / Path(name).name).replace(beside)
     except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError, OverflowError) as error:
-        raise DownloadError(f"{archive} cannot be unpacked: {str(error) or type(error).__name__}") from error
+        raise DownloadError(
+            f"{archive} cannot be unpacked: {str(error) or type(error).__name__}"
+        ) from error
 
 
 def extract(archive: Path, members: Collection[str], place: Path, largest: int) -> None:

@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from fedwmsam.data.arrays import number_labels
-from fedwmsam.data.base import Array, Dataset, Pair, as_float, centred, held_out, make_dataset, standardise, whole
+from fedwmsam.data.base import (
+    Array,
+    Dataset,
+    Pair,
+    as_float,
+    centred,
+    held_out,
+    make_dataset,
+    standardise,
+    whole,
+)
 from fedwmsam.data.image_folder import LARGEST_SIZE, decode_picture, resized
 from fedwmsam.errors import InputError, unknown
 
@@ -35,8 +45,14 @@ def from_hub(
     if image is None and features is None:
         image = next((column for column in PICTURE_COLUMNS if column in train.column_names), None)
     if (image is None) == (not features):
-        raise InputError("expected either a picture column or feature columns: give image='...' or features=[...]")
-    inputs = _picture_pair(train, test, image, image_size) if image else _number_pair(train, test, features or ())
+        raise InputError(
+            "expected either a picture column or feature columns: give image='...' or features=[...]"
+        )
+    inputs = (
+        _picture_pair(train, test, image, image_size)
+        if image
+        else _number_pair(train, test, features or ())
+    )
     labels = _flat(train, label), _flat(test, label)
     known_names = _class_names(train, label)
     classes, class_names, numbers = number_labels(*labels, "the label column")
@@ -79,12 +95,16 @@ class _Rows:
         return int(self.rows.sum())
 
     def __getitem__(self, column: str) -> list[Any]:
-        values = zip(self.data[column], self.rows, strict=False)  # a short column is found out by who counts the values
+        values = zip(
+            self.data[column], self.rows, strict=False
+        )  # a short column is found out by who counts the values
         return [value for value, taken in values if taken]
 
 
 def _rows(data: Any, rows: Array) -> Any:
-    if hasattr(data, "select"):  # the package's own way, which decodes none of the other rows' pictures
+    if hasattr(
+        data, "select"
+    ):  # the package's own way, which decodes none of the other rows' pictures
         return data.select(np.flatnonzero(rows))
     return _Rows(data, rows)
 
@@ -98,7 +118,9 @@ def _splits(data: Any) -> tuple[Any, Any]:
     if not isinstance(data, Mapping):
         data = {"train": data}
     train = data.get("train")
-    if train is None or not all(hasattr(train, need) for need in ("column_names", "__getitem__", "__len__")):
+    if train is None or not all(
+        hasattr(train, need) for need in ("column_names", "__getitem__", "__len__")
+    ):
         raise InputError(
             f"expected a data set with column_names, len() and columns by name, or a dict of them with 'train', "
             f"not {type(train).__name__ if train is not None else ', '.join(map(str, data)) or 'an empty dict'}: "
@@ -123,22 +145,32 @@ def _column(data: Any, column: str) -> Any:
 
 
 def _array(data: Any, column: str) -> Array:
-    values = list(_column(data, column)[:])  # all at once: the package takes long to hand out single rows
+    values = list(
+        _column(data, column)[:]
+    )  # all at once: the package takes long to hand out single rows
     if len(values) != len(data):
-        raise InputError(f"the column {column!r} has {len(values)} values for {len(data)} rows: correct it")
+        raise InputError(
+            f"the column {column!r} has {len(values)} values for {len(data)} rows: correct it"
+        )
     try:
         found = np.asarray(values)
     except (ValueError, TypeError) as error:
-        raise InputError(f"the column {column!r} has values of different shapes: make them alike") from error
+        raise InputError(
+            f"the column {column!r} has values of different shapes: make them alike"
+        ) from error
     if found.dtype.kind not in "biufU":
-        raise InputError(f"the column {column!r} holds {found.dtype}, expected numbers or text: convert it")
+        raise InputError(
+            f"the column {column!r} holds {found.dtype}, expected numbers or text: convert it"
+        )
     return found
 
 
 def _flat(data: Any, column: str) -> Array:
     values = _array(data, column)
     if values.ndim != 1:
-        raise InputError(f"the column {column!r} holds lists, expected one value in each row: name another column")
+        raise InputError(
+            f"the column {column!r} holds lists, expected one value in each row: name another column"
+        )
     return values
 
 
@@ -147,8 +179,12 @@ def _numbers(data: Any, columns: Sequence[str]) -> Array:
     found = [_array(data, column) for column in columns]
     for column, values in zip(columns, found, strict=True):
         if values.dtype.kind == "U" or not np.isfinite(values.astype(np.float64)).all():
-            raise InputError(f"the column {column!r} holds what is no finite number: drop those rows or the column")
-    return np.concatenate([values.reshape(len(values), -1).astype(np.float64) for values in found], axis=1)
+            raise InputError(
+                f"the column {column!r} holds what is no finite number: drop those rows or the column"
+            )
+    return np.concatenate(
+        [values.reshape(len(values), -1).astype(np.float64) for values in found], axis=1
+    )
 
 
 def _pictures(data: Any, column: str, size: int) -> Array:
@@ -160,7 +196,9 @@ def _pictures(data: Any, column: str, size: int) -> Array:
             break
         images[row] = _picture(value, f"the picture in row {row} of the column {column!r}", size)
     if row != len(images) - 1:
-        raise InputError(f"the column {column!r} has not {len(images)} pictures, expected one for each row: correct it")
+        raise InputError(
+            f"the column {column!r} has not {len(images)} pictures, expected one for each row: correct it"
+        )
     return images
 
 
@@ -182,7 +220,9 @@ def _picture(value: Any, name: str, size: int) -> Array:
     except InputError:
         raise
     except Exception as error:  # whatever such an object raises, it is not a picture
-        raise InputError(f"{name} is not a picture ({type(error).__name__}: {error}): replace or remove it") from error
+        raise InputError(
+            f"{name} is not a picture ({type(error).__name__}: {error}): replace or remove it"
+        ) from error
 
 
 def _class_names(data: Any, label: str) -> tuple[str, ...]:

@@ -30,7 +30,9 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"{path} is not a complete gzip file ({error}): get it again") from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error}): check the file") from error
+        raise InputError(
+            f"{path} cannot be read ({error.strerror or error}): check the file"
+        ) from error
     return np.frombuffer(content, dtype).astype(dtype.newbyteorder("="), copy=False).reshape(shape)
 
 
@@ -38,20 +40,30 @@ def _read_header(stream: io.BufferedIOBase, path: Path) -> tuple[np.dtype[Any], 
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in ELEMENT_TYPES:
         found = f"0x{magic.hex()}" if magic else "nothing"
-        raise InputError(f"{path} starts with {found}, expected an IDX magic number such as 0x00000803: get it again")
+        raise InputError(
+            f"{path} starts with {found}, expected an IDX magic number such as 0x00000803: get it again"
+        )
     dimensions = magic[3]
     if not 1 <= dimensions <= MOST_DIMENSIONS:
-        raise InputError(f"{path} claims {dimensions} dimensions, expected 1 to {MOST_DIMENSIONS}: get it again")
+        raise InputError(
+            f"{path} claims {dimensions} dimensions, expected 1 to {MOST_DIMENSIONS}: get it again"
+        )
     sizes = stream.read(4 * dimensions)
     if len(sizes) < 4 * dimensions:
-        raise InputError(f"{path} ends inside its header, expected {4 + 4 * dimensions} bytes of it: get it again")
+        raise InputError(
+            f"{path} ends inside its header, expected {4 + 4 * dimensions} bytes of it: get it again"
+        )
     shape = struct.unpack(f">{dimensions}I", sizes)
     if 0 in shape:
-        raise InputError(f"{path} claims the shape {shape}, expected at least one item: get it again")
+        raise InputError(
+            f"{path} claims the shape {shape}, expected at least one item: get it again"
+        )
     return np.dtype(ELEMENT_TYPES[magic[2]]), shape
 
 
-def _read_exactly(stream: io.BufferedIOBase, size: int, shape: tuple[int, ...], path: Path) -> bytearray:
+def _read_exactly(
+    stream: io.BufferedIOBase, size: int, shape: tuple[int, ...], path: Path
+) -> bytearray:
     """All of the rest, which must be `size` bytes long; asking for one byte more finds a file that is too long."""
     content = bytearray()
     while len(content) <= size and (chunk := stream.read(min(CHUNK, size + 1 - len(content)))):

@@ -25,11 +25,19 @@ if TYPE_CHECKING:
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 DECODERS = ("PNG", "JPEG", "BMP", "WEBP")  # others stay shut, whatever a file claims to be
 MOST_PIXELS = 50_000_000  # of one picture; a few bytes of a compressed one can claim any number
-MOST_BYTES = 4 * MOST_PIXELS  # of one file: no sensible picture takes more than its uncompressed pixels
+MOST_BYTES = (
+    4 * MOST_PIXELS
+)  # of one file: no sensible picture takes more than its uncompressed pixels
 LARGEST_SIZE = 1024
 COLLECTIONS = {
-    "office-caltech10": (("office_caltech10", "office-caltech10"), ("amazon", "caltech", "dslr", "webcam")),
-    "office-home": (("OfficeHomeDataset_10072016", "office-home"), ("Art", "Clipart", "Product", "Real World")),
+    "office-caltech10": (
+        ("office_caltech10", "office-caltech10"),
+        ("amazon", "caltech", "dslr", "webcam"),
+    ),
+    "office-home": (
+        ("OfficeHomeDataset_10072016", "office-home"),
+        ("Art", "Clipart", "Product", "Real World"),
+    ),
     "pacs": (("pacs", "PACS"), ("art_painting", "cartoon", "photo", "sketch")),
 }
 """Data sets published as such folders: the names their folder may have, and their domains."""
@@ -42,7 +50,9 @@ class Picture:
     path: Path
 
 
-def load_collection(name: str, data_dir: Path | None, *, image_size: int = 64, leave_out: str | None = None) -> Dataset:
+def load_collection(
+    name: str, data_dir: Path | None, *, image_size: int = 64, leave_out: str | None = None
+) -> Dataset:
     """A data set of pictures by domain."""
     return _load(name, find_collection(name, data_dir), COLLECTIONS[name][1], image_size, leave_out)
 
@@ -63,7 +73,9 @@ def load_image_folder(root: Path, *, image_size: int = 64, leave_out: str | None
     return _load(root.name or str(root), root, None, image_size, leave_out)
 
 
-def _load(name: str, root: Path, domains: Sequence[str] | None, image_size: int, leave_out: str | None) -> Dataset:
+def _load(
+    name: str, root: Path, domains: Sequence[str] | None, image_size: int, leave_out: str | None
+) -> Dataset:
     size = whole("image_size", image_size, 1, LARGEST_SIZE)
     train, test = _splits(root, domains, leave_out)
     if not train or not test:
@@ -72,13 +84,19 @@ def _load(name: str, root: Path, domains: Sequence[str] | None, image_size: int,
             "add pictures"
         )
     decoded = cached(
-        "pictures", [picture.path for picture in (*train, *test)], {"size": size, "train": len(train)},
-        lambda: Decoded({"train_inputs": _decode(train, size), "test_inputs": _decode(test, size)}, {}),
-    )  # fmt: skip
+        "pictures",
+        [picture.path for picture in (*train, *test)],
+        {"size": size, "train": len(train)},
+        lambda: Decoded(
+            {"train_inputs": _decode(train, size), "test_inputs": _decode(test, size)}, {}
+        ),
+    )
     return _dataset(name, root, train, test, decoded)
 
 
-def _dataset(name: str, root: Path, train: list[Picture], test: list[Picture], decoded: Decoded) -> Dataset:
+def _dataset(
+    name: str, root: Path, train: list[Picture], test: list[Picture], decoded: Decoded
+) -> Dataset:
     classes = sorted({picture.label for picture in (*train, *test)})
     number = {label: index for index, label in enumerate(classes)}
     labels, domains = (
@@ -97,7 +115,9 @@ def _dataset(name: str, root: Path, train: list[Picture], test: list[Picture], d
     )
 
 
-def _splits(root: Path, domains: Sequence[str] | None, leave_out: str | None) -> tuple[list[Picture], list[Picture]]:
+def _splits(
+    root: Path, domains: Sequence[str] | None, leave_out: str | None
+) -> tuple[list[Picture], list[Picture]]:
     test_folder = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
     if domains is None and test_folder is not None and (root / "train").is_dir():
         if leave_out is not None:
@@ -111,17 +131,26 @@ def _splits(root: Path, domains: Sequence[str] | None, leave_out: str | None) ->
     known = sorted({picture.domain for picture in pictures} - {""})
     if leave_out not in known:
         raise InputError(unknown(f"domain to leave out of {root}", str(leave_out), known))
-    return ([p for p in pictures if p.domain != leave_out], [p for p in pictures if p.domain == leave_out])
+    return (
+        [p for p in pictures if p.domain != leave_out],
+        [p for p in pictures if p.domain == leave_out],
+    )
 
 
 def _share(pictures: list[Picture]) -> tuple[list[Picture], list[Picture]]:
     """A fifth of each class of each domain for testing, by a shuffle that depends on nothing but their order."""
-    domains, labels = (sorted({getattr(p, field) for p in pictures}) for field in ("domain", "label"))
+    domains, labels = (
+        sorted({getattr(p, field) for p in pictures}) for field in ("domain", "label")
+    )
     train: list[Picture] = []
     test: list[Picture] = []
     for i, domain in enumerate(domains):
         for j, label in enumerate(labels):
-            members = [picture for picture in pictures if (picture.domain, picture.label) == (domain, label)]
+            members = [
+                picture
+                for picture in pictures
+                if (picture.domain, picture.label) == (domain, label)
+            ]
             for picture, held in zip(members, held_out(len(members), i, j), strict=True):
                 (test if held else train).append(picture)
     return train, test
@@ -132,7 +161,11 @@ def _scan(folder: Path, root: Path, domains: Sequence[str] | None) -> list[Pictu
     inside = _Inside(root)
     try:
         above = inside.folders(folder)
-        flat = [Picture("", sub.name, path) for sub in above for path in inside.pictures(sub)] if not domains else []
+        flat = (
+            [Picture("", sub.name, path) for sub in above for path in inside.pictures(sub)]
+            if not domains
+            else []
+        )
         deep = [
             Picture(sub.name, label.name, path)
             for sub in above
@@ -143,7 +176,11 @@ def _scan(folder: Path, root: Path, domains: Sequence[str] | None) -> list[Pictu
     except OSError as error:
         raise InputError(f"{folder} cannot be read ({error}): check the folder") from error
     if bool(flat) == bool(deep):
-        found = f"pictures at two depths, such as {flat[0].path} and {deep[0].path}" if flat else "no pictures"
+        found = (
+            f"pictures at two depths, such as {flat[0].path} and {deep[0].path}"
+            if flat
+            else "no pictures"
+        )
         raise InputError(
             f"{folder} holds {found}, expected class/picture or domain/class/picture throughout, "
             f"with names that end in {', '.join(ENDINGS)}: rearrange the folder"
@@ -161,14 +198,22 @@ class _Inside:
         return [Path(entry) for entry in self.entries(folder) if entry.is_dir()]
 
     def pictures(self, folder: Path) -> list[Path]:
-        return [Path(e) for e in self.entries(folder) if e.name.lower().endswith(ENDINGS) and e.is_file()]
+        return [
+            Path(e)
+            for e in self.entries(folder)
+            if e.name.lower().endswith(ENDINGS) and e.is_file()
+        ]
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
         with os.scandir(folder) as listing:
-            entries = sorted((entry for entry in listing if not entry.name.startswith(".")), key=lambda e: e.name)
+            entries = sorted(
+                (entry for entry in listing if not entry.name.startswith(".")), key=lambda e: e.name
+            )
         for entry in entries:
             if entry.is_symlink() and not Path(entry).resolve().is_relative_to(self.root):
-                raise InputError(f"{entry.path} is a link that leads out of {self.root}: put a copy in its place")
+                raise InputError(
+                    f"{entry.path} is a link that leads out of {self.root}: put a copy in its place"
+                )
         return entries
 
 
@@ -186,7 +231,9 @@ def _content(path: Path) -> bytes:
             raise InputError(f"{path} is larger than {MOST_BYTES} bytes: make the picture smaller")
         return path.read_bytes()
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error}): check the file") from error
+        raise InputError(
+            f"{path} cannot be read ({error.strerror or error}): check the file"
+        ) from error
 
 
 def decode_picture(content: bytes, name: str, size: int) -> Array:
@@ -206,7 +253,9 @@ def decode_picture(content: bytes, name: str, size: int) -> Array:
         ) from error
     except Exception as error:  # decoders of damaged pictures raise almost anything
         reason = str(error) or type(error).__name__
-        raise InputError(f"{name} is not a readable picture ({reason}): replace or remove it") from error
+        raise InputError(
+            f"{name} is not a readable picture ({reason}): replace or remove it"
+        ) from error
 
 
 def resized(image: "Image", size: int) -> Array:
@@ -220,5 +269,7 @@ def pillow() -> Any:
     try:
         import PIL.Image
     except ImportError as error:
-        raise InputError("reading pictures needs the Pillow package: run `pip install 'fedwmsam[images]'`") from error
+        raise InputError(
+            "reading pictures needs the Pillow package: run `pip install 'fedwmsam[images]'`"
+        ) from error
     return PIL.Image

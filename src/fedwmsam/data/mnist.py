@@ -31,7 +31,18 @@ FILES = (
     "t10k-images-idx3-ubyte.gz",
     "t10k-labels-idx1-ubyte.gz",
 )
-FASHION_NAMES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+FASHION_NAMES = (
+    "T-shirt",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 
 
 def _checksums(*values: str) -> dict[str, str]:
@@ -140,7 +151,9 @@ def _refuse_another_family(folder: Path, family: Family) -> None:
 def _read_part(folder: Path, part: str) -> Split:
     images_path = _plain_or_packed(folder / f"{part}-images-idx3-ubyte.gz")
     labels_path = _plain_or_packed(folder / f"{part}-labels-idx1-ubyte.gz")
-    assert images_path is not None and labels_path is not None, "the folder was chosen because it holds them"
+    assert images_path is not None and labels_path is not None, (
+        "the folder was chosen because it holds them"
+    )
     images, labels = read_idx(images_path), read_idx(labels_path)
     _check_bytes(images, (28, 28), images_path)
     _check_bytes(labels, (), labels_path)
@@ -150,7 +163,9 @@ def _read_part(folder: Path, part: str) -> Split:
             "expected as many: get both again"
         )
     if labels.max() > 9:
-        raise InputError(f"{labels_path} holds the label {labels.max()}, expected 0 to 9: get it again")
+        raise InputError(
+            f"{labels_path} holds the label {labels.max()}, expected 0 to 9: get it again"
+        )
     return make_split(images[:, None], labels)
 
 
@@ -158,4 +173,6 @@ def _check_bytes(array: Array, item_shape: tuple[int, ...], path: Path) -> None:
     if array.dtype != np.uint8 or array.shape[1:] != item_shape:
         expected = " x ".join(map(str, ("n", *item_shape)))
         found = " x ".join(map(str, array.shape))
-        raise InputError(f"{path} holds {found} items of {array.dtype}, expected {expected} of uint8: get it again")
+        raise InputError(
+            f"{path} holds {found} items of {array.dtype}, expected {expected} of uint8: get it again"
+        )

@@ -31,14 +31,20 @@ class Header:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def array(self, content: bytearray) -> Array:
-        return native(np.frombuffer(content, self.dtype).reshape(self.shape, order="F" if self.order == "F" else "C"))
+        return native(
+            np.frombuffer(content, self.dtype).reshape(
+                self.shape, order="F" if self.order == "F" else "C"
+            )
+        )
 
 
 def read_header(stream: IO[bytes], name: str) -> Header:
     """The header, with which the stream must begin; it leaves the stream at the data."""
     opening = stream.read(8)
     if len(opening) < 8 or opening[:6] != b"\x93NUMPY" or opening[6] not in (1, 2, 3):
-        raise InputError(f"{name} starts with 0x{opening.hex()}, expected a numpy array: save it again with numpy.save")
+        raise InputError(
+            f"{name} starts with 0x{opening.hex()}, expected a numpy array: save it again with numpy.save"
+        )
     width = 2 if opening[6] == 1 else 4
     length = int.from_bytes(stream.read(width), "little")
     text = stream.read(length) if length <= LONGEST_HEADER else b""
@@ -57,9 +63,13 @@ def _described(found: re.Match[str], name: str) -> tuple[np.dtype[Any], tuple[in
         dtype = np.dtype(code)
         shape = tuple(int(part) for part in sizes.split(",") if part.strip())
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} has a damaged header ({error}): save it again with numpy.save") from error
+        raise InputError(
+            f"{name} has a damaged header ({error}): save it again with numpy.save"
+        ) from error
     if dtype.kind not in KINDS or dtype.itemsize == 0:
-        raise InputError(f"{name} holds items of {code}, expected numbers or text: convert it and save it again")
+        raise InputError(
+            f"{name} holds items of {code}, expected numbers or text: convert it and save it again"
+        )
     if not shape or len(shape) > 8 or 0 in shape:
         raise InputError(
             f"{name} has the shape {shape}, expected 1 to 8 dimensions and one item or more: save it again"
@@ -79,12 +89,16 @@ def map_npy(path: Path) -> Array:
     """The array of a .npy file, mapped: pages are read when they are used. Writing to it never reaches the file."""
     try:
         if not path.is_file():  # opening a pipe would wait for ever
-            raise InputError(f"{path} is not a file, expected one written by numpy.save: check the path")
+            raise InputError(
+                f"{path} is not a file, expected one written by numpy.save: check the path"
+            )
         with path.open("rb") as stream:
             header = read_header(stream, str(path))
             check_size(header, path.stat().st_size, str(path))
             order = header.order
-            mapped = np.memmap(stream, header.dtype, "c", header.start, header.shape, "F" if order == "F" else "C")
+            mapped = np.memmap(
+                stream, header.dtype, "c", header.start, header.shape, "F" if order == "F" else "C"
+            )
     except (OSError, ValueError, OverflowError) as error:
         if isinstance(error, InputError):
             raise

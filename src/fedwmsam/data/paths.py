@@ -17,7 +17,9 @@ def cache_folder() -> Path:
 def given_folders(data_dir: Path | None) -> list[Path]:
     """The folders a person named: the one given, then that of $FEDWMSAM_DATA."""
     variable = os.environ.get(DATA_VARIABLE)
-    return [p for p in (data_dir, Path(variable).expanduser() if variable else None) if p is not None]
+    return [
+        p for p in (data_dir, Path(variable).expanduser() if variable else None) if p is not None
+    ]
 
 
 def candidates(data_dir: Path | None, names: Sequence[str]) -> Iterator[Path]:

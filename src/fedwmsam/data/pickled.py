@@ -19,14 +19,34 @@ from fedwmsam.errors import InputError
 ARRAY_MAKERS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
 NAMES = {*ARRAY_MAKERS, "numpy ndarray", "numpy dtype", "_codecs encode"}
 CONSTANTS = {
-    "INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1",
-    "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8",
-    "UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
-}  # fmt: skip
+    "INT",
+    "BININT",
+    "BININT1",
+    "BININT2",
+    "LONG",
+    "LONG1",
+    "STRING",
+    "BINSTRING",
+    "SHORT_BINSTRING",
+    "BINBYTES",
+    "SHORT_BINBYTES",
+    "BINBYTES8",
+    "UNICODE",
+    "BINUNICODE",
+    "SHORT_BINUNICODE",
+    "BINUNICODE8",
+}
 DAMAGE = (
-    ValueError, IndexError, KeyError, TypeError, OverflowError, AttributeError, MemoryError, RecursionError,
+    ValueError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    AttributeError,
+    MemoryError,
+    RecursionError,
     DeprecationWarning,  # pickletools decodes unusual escapes with one, which may have been made an error
-)  # fmt: skip
+)
 
 
 class Refused(ValueError):
@@ -55,7 +75,11 @@ class ByteArray:
         _version, shape, dtype, fortran, content = state
         content = content.encode("latin-1") if isinstance(content, str) else content
         sizes_are_right = all(type(size) is int and size > 0 for size in shape)
-        if not isinstance(dtype, ByteType) or not sizes_are_right or math.prod(shape) != len(content):
+        if (
+            not isinstance(dtype, ByteType)
+            or not sizes_are_right
+            or math.prod(shape) != len(content)
+        ):
             raise Refused("it holds an array whose shape and content differ")
         self.array = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
 
@@ -69,10 +93,16 @@ def read_plain_pickle(path: Path, most_bytes: int) -> dict[str, Any]:
         if not isinstance(result, dict):
             raise Refused("it holds no dictionary")
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error}): check the file") from error
+        raise InputError(
+            f"{path} cannot be read ({error.strerror or error}): check the file"
+        ) from error
     except DAMAGE as error:
-        raise InputError(f"{path} is not a pickle of plain data ({_short(error)}): get it again") from error
-    return {key: value.array if isinstance(value, ByteArray) else value for key, value in result.items()}
+        raise InputError(
+            f"{path} is not a pickle of plain data ({_short(error)}): get it again"
+        ) from error
+    return {
+        key: value.array if isinstance(value, ByteArray) else value for key, value in result.items()
+    }
 
 
 def _short(error: BaseException) -> str:
@@ -149,7 +179,9 @@ class _Machine:
         elif name.text == "_codecs encode" and arguments[1:] in (("latin1",), ("latin-1",)):
             self.stack.append(arguments[0].encode("latin-1"))
         else:
-            raise Refused(f"it calls {name.text.replace(' ', '.')} with other arguments than plain data need")
+            raise Refused(
+                f"it calls {name.text.replace(' ', '.')} with other arguments than plain data need"
+            )
 
     def build(self) -> None:
         (state,) = self.last(1)

@@ -7,7 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwmsam.data.clients import Check, Clients, Collate, DatasetSamples, Joined, LazyClients, Rows, TensorSamples
+from fedwmsam.data.clients import (
+    Check,
+    Clients,
+    Collate,
+    DatasetSamples,
+    Joined,
+    LazyClients,
+    Rows,
+    TensorSamples,
+)
 from fedwmsam.errors import InputError
 from fedwmsam.training.objectives import Objective
 from fedwmsam.training.task import Batch, Samples, Task
@@ -17,9 +26,20 @@ class Reader:
     """Turns what a person passes as data into samples on one device, checked once."""
 
     def __init__(
-        self, dtype: torch.dtype, device: torch.device, check: Check, collate: Collate | None, labels: bool
+        self,
+        dtype: torch.dtype,
+        device: torch.device,
+        check: Check,
+        collate: Collate | None,
+        labels: bool,
     ) -> None:
-        self.dtype, self.device, self.check, self.collate, self.labels = dtype, device, check, collate, labels
+        self.dtype, self.device, self.check, self.collate, self.labels = (
+            dtype,
+            device,
+            check,
+            collate,
+            labels,
+        )
 
     def samples(self, data: Any, name: str) -> Samples:
         """`data` as samples: an (x, y) pair, a map-style dataset, or samples already."""
@@ -33,14 +53,18 @@ class Reader:
                     "x and y must have one row per sample."
                 )
             if len(targets) == 0:
-                raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
+                raise InputError(
+                    f"{name} has no data; leave it out or give it at least one sample."
+                )
             self.check(name, inputs, targets)
             return TensorSamples(inputs, targets)
         if isinstance(data, tuple):
             raise InputError(f"{name}: expected an (x, y) pair, not a tuple of {len(data)}.")
         if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
             if len(data) == 0:
-                raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
+                raise InputError(
+                    f"{name} has no data; leave it out or give it at least one sample."
+                )
             return DatasetSamples(data, self.collate, self.convert, self.check, name)
         hint = "; pass loader.dataset" if isinstance(data, torch.utils.data.DataLoader) else ""
         raise InputError(
@@ -73,14 +97,18 @@ class Reader:
     def clients(self, clients: Any, count: int | None) -> Clients:
         if callable(clients) and not hasattr(clients, "__len__"):
             if count is None or count < 1:
-                raise InputError("clients is a function: also give their number, for example client_count=1000.")
+                raise InputError(
+                    "clients is a function: also give their number, for example client_count=1000."
+                )
             return LazyClients(lambda k: self.samples(clients(k), f"Client {k}"), count)
         if isinstance(clients, tuple | list) and len(clients) == 0:
             raise InputError("There are no clients; give at least one.")
         if is_pair(clients) and isinstance(clients[0], Tensor | np.ndarray):
             raise InputError("clients is one (x, y) pair; give a list with a pair for each client.")
         if not isinstance(clients, Sequence):
-            raise InputError(f"clients must be a list of data sets or a function, not {type(clients).__name__}.")
+            raise InputError(
+                f"clients must be a list of data sets or a function, not {type(clients).__name__}."
+            )
         if count is not None and count != len(clients):
             raise InputError(
                 f"client_count is {count} but the list holds {len(clients)} clients; leave client_count out."
@@ -123,7 +151,11 @@ class DataCheck:
         self.accepted: dict[Any, torch.Size] = {}
 
     def __call__(self, whose: str, inputs: Any, targets: Tensor | None) -> None:
-        if isinstance(inputs, Tensor) and inputs.is_floating_point() and not bool(torch.isfinite(inputs).all()):
+        if (
+            isinstance(inputs, Tensor)
+            and inputs.is_floating_point()
+            and not bool(torch.isfinite(inputs).all())
+        ):
             raise InputError(f"{whose}: the inputs hold NaN or infinity; clean them first.")
         kind = (inputs.shape[1:], inputs.dtype) if isinstance(inputs, Tensor) else type(inputs)
         if kind not in self.accepted:
@@ -142,7 +174,9 @@ def probe(task: Task, whose: str, inputs: Any) -> torch.Size:
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         shape = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
         reason = " ".join(str(error).split())
-        raise InputError(f"{whose}: the model cannot take inputs of shape {shape}: {reason}.") from error
+        raise InputError(
+            f"{whose}: the model cannot take inputs of shape {shape}: {reason}."
+        ) from error
     if not isinstance(outputs, Tensor):
         raise InputError(
             f"The model must return a tensor, not {type(outputs).__name__}; wrap it in a module that does."
@@ -156,7 +190,9 @@ def check_targets(whose: str, targets: Tensor, outputs: torch.Size, objective: O
     if not objective.class_labels:
         return
     if targets.is_floating_point() or targets.dtype == torch.bool:
-        raise InputError(f"{whose}: class labels must be whole numbers, not {targets.dtype}; use y.long().")
+        raise InputError(
+            f"{whose}: class labels must be whole numbers, not {targets.dtype}; use y.long()."
+        )
     if targets.ndim != len(outputs) - 1:
         raise InputError(
             f"{whose}: labels of shape {tuple(targets.shape)} do not fit the model's outputs of shape "

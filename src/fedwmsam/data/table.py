@@ -33,7 +33,9 @@ class _Table:
         self.label = label or ("label" if "label" in header else header[-1])
         self.features = [name for name in header if name not in (self.label, CLIENT)]
         if not self.features:
-            raise InputError(f"{path} has no feature column besides {self.label!r}, expected at least one: add one")
+            raise InputError(
+                f"{path} has no feature column besides {self.label!r}, expected at least one: add one"
+            )
         self.numbers, self.labels, self.clients = array("d"), list[str](), list[str]()
 
     def add(self, line: int, row: list[str]) -> None:
@@ -52,7 +54,9 @@ class _Table:
 
     def _text(self, cell: str, line: int, name: str) -> str:
         if not cell.strip():
-            raise InputError(f"{self.path}, line {line}: the column {name!r} is empty, expected a value: fill it in")
+            raise InputError(
+                f"{self.path}, line {line}: the column {name!r} is empty, expected a value: fill it in"
+            )
         return cell.strip()
 
     def _number(self, cell: str, line: int, name: str) -> float:
@@ -70,7 +74,9 @@ def load_csv(path: Path, *, label: str | None = None) -> Dataset:
     classes, labels = _classes(table)
     test = held_out(len(labels))
     if not test.any():
-        raise InputError(f"{path} has {len(labels)} rows, expected at least 2, one to train and one to test: add rows")
+        raise InputError(
+            f"{path} has {len(labels)} rows, expected at least 2, one to train and one to test: add rows"
+        )
     rows = np.frombuffer(table.numbers, np.float64).reshape(len(labels), len(table.features))
     inputs = standardise(rows[~test], rows[test], table.features, str(path))
     owners = np.array(table.clients)
@@ -95,7 +101,9 @@ def _read(path: Path, label: str | None) -> _Table:
             for line, row in lines:
                 table.add(line, row)
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text ({error.reason}): save it as CSV in UTF-8") from error
+        raise InputError(
+            f"{path} is not UTF-8 text ({error.reason}): save it as CSV in UTF-8"
+        ) from error
     except (csv.Error, OSError) as error:
         raise InputError(f"{path} cannot be read as CSV ({error}): save it again as CSV") from error
     return table
@@ -109,7 +117,12 @@ def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
 
 
 def _check_header(path: Path, header: list[str]) -> None:
-    if not header or not all(header) or len(set(header)) < len(header) or all(map(_is_number, header)):
+    if (
+        not header
+        or not all(header)
+        or len(set(header)) < len(header)
+        or all(map(_is_number, header))
+    ):
         found = _brief(",".join(header))
         raise InputError(
             f"{path} begins with {found}, expected a header with a different name for each column: add one"

@@ -41,10 +41,15 @@ def load_jsonl(path: Path, *, context: int = 40, stride: int = 5) -> Dataset:
 
 
 def _load(name: str, path: Path, context: int, stride: int) -> Dataset:
-    context, stride = whole("context", context, 1, LONGEST_CONTEXT), whole("stride", stride, 1, LONGEST_CONTEXT)
+    context, stride = (
+        whole("context", context, 1, LONGEST_CONTEXT),
+        whole("stride", stride, 1, LONGEST_CONTEXT),
+    )
     decoded = _decode(path, context, stride)
     notes = decoded.notes
-    dropped = f" ({notes['dropped']} speakers with too little text left out)" if notes["dropped"] else ""
+    dropped = (
+        f" ({notes['dropped']} speakers with too little text left out)" if notes["dropped"] else ""
+    )
     return Dataset(
         name=name,
         train=decoded.split("train"),
@@ -66,7 +71,10 @@ def _decode(path: Path, context: int, stride: int) -> Decoded:
             f"{path} has no speaker with enough text for windows of {context} characters to train and to test, "
             f"expected at least {5 * (context + 1)} characters from one: shorten the context"
         )
-    if sum(len(part) for pair in parts.values() for part in pair) // stride * context > MOST_CHARACTERS:
+    if (
+        sum(len(part) for pair in parts.values() for part in pair) // stride * context
+        > MOST_CHARACTERS
+    ):
         raise InputError(
             f"{path} gives windows of more than {MOST_CHARACTERS} characters at context {context} and stride {stride}: "
             "raise the stride or shorten the context"
@@ -74,7 +82,9 @@ def _decode(path: Path, context: int, stride: int) -> Decoded:
     characters: Codes = np.unique(np.concatenate([train for train, _ in parts.values()]))
     arrays: dict[str, Array] = {}
     for index, part in enumerate(("train", "test")):
-        windows = [_windows(_encode(pair[index], characters), context, stride) for pair in parts.values()]
+        windows = [
+            _windows(_encode(pair[index], characters), context, stride) for pair in parts.values()
+        ]
         joined = np.concatenate(windows)
         arrays[f"{part}_inputs"] = np.ascontiguousarray(joined[:, :-1])
         arrays[f"{part}_labels"] = joined[:, -1].astype(np.int64)
@@ -95,7 +105,9 @@ def _read(path: Path) -> dict[str, str]:
             entry = json.loads(line)
             speaker, text = entry["speaker"], entry["text"]
             for value in (speaker if speaker is not None else "", text):
-                value.encode("utf-8")  # refuses what is no text, and half characters, which JSON can express
+                value.encode(
+                    "utf-8"
+                )  # refuses what is no text, and half characters, which JSON can express
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise InputError(
                 f'{path}, line {number}: expected {{"speaker": "...", "text": "..."}} but found '
@@ -113,7 +125,9 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 if line.strip():
                     yield number, line
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror or error}): check the file") from error
+        raise InputError(
+            f"{path} cannot be read ({error.strerror or error}): check the file"
+        ) from error
 
 
 def _cut(text: str) -> tuple[Codes, Codes]:

@@ -41,7 +41,9 @@ def check_rule(rule: Rule, method: Method, w: Tensor, averaging: str) -> None:
         raise InputError(f"aggregation {rule.kind} weighs clients alike; use averaging=uniform.")
 
 
-def bounded(rule: Rule, answers: Iterable[tuple[Job, LocalResult]], count: int) -> Iterator[tuple[Job, LocalResult]]:
+def bounded(
+    rule: Rule, answers: Iterable[tuple[Job, LocalResult]], count: int
+) -> Iterator[tuple[Job, LocalResult]]:
     """The answers with each uploaded vector shortened to the bound, or to the median of the round's norms of it."""
     if rule.kind != "norm_bound":
         yield from answers
@@ -50,7 +52,9 @@ def bounded(rule: Rule, answers: Iterable[tuple[Job, LocalResult]], count: int) 
         answers = held(answers, count)
     bounds = {} if rule.value is not None else median_norms([result.up for _, result in answers])
     for job, result in answers:
-        up = {name: shortened(value, rule.value or bounds[name]) for name, value in result.up.items()}
+        up = {
+            name: shortened(value, rule.value or bounds[name]) for name, value in result.up.items()
+        }
         yield job, replace(result, up=up)
 
 
@@ -104,8 +108,12 @@ class WeightedMean:
     def add(self, contribution: Vectors, weight: float) -> None:
         self.weight += weight
         for name, value in contribution.items():
-            if not value.is_floating_point():  # counters, such as BatchNorm's number of batches: the largest counts
-                self.total[name] = torch.maximum(self.total[name], value) if name in self.total else value
+            if (
+                not value.is_floating_point()
+            ):  # counters, such as BatchNorm's number of batches: the largest counts
+                self.total[name] = (
+                    torch.maximum(self.total[name], value) if name in self.total else value
+                )
             elif name in self.total:
                 self.total[name].add_(value, alpha=weight)
             else:
@@ -128,7 +136,10 @@ class Held:
         self.contributions.append(contribution)
 
     def value(self) -> Vectors:
-        return {name: self.combined([c[name] for c in self.contributions]) for name in self.contributions[0]}
+        return {
+            name: self.combined([c[name] for c in self.contributions])
+            for name in self.contributions[0]
+        }
 
     def combined(self, values: list[Tensor]) -> Tensor:
         if not values[0].is_floating_point():
@@ -145,7 +156,9 @@ class Held:
 def trimmed_count(rule: Rule, count: int) -> int:
     """How many values go at either end: all but the middle one or two for the median."""
     most = (count - 1) // 2
-    return most if rule.kind == "median" else min(most, math.ceil((rule.value or 0.0) * count - 1e-9))  # 0.1 · 30 is 3
+    return (
+        most if rule.kind == "median" else min(most, math.ceil((rule.value or 0.0) * count - 1e-9))
+    )  # 0.1 · 30 is 3
 
 
 def check_room(vectors: Vectors, count: int, whose: str) -> None:

@@ -44,14 +44,19 @@ def write_tensors(path: Path, tensors: Vectors) -> None:
 
 def read_tensors(path: Path) -> Vectors:
     try:
-        return {name: aligned(value) for name, value in safetensors.torch.load(path.read_bytes()).items()}
+        return {
+            name: aligned(value)
+            for name, value in safetensors.torch.load(path.read_bytes()).items()
+        }
     except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
     flat = {
-        f"{bundle}|{name}": value for bundle, vectors in checkpoint.bundles.items() for name, value in vectors.items()
+        f"{bundle}|{name}": value
+        for bundle, vectors in checkpoint.bundles.items()
+        for name, value in vectors.items()
     }
     notes = json.dumps(checkpoint.notes | {"bundles": list(checkpoint.bundles)})
     payload = safetensors.torch.save(own_memory(flat), metadata={"notes": notes})
@@ -83,7 +88,14 @@ def read(path: Path) -> Checkpoint:
         raise Damaged(f"{path} is damaged")
     try:
         return unpacked(payload)
-    except (safetensors.SafetensorError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (
+        safetensors.SafetensorError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
         raise Damaged(f"{path} is whole but no checkpoint of this program") from error
 
 
@@ -118,7 +130,10 @@ def path_of(folder: Path, round: int) -> Path:
 
 def rounds_in(folder: Path) -> list[int]:
     """The rounds that have a checkpoint file, newest first."""
-    return sorted((int(p.stem.removeprefix("round-")) for p in folder.glob("round-*.checkpoint")), reverse=True)
+    return sorted(
+        (int(p.stem.removeprefix("round-")) for p in folder.glob("round-*.checkpoint")),
+        reverse=True,
+    )
 
 
 def prune(folder: Path, keep: Container[int]) -> None:

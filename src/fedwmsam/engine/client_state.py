@@ -56,18 +56,27 @@ class Layout:
 
     def empty(self) -> Vectors:
         """A row to read into, in torch's own aligned memory: vector instructions may round differently on other."""
-        return {name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in self.parts.items()}
+        return {
+            name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in self.parts.items()
+        }
 
     def notes(self) -> dict[str, Any]:
-        return {name: [str(dtype).removeprefix("torch."), shape] for name, (dtype, shape) in self.parts.items()}
+        return {
+            name: [str(dtype).removeprefix("torch."), shape]
+            for name, (dtype, shape) in self.parts.items()
+        }
 
     @classmethod
     def noted(cls, notes: dict[str, Any]) -> "Layout":
         """Raises Damaged where the notes describe no row."""
         try:
-            parts = {name: (getattr(torch, dtype), tuple(shape)) for name, (dtype, shape) in notes.items()}
+            parts = {
+                name: (getattr(torch, dtype), tuple(shape))
+                for name, (dtype, shape) in notes.items()
+            }
             whole = all(
-                isinstance(dtype, torch.dtype) and min(shape, default=0) >= 0 for dtype, shape in parts.values()
+                isinstance(dtype, torch.dtype) and min(shape, default=0) >= 0
+                for dtype, shape in parts.values()
             )
         except (AttributeError, TypeError, ValueError):
             whole = False
@@ -125,7 +134,11 @@ class Store:
 
     def reaches(self, number: int) -> bool:
         """Whether the file is large enough to hold this slot."""
-        return 0 <= number * self.layout.stride <= os.fstat(self.opened().fileno()).st_size - self.layout.size
+        return (
+            0
+            <= number * self.layout.stride
+            <= os.fstat(self.opened().fileno()).st_size - self.layout.size
+        )
 
     def read(self, number: int) -> Vectors:
         if not self.reaches(number):  # before memory is taken for a size that may be a mere claim
@@ -245,7 +258,9 @@ def digest_of(parts: Iterable[memoryview]) -> bytes:
 
 
 def described(layout: Layout) -> str:
-    return ", ".join(f"{name} {dtype}{list(shape)}" for name, (dtype, shape) in layout.parts.items())
+    return ", ".join(
+        f"{name} {dtype}{list(shape)}" for name, (dtype, shape) in layout.parts.items()
+    )
 
 
 def temporary_folder() -> str:

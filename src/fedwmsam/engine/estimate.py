@@ -53,7 +53,9 @@ def estimate(run: Run, workers: int) -> Estimate:
     state = first_state(federation)
     cohort, info = opening(federation, 0)
     cohort = cohort or [0]  # with privacy a round may be empty
-    steps = sum(federation.schedule.count(0, k, len(federation.clients[k])) for k in cohort) / len(cohort)
+    steps = sum(federation.schedule.count(0, k, len(federation.clients[k])) for k in cohort) / len(
+        cohort
+    )
     job = next(jobs(federation, state, cohort[:1], info))
     result, once, step_seconds = probe(federation, job)
     evaluating = evaluation_seconds(federation.task, state, run.test) + evaluation_seconds(
@@ -64,15 +66,24 @@ def estimate(run: Run, workers: int) -> Estimate:
     rows_in_ram = min(seen * row, settings.memory_budget * 1e6)
     versions = min(VERSIONS * seen, seen + 2 * len(cohort) * settings.checkpoint_every)
     return Estimate(
-        parameters=federation.task.size, bytes_each=federation.task.dtype.itemsize, clients=info.clients,
-        cohort=len(cohort), steps=steps,
+        parameters=federation.task.size,
+        bytes_each=federation.task.dtype.itemsize,
+        clients=info.clients,
+        cohort=len(cohort),
+        steps=steps,
         bytes_down=size_in_bytes(job.down) + size_in_bytes(job.buffers),
-        bytes_up=size_in_bytes(result.up) + size_in_bytes(result.buffers), row=row, seen=seen,
-        rows_in_ram=rows_in_ram, disk=versions * row + 3 * size_in_bytes(state.server),
-        process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, step_seconds=step_seconds,
-        round_seconds=len(cohort) * (once + steps * step_seconds) / workers + evaluating / settings.evaluate_every,
-        rounds=settings.rounds, workers=workers,
-    )  # fmt: skip
+        bytes_up=size_in_bytes(result.up) + size_in_bytes(result.buffers),
+        row=row,
+        seen=seen,
+        rows_in_ram=rows_in_ram,
+        disk=versions * row + 3 * size_in_bytes(state.server),
+        process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        step_seconds=step_seconds,
+        round_seconds=len(cohort) * (once + steps * step_seconds) / workers
+        + evaluating / settings.evaluate_every,
+        rounds=settings.rounds,
+        workers=workers,
+    )
 
 
 def probe(federation: Federation, job: Job) -> tuple[LocalResult, float, float]:
@@ -83,15 +94,24 @@ def probe(federation: Federation, job: Job) -> tuple[LocalResult, float, float]:
         steps = federation.schedule.steps(0, job.client, len(samples))
         start = time.perf_counter()
         result = train(
-            federation.task, federation.method, job.down, job.buffers, samples, (steps * count)[:count],
-            replace(job.info, steps=count), federation.rules, epoch=1,
-        )  # fmt: skip
+            federation.task,
+            federation.method,
+            job.down,
+            job.buffers,
+            samples,
+            (steps * count)[:count],
+            replace(job.info, steps=count),
+            federation.rules,
+            epoch=1,
+        )
         return result, time.perf_counter() - start
 
     begun = time.perf_counter()
     result, _ = seconds(1)  # warms up
     one = three = math.inf
-    while three == math.inf or time.perf_counter() - begun < PATIENCE:  # the quickest counts: others share the machine
+    while (
+        three == math.inf or time.perf_counter() - begun < PATIENCE
+    ):  # the quickest counts: others share the machine
         one, three = min(one, seconds(1)[1]), min(three, seconds(3)[1])
     step = max(three - one, 0.0) / 2
     return result, max(one - step, 0.0), step

@@ -49,7 +49,9 @@ class Faults:
     def steps(self, client: int, planned: int) -> int:
         """How many of its steps a client has done when the round closes."""
         time = self.stragglers.deadline / (self.stragglers.slowness if client in self.slow else 1.0)
-        return min(planned, math.floor(planned * time * (1 + 1e-12)))  # 100 · 0.29 is 28.999… in floats
+        return min(
+            planned, math.floor(planned * time * (1 + 1e-12))
+        )  # 100 · 0.29 is 28.999… in floats
 
     def is_stale(self, client: int) -> bool:
         return client in self.hostile and self.kind == "stale"
@@ -69,7 +71,9 @@ class Faults:
             return up
         assert self.corruption
         random = rng.generator(self.seed, "corruption", round, client)
-        return {name: SENT[self.kind](value, self.corruption.size, random) for name, value in up.items()}
+        return {
+            name: SENT[self.kind](value, self.corruption.size, random) for name, value in up.items()
+        }
 
 
 def noise_like(value: Tensor, size: float, random: np.random.Generator) -> Tensor:

@@ -39,15 +39,25 @@ class Privacy:
     """Local steps of a client of average size: methods in gradient units divide by it, and a true count would leak."""
     samples: int = 1
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         length = math.hypot(*map(norm_of, up.values()))
-        return {}, up if length <= self.clip else {name: value * (self.clip / length) for name, value in up.items()}
+        return {}, up if length <= self.clip else {
+            name: value * (self.clip / length) for name, value in up.items()
+        }
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         expected = self.rate * info.clients
-        known = replace(info, cohort=round(expected), share=self.rate, steps=self.steps, samples=self.samples)
-        total = {name: value * info.cohort for name, value in mean.items()} or self.nothing(server, known)
-        noised = {name: self.noised(value, name, info.round) / expected for name, value in total.items()}
+        known = replace(
+            info, cohort=round(expected), share=self.rate, steps=self.steps, samples=self.samples
+        )
+        total = {name: value * info.cohort for name, value in mean.items()} or self.nothing(
+            server, known
+        )
+        noised = {
+            name: self.noised(value, name, info.round) / expected for name, value in total.items()
+        }
         _, contribution = self.method.settle(server, {}, noised, known)
         return self.method.aggregate(server, contribution, known)
 
@@ -118,7 +128,9 @@ class Accountant:
 
 def fresh_accountant() -> Any:
     library = accounting()
-    return library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    return library.rdp.RdpAccountant(
+        neighboring_relation=library.NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
 
 
 def event(rate: float, noise: float) -> Any:
@@ -130,7 +142,11 @@ def noise_for(epsilon: float, delta: float, rate: float, rounds: int) -> float:
     """The least σ that keeps so many rounds within (ε, δ)."""
     library = accounting()
     found = library.calibrate_dp_mechanism(
-        fresh_accountant, lambda noise: library.SelfComposedDpEvent(event(rate, noise), rounds), epsilon, delta,
-        library.LowerEndpointAndGuess(0.0, 1.0), tol=1e-3,
-    )  # fmt: skip
+        fresh_accountant,
+        lambda noise: library.SelfComposedDpEvent(event(rate, noise), rounds),
+        epsilon,
+        delta,
+        library.LowerEndpointAndGuess(0.0, 1.0),
+        tol=1e-3,
+    )
     return float(found)

@@ -116,14 +116,21 @@ def run_round(
 
     sound = answers(federation, state, cohort, info, ledger, observe)
     for job, result in bounded(federation.rule, sound, len(cohort)):
-        row, contribution = receiver.settle(server, memory_of(federation, state, job.client), result.up, job.info)
+        row, contribution = receiver.settle(
+            server, memory_of(federation, state, job.client), result.up, job.info
+        )
         changes.put(job.client, row)
-        movement = {f"buffer {name}": difference(value, state.buffers[name]) for name, value in result.buffers.items()}
+        movement = {
+            f"buffer {name}": difference(value, state.buffers[name])
+            for name, value in result.buffers.items()
+        }
         mean.add(contribution | movement, job.info.samples if federation.averaging == "size" else 1)
         ledger.add(job, result, contribution)
 
     record = {"round": state.round + 1, "lr": info.lr} | scalars(server) | ledger.record()
-    if not ledger.accepted and not federation.privacy:  # with privacy nobody may see that nobody answered
+    if (
+        not ledger.accepted and not federation.privacy
+    ):  # with privacy nobody may see that nobody answered
         if set(ledger.rejected) - (federation.faults.hostile if federation.faults else set()):
             raise Diverged("no client of the cohort returned a finite update")
         return replace(state, round=state.round + 1), record
@@ -132,10 +139,14 @@ def run_round(
         share = federation.privacy.rate
     elif federation.averaging == "size" and federation.total_samples:
         share = ledger.samples / federation.total_samples
-    info = replace(info, cohort=ledger.accepted, share=share, steps=ledger.steps, samples=ledger.samples)
+    info = replace(
+        info, cohort=ledger.accepted, share=share, steps=ledger.steps, samples=ledger.samples
+    )
     average = mean.value()
     next_server = receiver.aggregate(server, average, info)
-    buffers = {name: moved(value, average[f"buffer {name}"]) for name, value in state.buffers.items()}
+    buffers = {
+        name: moved(value, average[f"buffer {name}"]) for name, value in state.buffers.items()
+    }
     if not all_finite(next_server) or not all_finite(buffers):
         raise Diverged("the global model is no longer finite")
     twin = next_average(federation, state.average, next_server["w"], buffers, info)
@@ -149,7 +160,9 @@ def next_average(
     power = federation.twin
     if power is None or average is None:
         return None
-    moving = {name: averaged(average.buffers[name], value, power, info) for name, value in buffers.items()}
+    moving = {
+        name: averaged(average.buffers[name], value, power, info) for name, value in buffers.items()
+    }
     return Average(averaged(average.w, w, power, info), moving)
 
 
@@ -157,15 +170,23 @@ def opening(federation: Federation, round: int) -> tuple[list[int], Info]:
     """Who takes part in a round, and what all of them may know about it."""
     cohort = federation.schedule.cohort(round)
     return cohort, Info(
-        round=round, lr=federation.schedule.lr(round), clients=len(federation.clients), cohort=len(cohort),
-        share=len(cohort) / len(federation.clients), layout=federation.task.layout,
-    )  # fmt: skip
+        round=round,
+        lr=federation.schedule.lr(round),
+        clients=len(federation.clients),
+        cohort=len(cohort),
+        share=len(cohort) / len(federation.clients),
+        layout=federation.task.layout,
+    )
 
 
 def answers(
-    federation: Federation, state: State, cohort: list[int], info: Info, ledger: "Ledger",
+    federation: Federation,
+    state: State,
+    cohort: list[int],
+    info: Info,
+    ledger: "Ledger",
     observe: Callable[[Job, LocalResult], None] | None,
-) -> Iterator[tuple[Job, LocalResult]]:  # fmt: skip
+) -> Iterator[tuple[Job, LocalResult]]:
     """The cohort's finite answers, in order; who did not answer, or not with numbers, is noted."""
     asked, faults = jobs(federation, state, cohort, info), federation.faults
     if faults:
@@ -181,7 +202,9 @@ def answers(
         if all_finite(result.up) and all_finite(result.buffers):
             yield job, result
         else:
-            log.warning("Round %d: left out client %d, update not finite.", info.round + 1, job.client)
+            log.warning(
+                "Round %d: left out client %d, update not finite.", info.round + 1, job.client
+            )
             ledger.reject(job, result)
 
 
@@ -213,7 +236,11 @@ def jobs(federation: Federation, state: State, cohort: list[int], info: Info) ->
         samples = len(federation.clients[client])
         steps = federation.schedule.count(state.round, client, samples)
         own = replace(info, steps=steps, samples=samples)
-        known = first_state(federation) if federation.faults and federation.faults.is_stale(client) else state
+        known = (
+            first_state(federation)
+            if federation.faults and federation.faults.is_stale(client)
+            else state
+        )
         down = federation.method.downlink(known.server, memory_of(federation, known, client), own)
         yield Job(client, down, state.buffers, own)
 
@@ -231,9 +258,16 @@ def train_client(federation: Federation, job: Job) -> LocalResult:
     steps = schedule.steps(info.round, job.client, len(samples))[: info.steps]
     try:
         return train(
-            federation.task, federation.method, job.down, job.buffers, samples, steps, info, federation.rules,
+            federation.task,
+            federation.method,
+            job.down,
+            job.buffers,
+            samples,
+            steps,
+            info,
+            federation.rules,
             epoch=schedule.epoch(len(samples)),
-        )  # fmt: skip
+        )
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
@@ -248,7 +282,9 @@ class Ledger:
 
     def __init__(self, private: bool) -> None:
         self.private = private
-        self.accepted = self.samples = self.steps = self.backprops = self.bytes_down = self.bytes_up = 0
+        self.accepted = self.samples = self.steps = self.backprops = self.bytes_down = (
+            self.bytes_up
+        ) = 0
         self.rejected: list[int] = []
         self.missing: list[int] = []
         self.noted: dict[str, list[int]] = {}
@@ -266,7 +302,9 @@ class Ledger:
         self.losses.append(result.loss)
         for name, value in scalars(contribution).items():
             self.values.setdefault(name, []).append(value)
-        self.values.setdefault("update_norm", []).append(float(torch.linalg.vector_norm(result.up["delta"])))
+        self.values.setdefault("update_norm", []).append(
+            float(torch.linalg.vector_norm(result.up["delta"]))
+        )
 
     def count(self, job: Job, result: LocalResult) -> None:
         self.send(job)

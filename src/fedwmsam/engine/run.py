@@ -17,7 +17,16 @@ import torch
 from fedwmsam.engine.checkpoint import Checkpoint, on, write_tensors
 from fedwmsam.engine.client_state import Memory, Store
 from fedwmsam.engine.records import Record, finite, finite_only, read_lines
-from fedwmsam.engine.rounds import Average, Diverged, Federation, Job, State, first_state, run_round, state_from
+from fedwmsam.engine.rounds import (
+    Average,
+    Diverged,
+    Federation,
+    Job,
+    State,
+    first_state,
+    run_round,
+    state_from,
+)
 from fedwmsam.engine.run_folder import RunFolder, kept_state, with_memory, without_memory
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
@@ -56,15 +65,23 @@ class Breakdown(Protocol):
 
 
 def scores(
-    task: Task, state: State, test: Samples | None, validation: Samples | None, breakdown: Breakdown | None,
+    task: Task,
+    state: State,
+    test: Samples | None,
+    validation: Samples | None,
+    breakdown: Breakdown | None,
     columns: Record,
-) -> Record:  # fmt: skip
+) -> Record:
     """Test metrics under their own names, validation metrics as validation_…, the averaged twin's as averaged_… (and
     averaged_validation_…); what is not finite is None."""
-    reserved = [name for name in task.objective.metrics if state.average and name.startswith(AVERAGED)]
+    reserved = [
+        name for name in task.objective.metrics if state.average and name.startswith(AVERAGED)
+    ]
     taken = [name for name in task.objective.metrics if name in columns] + reserved
     if taken:
-        raise InputError(f"A metric cannot be called {taken[0]!r}: the run has a column of that name.")
+        raise InputError(
+            f"A metric cannot be called {taken[0]!r}: the run has a column of that name."
+        )
     record: Record = {}
     if validation is not None:
         values = task.evaluate(state.server["w"], state.buffers, validation)
@@ -78,7 +95,9 @@ def scores(
     return finite_only(record)
 
 
-def averaged_scores(task: Task, average: Average, test: Samples | None, validation: Samples | None) -> Record:
+def averaged_scores(
+    task: Task, average: Average, test: Samples | None, validation: Samples | None
+) -> Record:
     record: Record = {}
     for prefix, samples in (("validation_", validation), ("", test)):
         if samples is not None:
@@ -207,7 +226,9 @@ class Run:
 
     def __post_init__(self) -> None:
         device = self.federation.task.device
-        self.state = first_state(self.federation, Memory(Store(), self.settings.memory_budget * 1e6, device))
+        self.state = first_state(
+            self.federation, Memory(Store(), self.settings.memory_budget * 1e6, device)
+        )
 
     def warm_start(self, weights: Vectors) -> None:
         """Begin from these weights instead of the model's own."""
@@ -260,7 +281,11 @@ class Run:
 
     def one_round(self) -> None:
         start, cpu = time.perf_counter(), self.cpu_seconds()
-        if self.folder and self.settings.keep_states and self.state.round % self.settings.keep_states == 0:
+        if (
+            self.folder
+            and self.settings.keep_states
+            and self.state.round % self.settings.keep_states == 0
+        ):
             self.folder.keep(kept_state(self.federation, self.state))
         watch = self.watch()
         try:
@@ -270,7 +295,9 @@ class Run:
             log.warning("The run %s; the model of round %d is kept.", self.status, self.state.round)
             return
         line, trail = watch.finish(state)
-        self.write_recording(line)  # before the round counts as done: a line too many is cut off, one too few is lost
+        self.write_recording(
+            line
+        )  # before the round counts as done: a line too many is cut off, one too few is lost
         trained = time.perf_counter()
         if self.federation.privacy:
             record |= self.federation.privacy.spent(state.round)
@@ -288,10 +315,13 @@ class Run:
             if self.status != "running" and not due:
                 record |= self.evaluate(state, record)
             seconds = {
-                "train_seconds": trained - start - watch.seconds, "evaluate_seconds": time.perf_counter() - trained,
+                "train_seconds": trained - start - watch.seconds,
+                "evaluate_seconds": time.perf_counter() - trained,
                 **({"record_seconds": watch.seconds} if self.recorder else {}),
-            }  # fmt: skip
-            self.record(record, {"round": state.round, **seconds, "cpu_seconds": self.cpu_seconds() - cpu})
+            }
+            self.record(
+                record, {"round": state.round, **seconds, "cpu_seconds": self.cpu_seconds() - cpu}
+            )
         if self.folder and state.round % self.settings.checkpoint_every == 0:
             self.save()
         for observer in self.observers():
@@ -308,7 +338,11 @@ class Run:
             self.folder.append("timings.jsonl", timing)
 
     def watch(self) -> Watch:
-        return self.recorder.watch(self.federation, self.state, self.trail) if self.recorder else Watch(self.federation)
+        return (
+            self.recorder.watch(self.federation, self.state, self.trail)
+            if self.recorder
+            else Watch(self.federation)
+        )
 
     def write_recording(self, line: Record) -> None:
         if line:
@@ -327,11 +361,18 @@ class Run:
         """Stop early? The target is judged on the validation data if there are any, else on the test data."""
         settings = self.settings
         accuracy = record.get("accuracy" if self.validation is None else "validation_accuracy")
-        if settings.target_accuracy is not None and accuracy is not None and accuracy >= settings.target_accuracy:
+        if (
+            settings.target_accuracy is not None
+            and accuracy is not None
+            and accuracy >= settings.target_accuracy
+        ):
             self.status = f"reached accuracy {settings.target_accuracy:g}"
         elif self.patience_is_over(record):
             self.status = f"no better validation score for {settings.patience} rounds"
-        elif settings.time_budget is not None and time.perf_counter() - self.started >= settings.time_budget:
+        elif (
+            settings.time_budget is not None
+            and time.perf_counter() - self.started >= settings.time_budget
+        ):
             self.status = f"time budget of {settings.time_budget:g} s used up"
 
     def patience_is_over(self, record: Record) -> bool:
@@ -344,7 +385,9 @@ class Run:
         return self.federation.task.state_dict(self.state.server["w"], self.state.buffers)
 
     def best_model(self) -> Vectors | None:
-        return self.federation.task.state_dict(self.best.w, self.best.buffers) if self.best else None
+        return (
+            self.federation.task.state_dict(self.best.w, self.best.buffers) if self.best else None
+        )
 
     def averaged_model(self) -> Vectors | None:
         average = self.state.average
@@ -404,7 +447,9 @@ def check_same(run: "Run", folder: RunFolder, found: Checkpoint) -> None:
     """Raise InputError unless this run can go on from the checkpoint."""
     notes, ours, theirs = found.notes, run.state.server, found.bundles["server"]
     if notes["method"] != run.federation.method.name or shapes(ours) != shapes(theirs):
-        raise InputError(f"The checkpoint in {folder.path} belongs to another method or model; it cannot go on.")
+        raise InputError(
+            f"The checkpoint in {folder.path} belongs to another method or model; it cannot go on."
+        )
     begun = "averaged" in found.bundles
     if begun != (run.federation.twin is not None):
         raise InputError(
@@ -412,7 +457,9 @@ def check_same(run: "Run", folder: RunFolder, found: Checkpoint) -> None:
             "rounds; go on with the same twin, or start a new run."
         )
     if run.settings.rounds < notes["round"]:
-        raise InputError(f"{folder.path} has done {notes['round']} rounds already; {run.settings.rounds} is less.")
+        raise InputError(
+            f"{folder.path} has done {notes['round']} rounds already; {run.settings.rounds} is less."
+        )
     privacy = run.federation.privacy
     if privacy and notes.get("dp_noise") != privacy.noise:
         raise InputError(
@@ -437,4 +484,6 @@ def write_results(run: "Run", folder: RunFolder) -> None:
         accuracies = client_accuracies(run.federation.task, run.state, run.test, run.breakdown)
         folder.write_json("clients.json", accuracies)
     last: Record = run.history[-1] if run.history else {}
-    folder.write_json("summary.json", run.summary() | {f"last_{k}": v for k, v in last.items() if k != "round"})
+    folder.write_json(
+        "summary.json", run.summary() | {f"last_{k}": v for k, v in last.items() if k != "round"}
+    )

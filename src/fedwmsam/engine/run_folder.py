@@ -49,7 +49,9 @@ class RunFolder:
         """Of what metrics.jsonl holds; a checkpoint remembers it."""
 
     @classmethod
-    def create(cls, path: Path, config: Record, companions: Mapping[str, Record] | None = None) -> "RunFolder":
+    def create(
+        cls, path: Path, config: Record, companions: Mapping[str, Record] | None = None
+    ) -> "RunFolder":
         """A new folder; an existing run is never overwritten. Companions are JSON files that the run cannot do without:
         they come before config.toml, which makes the folder a run."""
         if is_run(path):
@@ -67,7 +69,9 @@ class RunFolder:
                 folder.write_json(name, record)
             folder.write_config(config)
         except OSError as error:
-            raise InputError(f"Cannot write the run to {path}: {error.strerror}; choose a writable place.") from error
+            raise InputError(
+                f"Cannot write the run to {path}: {error.strerror}; choose a writable place."
+            ) from error
         return folder
 
     @classmethod
@@ -80,9 +84,13 @@ class RunFolder:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise Busy(f"Another process is working in {self.path}; wait for it or stop it first.") from None
+            raise Busy(
+                f"Another process is working in {self.path}; wait for it or stop it first."
+            ) from None
         except OSError as error:
-            raise InputError(f"Cannot write in {self.path}: {error.strerror}; make it writable.") from error
+            raise InputError(
+                f"Cannot write in {self.path}: {error.strerror}; make it writable."
+            ) from error
 
     def write_config(self, config: Record) -> None:
         with replacing(self.path / "config.toml") as beside:
@@ -113,7 +121,9 @@ class RunFolder:
             self._files["metrics.jsonl"].flush()
         path = self.path / "metrics.jsonl"
         content = path.read_bytes() if path.exists() else b""
-        self._metrics = digest_of(content)  # an interrupt may have come between a line and its digest
+        self._metrics = digest_of(
+            content
+        )  # an interrupt may have come between a line and its digest
         for record in records[content.count(b"\n") :]:
             self.append("metrics.jsonl", record)
 
@@ -164,7 +174,9 @@ class RunFolder:
         if len(lines) < round:
             raise Damaged(f"{path} lacks lines that belong to the checkpoint of round {round}")
         digest = digest_of(b"".join(lines)).hexdigest()
-        if found.notes.get("metrics", digest) != digest:  # checkpoints made before there was a digest have none
+        if (
+            found.notes.get("metrics", digest) != digest
+        ):  # checkpoints made before there was a digest have none
             raise Damaged(f"{path} is damaged before its line {round + 1}")
 
     def _cut_to(self, round: int) -> None:
@@ -180,15 +192,24 @@ class RunFolder:
     def recall(self, found: Checkpoint, memory: Memory) -> Memory:
         """A checkpoint's rows; those of the checkpoints before it stay where they are, should they be needed."""
         newest = found.notes["round"]
-        before = [self._whole(round) for round in checkpoint.rounds_in(self.checkpoints) if round < newest]
+        before = [
+            self._whole(round) for round in checkpoint.rounds_in(self.checkpoints) if round < newest
+        ]
         whole = [*filter(None, before), found]
-        self._kept = {kept.notes["round"]: slots for kept, slots in zip(whole, self.store.adopt(whole), strict=True)}
+        self._kept = {
+            kept.notes["round"]: slots
+            for kept, slots in zip(whole, self.store.adopt(whole), strict=True)
+        }
         return memory.stored(self._kept[newest])
 
     def _whole(self, round: int) -> Checkpoint | None:
         try:
             found = self._read(round)
-            return found if all(self.store.reaches(number) for _, number, _ in index_of(found)) else None
+            return (
+                found
+                if all(self.store.reaches(number) for _, number, _ in index_of(found))
+                else None
+            )
         except Damaged:
             return None
 
@@ -217,7 +238,13 @@ class RunFolder:
 
     def reopen_results(self) -> None:
         """The run goes on: what an earlier end wrote is no longer its outcome."""
-        for name in ("summary.json", "clients.json", "model.safetensors", "best.safetensors", "averaged.safetensors"):
+        for name in (
+            "summary.json",
+            "clients.json",
+            "model.safetensors",
+            "best.safetensors",
+            "averaged.safetensors",
+        ):
             (self.path / name).unlink(missing_ok=True)
 
     def write_json(self, name: str, record: Record) -> None:
@@ -265,15 +292,21 @@ def without_memory(federation: Federation, state: State) -> Checkpoint:
 def with_memory(federation: Federation, found: Checkpoint, memory: Memory) -> State:
     """The state that a checkpoint holds; its frozen weights are put into the model."""
     federation.task.load_frozen(found.bundles["frozen"])
-    server, buffers = (on(found.bundles[name], federation.task.device) for name in ("server", "buffers"))
-    return State(found.notes["round"], server, buffers, memory, average_in(found, federation.task.device))
+    server, buffers = (
+        on(found.bundles[name], federation.task.device) for name in ("server", "buffers")
+    )
+    return State(
+        found.notes["round"], server, buffers, memory, average_in(found, federation.task.device)
+    )
 
 
 def average_in(found: Checkpoint, device: torch.device) -> Average | None:
     """The averaged twin that a checkpoint holds."""
     if "averaged" not in found.bundles:
         return None
-    return Average(found.bundles["averaged"]["w"].to(device), on(found.bundles["averaged buffers"], device))
+    return Average(
+        found.bundles["averaged"]["w"].to(device), on(found.bundles["averaged buffers"], device)
+    )
 
 
 def kept_state(federation: Federation, state: State) -> Checkpoint:

@@ -49,9 +49,15 @@ class KeyedSchedule:
     def cohort(self, round: int) -> list[int]:
         random = rng.generator(self.seed, "cohort", round)
         if self.sampling == "fixed":
-            return sorted(random.choice(self.clients, size=round_half_up(self.per_round), replace=False).tolist())
+            return sorted(
+                random.choice(
+                    self.clients, size=round_half_up(self.per_round), replace=False
+                ).tolist()
+            )
         while True:
-            chosen: list[int] = (random.random(self.clients) < self.per_round / self.clients).nonzero()[0].tolist()
+            chosen: list[int] = (
+                (random.random(self.clients) < self.per_round / self.clients).nonzero()[0].tolist()
+            )
             if chosen or self.empty_rounds:
                 return chosen
 
@@ -65,7 +71,10 @@ class KeyedSchedule:
             for _ in range(self.local_epochs)
             for batch in torch.split(torch.from_numpy(random.permutation(samples)), self.batch_size)
         ]
-        return [Step(batch, rng.key(self.seed, "step", round, client, b)) for b, batch in enumerate(batches)]
+        return [
+            Step(batch, rng.key(self.seed, "step", round, client, b))
+            for b, batch in enumerate(batches)
+        ]
 
     def count(self, round: int, client: int, samples: int) -> int:
         return self.local_epochs * self.epoch(samples)

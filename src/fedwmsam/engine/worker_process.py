@@ -30,10 +30,15 @@ def take() -> Newcomer:
 def start() -> Newcomer:
     ours, theirs = socket.socketpair()
     # It ends without PyTorch's own teardown, which would take half a second.
-    program = f"import os; from fedwmsam.engine.workers import work; work({theirs.fileno()}); os._exit(0)"
+    program = (
+        f"import os; from fedwmsam.engine.workers import work; work({theirs.fileno()}); os._exit(0)"
+    )
     # A session of its own: Ctrl-C in the terminal is for the main process, which ends its workers itself.
     process = subprocess.Popen(
-        [sys.executable, "-c", program], pass_fds=[theirs.fileno()], start_new_session=True, env=environment()
+        [sys.executable, "-c", program],
+        pass_fds=[theirs.fileno()],
+        start_new_session=True,
+        env=environment(),
     )
     theirs.close()
     return Newcomer(process, ours)
@@ -41,7 +46,10 @@ def start() -> Newcomer:
 
 def environment() -> dict[str, str]:
     """Of a process that computes beside this one: on one thread, with the same modules."""
-    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+    }
 
 
 def cores() -> int:

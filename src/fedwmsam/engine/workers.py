@@ -94,7 +94,9 @@ class Block:
             return torch.empty(place.shape, dtype=place.dtype)
         needed = place.offset + count * torch.empty(0, dtype=place.dtype).element_size()
         memory = self.reach(max(size, needed))
-        return torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.offset).view(place.shape)
+        return torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.offset).view(
+            place.shape
+        )
 
 
 def enlarge(descriptor: int, size: int) -> None:
@@ -142,7 +144,9 @@ class Pool:
             worker.close()
         self.data.close()
 
-    def train(self, federation: Federation, jobs: Iterable[Job]) -> Iterator[tuple[Job, LocalResult]]:
+    def train(
+        self, federation: Federation, jobs: Iterable[Job]
+    ) -> Iterator[tuple[Job, LocalResult]]:
         """Answers in the jobs' order; at most two jobs a worker are under way or waiting for their turn."""
         numbered = enumerate(jobs)
         ready: dict[int, tuple[Job, LocalResult]] = {}
@@ -151,7 +155,9 @@ class Pool:
         try:
             while True:
                 while (
-                    not exhausted and len(busy) < len(self.workers) and len(busy) + len(ready) < 2 * len(self.workers)
+                    not exhausted
+                    and len(busy) < len(self.workers)
+                    and len(busy) + len(ready) < 2 * len(self.workers)
                 ):
                     number, job = next(numbered, (-1, None))
                     if job is None:
@@ -168,7 +174,9 @@ class Pool:
                 else:
                     return
         finally:
-            for worker in busy.values():  # given up half-way (an error, Ctrl-C): their answers must not be taken later
+            for worker in (
+                busy.values()
+            ):  # given up half-way (an error, Ctrl-C): their answers must not be taken later
                 self.replace(worker)
 
     def collect(self, busy: dict[int, "Worker"], ready: dict[int, tuple[Job, LocalResult]]) -> None:
@@ -207,14 +215,22 @@ class Worker:
         self.deaths = 0
         self.process, channel = worker_process.take()
         with contextlib.suppress(BrokenPipeError):
-            socket.send_fds(channel, [b"blocks"], [data.descriptor, self.inbox.descriptor, self.outbox.descriptor])
+            socket.send_fds(
+                channel,
+                [b"blocks"],
+                [data.descriptor, self.inbox.descriptor, self.outbox.descriptor],
+            )
         self.connection = Connection(channel.detach())
-        with contextlib.suppress(BrokenPipeError):  # it has died already: noticed when it should answer
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # it has died already: noticed when it should answer
             self.connection.send_bytes(recipe)
 
     def ask(self, job: Job) -> None:
         self.job = job
-        places = self.inbox.write({**prefixed("down", job.down), **prefixed("buffers", job.buffers)})
+        places = self.inbox.write(
+            {**prefixed("down", job.down), **prefixed("buffers", job.buffers)}
+        )
         with contextlib.suppress(BrokenPipeError):
             self.connection.send((job.client, places, job.info))
 
@@ -286,7 +302,9 @@ def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def part(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {k.removeprefix(f"{prefix} "): v for k, v in tensors.items() if k.startswith(f"{prefix} ")}
+    return {
+        k.removeprefix(f"{prefix} "): v for k, v in tensors.items() if k.startswith(f"{prefix} ")
+    }
 
 
 def pickled(federation: Federation, data: Block) -> bytes:
@@ -312,7 +330,11 @@ class Pickler(pickle.Pickler):
         self.end = 0
 
     def persistent_id(self, value: Any) -> Place | None:
-        if type(value) is not Tensor or value.device.type != "cpu" or value.numel() * value.element_size() <= LARGE:
+        if (
+            type(value) is not Tensor
+            or value.device.type != "cpu"
+            or value.numel() * value.element_size() <= LARGE
+        ):
             return None
         identity = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
         if identity not in self.tensors:

@@ -103,21 +103,49 @@ def fit(
     >>> result.last("accuracy"), result.columns["loss"], result.model
     """
     settings = Settings(
-        rounds=rounds, participation=participation, clients_per_round=clients_per_round, sampling=sampling,
-        local_epochs=local_epochs, batch_size=batch_size, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay,
-        weight_decay_mode=weight_decay_mode, clip_norm=clip_norm, averaging=averaging, twin=twin, seed=seed,
-        evaluate_every=evaluate_every, checkpoint_every=checkpoint_every, target_accuracy=target_accuracy,
-        patience=patience, time_budget=time_budget, memory_budget=memory_budget, workers=workers, device=device,
-        keep_states=keep_states, record=record, record_every=record_every,
-        aggregation=aggregation, dropout=dropout, stragglers=stragglers, deadline=deadline,
-        corrupt=corrupt, dp_noise=dp_noise, dp_epsilon=dp_epsilon, dp_clip=dp_clip, dp_delta=dp_delta,
-    )  # fmt: skip
+        rounds=rounds,
+        participation=participation,
+        clients_per_round=clients_per_round,
+        sampling=sampling,
+        local_epochs=local_epochs,
+        batch_size=batch_size,
+        lr=lr,
+        lr_decay=lr_decay,
+        weight_decay=weight_decay,
+        weight_decay_mode=weight_decay_mode,
+        clip_norm=clip_norm,
+        averaging=averaging,
+        twin=twin,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        checkpoint_every=checkpoint_every,
+        target_accuracy=target_accuracy,
+        patience=patience,
+        time_budget=time_budget,
+        memory_budget=memory_budget,
+        workers=workers,
+        device=device,
+        keep_states=keep_states,
+        record=record,
+        record_every=record_every,
+        aggregation=aggregation,
+        dropout=dropout,
+        stragglers=stragglers,
+        deadline=deadline,
+        corrupt=corrupt,
+        dp_noise=dp_noise,
+        dp_epsilon=dp_epsilon,
+        dp_clip=dp_clip,
+        dp_delta=dp_delta,
+    )
     if isinstance(method, str):
         method = make_method(method)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise InputError("callbacks must be a list of functions, for example callbacks=[print].")
     if not isinstance(method, Method):
-        raise InputError(f"method must be a name or a method with its options, such as FedWMSAM(), not {method!r}.")
+        raise InputError(
+            f"method must be a name or a method with its options, such as FedWMSAM(), not {method!r}."
+        )
     objective = make_objective(loss, metrics, monitor)
     with calm_torch():
         task = Task(model, objective, seed=rng.key(seed, "init"), device=device)
@@ -135,7 +163,9 @@ def fit(
             return execute(run, config, reader)
 
 
-def cut_validation(reader: Reader, clients: Clients, validation: Any, seed: int) -> tuple[Clients, Samples | None]:
+def cut_validation(
+    reader: Reader, clients: Clients, validation: Any, seed: int
+) -> tuple[Clients, Samples | None]:
     """The clients to train on and the validation data: given, or a share cut from each client."""
     if validation is None:
         return clients, None

@@ -34,9 +34,15 @@ from fedwmsam.training.task import Samples, Task
 
 
 def make_run(
-    settings: Settings, method: Method, task: Task, clients: Clients, test: Samples | None, validation: Samples | None,
-    callbacks: Sequence[Callback] = (), sizes: Sequence[int] | None = None,
-) -> Run:  # fmt: skip
+    settings: Settings,
+    method: Method,
+    task: Task,
+    clients: Clients,
+    test: Samples | None,
+    validation: Samples | None,
+    callbacks: Sequence[Callback] = (),
+    sizes: Sequence[int] | None = None,
+) -> Run:
     """A run that has not begun."""
     check_stopping(settings, task.objective, test, validation)
     federation, kinds = make_federation(settings, method, task, clients, sizes), settings.recorded()
@@ -44,30 +50,55 @@ def make_run(
     return Run(federation, settings, test, validation, recorder=recorder, callbacks=callbacks)
 
 
-def check_stopping(settings: Settings, objective: Objective, test: object, validation: object) -> None:
+def check_stopping(
+    settings: Settings, objective: Objective, test: object, validation: object
+) -> None:
     if settings.patience is not None and validation is None:
-        raise InputError("patience needs validation data: stopping by the test data would choose the model on them.")
+        raise InputError(
+            "patience needs validation data: stopping by the test data would choose the model on them."
+        )
     if settings.target_accuracy is not None and (
         "accuracy" not in objective.metrics or (test is None and validation is None)
     ):
-        raise InputError("target_accuracy needs test or validation data and a metric called 'accuracy'.")
+        raise InputError(
+            "target_accuracy needs test or validation data and a metric called 'accuracy'."
+        )
 
 
 def make_federation(
-    settings: Settings, method: Method, task: Task, clients: Clients, sizes: Sequence[int] | None = None
+    settings: Settings,
+    method: Method,
+    task: Task,
+    clients: Clients,
+    sizes: Sequence[int] | None = None,
 ) -> Federation:
     total = total_samples(settings, clients, sizes)
     schedule = KeyedSchedule(
-        seed=settings.seed, clients=len(clients), per_round=settings.per_round(len(clients)),
-        sampling=settings.sampling, local_epochs=settings.local_epochs, batch_size=settings.batch_size,
-        learning_rate=settings.lr, lr_decay=settings.lr_decay, empty_rounds=settings.private,
-    )  # fmt: skip
+        seed=settings.seed,
+        clients=len(clients),
+        per_round=settings.per_round(len(clients)),
+        sampling=settings.sampling,
+        local_epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        learning_rate=settings.lr,
+        lr_decay=settings.lr_decay,
+        empty_rounds=settings.private,
+    )
     rules = LocalRules(settings.weight_decay, settings.weight_decay_mode, settings.clip_norm)
     check_method(settings, method, task)
     return Federation(
-        method, task, clients, schedule, rules, settings.averaging, total, parse_rule(settings.aggregation or "mean"),
-        make_faults(settings, task, clients), make_privacy(settings, method, task, schedule, total), settings.twin,
-    )  # fmt: skip
+        method,
+        task,
+        clients,
+        schedule,
+        rules,
+        settings.averaging,
+        total,
+        parse_rule(settings.aggregation or "mean"),
+        make_faults(settings, task, clients),
+        make_privacy(settings, method, task, schedule, total),
+        settings.twin,
+    )
 
 
 def total_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | None) -> int | None:
@@ -76,7 +107,9 @@ def total_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | N
         return None
     if isinstance(clients, LazyClients) and sizes is None:
         what = "Averaging by size" if settings.averaging == "size" else "Differential privacy"
-        raise InputError(f"{what} over lazily loaded clients needs client_sizes, their numbers of samples.")
+        raise InputError(
+            f"{what} over lazily loaded clients needs client_sizes, their numbers of samples."
+        )
     if sizes is not None and len(sizes) != len(clients):
         raise InputError(f"client_sizes names {len(sizes)} clients, but there are {len(clients)}.")
     return sum(sizes) if sizes is not None else sum(len(clients[k]) for k in range(len(clients)))
@@ -84,7 +117,9 @@ def total_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | N
 
 def check_method(settings: Settings, method: Method, task: Task) -> None:
     """Refuse settings that do not go with the method or the model."""
-    check_rule(parse_rule(settings.aggregation or "mean"), method, task.initial_weights, settings.averaging)
+    check_rule(
+        parse_rule(settings.aggregation or "mean"), method, task.initial_weights, settings.averaging
+    )
     if settings.private:
         privacy.check_method(method, task.initial_weights, task.initial_buffers)
         privacy.accounting()
@@ -101,7 +136,9 @@ def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | No
             raise InputError("corrupt=label_flip needs class labels; this loss has none.")
         inputs, _ = clients[0].batch(torch.arange(1))
         classes = probe(task, "Client 0", inputs)[1]
-    return Faults(settings.seed, len(clients), settings.dropout or 0.0, stragglers, corruption, classes)
+    return Faults(
+        settings.seed, len(clients), settings.dropout or 0.0, stragglers, corruption, classes
+    )
 
 
 def make_privacy(
@@ -115,7 +152,16 @@ def make_privacy(
         assert settings.dp_epsilon is not None
         noise = privacy.noise_for(settings.dp_epsilon, delta, rate, settings.rounds)
     samples = max(1, round(total / schedule.clients))
-    return Privacy(method, settings.seed, noise, settings.dp_clip, delta, rate, schedule.count(0, 0, samples), samples)
+    return Privacy(
+        method,
+        settings.seed,
+        noise,
+        settings.dp_clip,
+        delta,
+        rate,
+        schedule.count(0, 0, samples),
+        samples,
+    )
 
 
 @contextmanager
@@ -133,11 +179,20 @@ def side_by_side(run: Run, workers: int) -> Iterator[None]:
 
 
 def configuration(
-    settings: Settings, method: Method, clients: int, task: Task, loss: str | Measure, validation: Any
+    settings: Settings,
+    method: Method,
+    clients: int,
+    task: Task,
+    loss: str | Measure,
+    validation: Any,
 ) -> dict[str, Any]:
     """What the run's folder says it is."""
     config = {"method": method.name, "clients": clients} | asdict(settings) | asdict(method)
-    config |= {"loss": name_of(loss), "monitor": task.objective.monitor, "validation": described(validation)}
+    config |= {
+        "loss": name_of(loss),
+        "monitor": task.objective.monitor,
+        "validation": described(validation),
+    }
     return config | {"architecture": rng.digest(repr(task.model))}
 
 
@@ -154,13 +209,20 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
     if not resume or not is_run(path):
         return RunFolder.create(path, config)
     folder = RunFolder.open(path)
-    before, now = (distinguishing(told) for told in (toml.load(path / "config.toml"), tomllib.loads(toml.dump(config))))
-    usual = {key: value for key, value in defaults_of(config["method"]).items() if key not in ALWAYS_TOLD}
+    before, now = (
+        distinguishing(told)
+        for told in (toml.load(path / "config.toml"), tomllib.loads(toml.dump(config)))
+    )
+    usual = {
+        key: value for key, value in defaults_of(config["method"]).items() if key not in ALWAYS_TOLD
+    }
     for key in [key for key in (now | before) if key not in GOALS]:
         if before.get(key) != now.get(key):
             folder.close()
             old, new = (told.get(key, usual.get(key)) for told in (before, now))
-            raise InputError(f"{path} was run with {key} = {old!r}, not {new!r}; use the same, or a new folder.")
+            raise InputError(
+                f"{path} was run with {key} = {old!r}, not {new!r}; use the same, or a new folder."
+            )
     return folder
 
 
@@ -175,8 +237,16 @@ def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
     finally:
         run.close()
     return Result(
-        status=run.status, rows=run.history, timings=run.timings, recordings=run.recordings,
-        model=run.model(), best_model=run.best_model(), averaged_model=run.averaged_model(),
-        best_round=run.best.round if run.best else None, config=config, folder=run.folder.path if run.folder else None,
-        task=run.federation.task, reader=reader,
-    )  # fmt: skip
+        status=run.status,
+        rows=run.history,
+        timings=run.timings,
+        recordings=run.recordings,
+        model=run.model(),
+        best_model=run.best_model(),
+        averaged_model=run.averaged_model(),
+        best_round=run.best.round if run.best else None,
+        config=config,
+        folder=run.folder.path if run.folder else None,
+        task=run.federation.task,
+        reader=reader,
+    )

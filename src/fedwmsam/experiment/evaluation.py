@@ -41,7 +41,9 @@ class Breakdown:
 
     def by_client(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if self.groups is not None:
-            return means(outputs, targets, self.groups, max(len(self.mixes), int(self.groups.max()) + 1))
+            return means(
+                outputs, targets, self.groups, max(len(self.mixes), int(self.groups.max()) + 1)
+            )
         accuracy = self.by_class(outputs, targets)
         weights = self.mixes.double() * torch.isfinite(accuracy)
         return (weights @ torch.nan_to_num(accuracy)) / weights.sum(dim=1)
@@ -55,18 +57,42 @@ def means(outputs: Tensor, targets: Tensor, owners: Tensor, count: int) -> Tenso
 
 
 def fine_tuned(
-    federation: Federation, w: Tensor, buffers: Vectors, test: Samples, breakdown: Breakdown, epochs: int, lr: float
+    federation: Federation,
+    w: Tensor,
+    buffers: Vectors,
+    test: Samples,
+    breakdown: Breakdown,
+    epochs: int,
+    lr: float,
 ) -> Tensor:
     """Each client's accuracy after training the global model on its own data for some epochs of plain SGD."""
     accuracies = []
     for client in range(len(federation.clients)):
-        samples, epoch = federation.clients[client], federation.schedule.epoch(len(federation.clients[client]))
+        samples, epoch = (
+            federation.clients[client],
+            federation.schedule.epoch(len(federation.clients[client])),
+        )
         steps = [federation.schedule.steps(r, client, len(samples))[:epoch] for r in range(epochs)]
-        info = Info(round=0, lr=lr, clients=1, cohort=1, share=1.0, steps=epochs * epoch, samples=len(samples))
+        info = Info(
+            round=0,
+            lr=lr,
+            clients=1,
+            cohort=1,
+            share=1.0,
+            steps=epochs * epoch,
+            samples=len(samples),
+        )
         result = train(
-            federation.task, FedAvg(), {"w": w}, buffers, samples, [s for part in steps for s in part], info,
-            federation.rules, epoch,
-        )  # fmt: skip
+            federation.task,
+            FedAvg(),
+            {"w": w},
+            buffers,
+            samples,
+            [s for part in steps for s in part],
+            info,
+            federation.rules,
+            epoch,
+        )
         outputs, targets = federation.task.outputs_of(w + result.up["delta"], result.buffers, test)
         accuracies.append(breakdown.by_client(outputs, targets)[client])
     return torch.stack(accuracies)

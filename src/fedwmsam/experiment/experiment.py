@@ -8,7 +8,15 @@ from typing import Any
 import torch
 
 from fedwmsam import rng, toml
-from fedwmsam.data import DATASETS, Dataset, Partition, Split, dataset_options, load_dataset, make_partition
+from fedwmsam.data import (
+    DATASETS,
+    Dataset,
+    Partition,
+    Split,
+    dataset_options,
+    load_dataset,
+    make_partition,
+)
 from fedwmsam.data.augmentation import Augmentation, augment
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.data.reader import DataCheck, make_reader
@@ -18,7 +26,14 @@ from fedwmsam.engine.run import Callback
 from fedwmsam.engine.run_folder import RunFolder, existing
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
-from fedwmsam.experiment.assembly import check_method, check_stopping, execute, make_federation, make_run, side_by_side
+from fedwmsam.experiment.assembly import (
+    check_method,
+    check_stopping,
+    execute,
+    make_federation,
+    make_run,
+    side_by_side,
+)
 from fedwmsam.experiment.evaluation import Breakdown, fine_tuned
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods.vectors import Vectors
@@ -67,18 +82,29 @@ class Experiment:
     def description(self) -> dict[str, Any]:
         """What the run trains on, for whoever reads its folder."""
         return {
-            "dataset": self.dataset.name, "source": self.dataset.source, "data_hash": self.dataset.hash,
+            "dataset": self.dataset.name,
+            "source": self.dataset.source,
+            "data_hash": self.dataset.hash,
             "classes": self.dataset.classes,
-            "input_shape": list(self.dataset.input_shape), "partition_hash": self.partition.hash,
-            "class_counts": self.partition.counts.tolist(), "class_names": list(self.dataset.class_names),
-            "group_names": list(self.client_names), "test_samples": len(self.test),
+            "input_shape": list(self.dataset.input_shape),
+            "partition_hash": self.partition.hash,
+            "class_counts": self.partition.counts.tolist(),
+            "class_names": list(self.dataset.class_names),
+            "group_names": list(self.client_names),
+            "test_samples": len(self.test),
             "validation_samples": len(self.validation) if self.validation else 0,
-        }  # fmt: skip
+        }
 
     def run(self, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> Result:
         with calm_torch():
             run = make_run(
-                self.config, self.config.make_method(), self.task, self.clients, self.test, self.validation, callbacks
+                self.config,
+                self.config.make_method(),
+                self.task,
+                self.clients,
+                self.test,
+                self.validation,
+                callbacks,
             )
             run.folder, run.breakdown = folder, self.breakdown
             with side_by_side(run, self.config.workers):
@@ -87,7 +113,14 @@ class Experiment:
     def estimate(self) -> Estimate:
         """What the run would take, found by training one client for a few steps."""
         with calm_torch():
-            run = make_run(self.config, self.config.make_method(), self.task, self.clients, self.test, self.validation)
+            run = make_run(
+                self.config,
+                self.config.make_method(),
+                self.task,
+                self.clients,
+                self.test,
+                self.validation,
+            )
             try:
                 return estimate(run, self.config.workers or cores())
             finally:
@@ -100,18 +133,25 @@ class Experiment:
             outputs, targets = self.task.outputs_of(w, buffers, self.test)
             found: dict[str, Any] = measure(self.task.objective, outputs, targets)
             found |= self.breakdown.columns(outputs, targets)
-            found["by_class"] = named(self.breakdown.by_class(outputs, targets), self.dataset.class_names, "class")
+            found["by_class"] = named(
+                self.breakdown.by_class(outputs, targets), self.dataset.class_names, "class"
+            )
             names = self.client_names
             found["by_client"] = named(self.breakdown.by_client(outputs, targets), names, "client")
             if fine_tune:
-                federation = make_federation(self.config, self.config.make_method(), self.task, self.clients)
+                federation = make_federation(
+                    self.config, self.config.make_method(), self.task, self.clients
+                )
                 tuned = fine_tuned(federation, w, buffers, self.test, self.breakdown, fine_tune, lr)
                 found["by_client_fine_tuned"] = named(tuned, names, "client")
         return found
 
 
 def named(values: torch.Tensor, names: Sequence[str], what: str) -> dict[str, float]:
-    return {names[i] if i < len(names) else f"{what} {i}": value for i, value in enumerate(values.tolist())}
+    return {
+        names[i] if i < len(names) else f"{what} {i}": value
+        for i, value in enumerate(values.tolist())
+    }
 
 
 def prepare(config: RunConfig) -> Experiment:
@@ -122,15 +162,23 @@ def prepare(config: RunConfig) -> Experiment:
     config = replace(config, clients=len(split.clients))
     with calm_torch():
         factory = model_factory(config.model, data.input_shape, data.classes)
-        task = Task(factory, objective_for(data), seed=rng.key(config.seed, "init"), device=config.device)
+        task = Task(
+            factory, objective_for(data), seed=rng.key(config.seed, "init"), device=config.device
+        )
     change = augment(config.augmentation)
 
-    def samples(part: Split, rows: torch.Tensor | None = None, how: Augmentation | None = None) -> Samples:
-        return TensorSamples(part.inputs.to(task.device), part.labels.to(task.device), rows, data.prepare, how)
+    def samples(
+        part: Split, rows: torch.Tensor | None = None, how: Augmentation | None = None
+    ) -> Samples:
+        return TensorSamples(
+            part.inputs.to(task.device), part.labels.to(task.device), rows, data.prepare, how
+        )
 
     clients = [samples(data.train, pool[torch.from_numpy(rows)], change) for rows in split.clients]
     test, validation = samples(data.test), samples(data.train, held) if len(held) else None
-    check_stopping(config, task.objective, test, validation)  # before a folder is made for a run that cannot be
+    check_stopping(
+        config, task.objective, test, validation
+    )  # before a folder is made for a run that cannot be
     check_method(config, config.make_method(), task)
     first, labels = clients[0].batch(torch.arange(min(2, len(clients[0]))), seed=0)
     DataCheck(task)("The data", first, labels)
@@ -161,7 +209,9 @@ def load_data(name: str, data_dir: str | None) -> Dataset:
         key, equals, value = text.partition("=")
         if not equals:
             raise InputError(f"Options of a data set are written name,key=value, not {text!r}.")
-        options[key.strip()] = typed(key.strip(), value.strip(), dataset_options(name).get(key.strip()))
+        options[key.strip()] = typed(
+            key.strip(), value.strip(), dataset_options(name).get(key.strip())
+        )
     return load_dataset(name, data_dir, **options)
 
 
@@ -178,12 +228,16 @@ def deal(config: RunConfig, data: Dataset, pool: torch.Tensor) -> Partition:
     """Which of the pool's rows each client has; a natural split has as many clients as the data have groups."""
     groups = None if data.train.groups is None else data.train.groups[pool].numpy()
     labels = data.train.labels[pool].numpy()
-    return make_partition(config.partition, labels, config.clients, config.seed, data.classes, groups)
+    return make_partition(
+        config.partition, labels, config.clients, config.seed, data.classes, groups
+    )
 
 
 def objective_for(data: Dataset) -> Objective:
     """Classification; with many classes the top five are worth a column."""
-    return make_objective("classification", {"accuracy": accuracy} | ({"top5": top5} if data.classes >= 50 else {}))
+    return make_objective(
+        "classification", {"accuracy": accuracy} | ({"top5": top5} if data.classes >= 50 else {})
+    )
 
 
 def split_pool(count: int, share: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -199,14 +253,20 @@ def anchored(config: RunConfig) -> RunConfig:
     name, comma, options = config.dataset.partition(",")
     if name not in DATASETS and Path(name).expanduser().exists():
         config = replace(config, dataset=f"{Path(name).expanduser().resolve()}{comma}{options}")
-    return replace(config, data_dir=str(Path(config.data_dir).expanduser().resolve())) if config.data_dir else config
+    return (
+        replace(config, data_dir=str(Path(config.data_dir).expanduser().resolve()))
+        if config.data_dir
+        else config
+    )
 
 
 def load_config(folder: Path) -> RunConfig:
     """The configuration a run folder was made with."""
     values = toml.load(existing(folder) / "config.toml")
     if "dataset" not in values:
-        raise InputError(f"{folder} was made by fit() from Python; go on there with fit(..., resume=True).")
+        raise InputError(
+            f"{folder} was made by fit() from Python; go on there with fit(..., resume=True)."
+        )
     if is_natural(values.get("partition")):
         values.pop("clients", None)  # the data say it again
     return resolve(values)

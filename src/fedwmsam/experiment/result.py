@@ -23,10 +23,21 @@ class Result:
     """The outcome of `fit`, or of a run folder: `Result.load("runs/name")`."""
 
     def __init__(
-        self, *, status: str, rows: list[Record], timings: list[Record], recordings: list[Record],
-        model: Vectors, best_model: Vectors | None, averaged_model: Vectors | None, best_round: int | None,
-        config: Record, folder: Path | None, task: Task | None, reader: Reader | None,
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        status: str,
+        rows: list[Record],
+        timings: list[Record],
+        recordings: list[Record],
+        model: Vectors,
+        best_model: Vectors | None,
+        averaged_model: Vectors | None,
+        best_round: int | None,
+        config: Record,
+        folder: Path | None,
+        task: Task | None,
+        reader: Reader | None,
+    ) -> None:
         self.status, self.rows, self.timings, self.recordings = status, rows, timings, recordings
         self.model, self.best_model, self.best_round = model, best_model, best_round
         self.averaged_model = averaged_model
@@ -52,13 +63,19 @@ class Result:
         values = [row[name] for row in self.rows if row.get(name) is not None]
         return values[-1] if values else None
 
-    def evaluate(self, data: Any, *, best: bool = False, averaged: bool = False) -> dict[str, float]:
+    def evaluate(
+        self, data: Any, *, best: bool = False, averaged: bool = False
+    ) -> dict[str, float]:
         """Loss and metrics on new data, an (x, y) pair or a dataset; of the last model, or another as in `weights`."""
         task, reader = self._parts()
         with calm_torch():
-            return task.evaluate(*task.adopt(self.weights(best, averaged)), reader.samples(data, "The data"))
+            return task.evaluate(
+                *task.adopt(self.weights(best, averaged)), reader.samples(data, "The data")
+            )
 
-    def predict(self, inputs: Any, *, best: bool = False, averaged: bool = False, batch_size: int = 1000) -> Tensor:
+    def predict(
+        self, inputs: Any, *, best: bool = False, averaged: bool = False, batch_size: int = 1000
+    ) -> Tensor:
         """The outputs for a tensor or array of inputs; of the last model, or of another as in `weights`."""
         task, reader = self._parts()
         with calm_torch():
@@ -73,40 +90,58 @@ class Result:
             raise InputError("Ask for the best model or for the averaged one: they are two.")
         if averaged:
             if self.averaged_model is None:
-                raise InputError("There is no averaged model: the run was made without a twin (twin=8 keeps one).")
+                raise InputError(
+                    "There is no averaged model: the run was made without a twin (twin=8 keeps one)."
+                )
             return self.averaged_model
         if not best:
             return self.model
         if self.best_model is None:
-            raise InputError("There is no best model: the run had no validation data to choose it on.")
+            raise InputError(
+                "There is no best model: the run had no validation data to choose it on."
+            )
         return self.best_model
 
     def _parts(self) -> tuple[Task, Reader]:
         if self._task is None or self._reader is None:
-            raise InputError("The run folder does not say how to build the model; use Result.load(folder, model=...).")
+            raise InputError(
+                "The run folder does not say how to build the model; use Result.load(folder, model=...)."
+            )
         return self._task, self._reader
 
     @classmethod
     def load(
-        cls, folder: str | Path, model: Any = None, loss: Any = None, metrics: Any = None, collate: Any = None
+        cls,
+        folder: str | Path,
+        model: Any = None,
+        loss: Any = None,
+        metrics: Any = None,
+        collate: Any = None,
     ) -> "Result":
         """A run folder's result. A model and a loss the configuration names are rebuilt; pass your own as to `fit`."""
         path = existing(Path(folder))
         config = toml.load(path / "config.toml")
         if not all((path / name).exists() for name in ("summary.json", "model.safetensors")):
-            raise InputError(f"{path} has no finished model yet; go on with it: fedwmsam resume {path}")
+            raise InputError(
+                f"{path} has no finished model yet; go on with it: fedwmsam resume {path}"
+            )
         best, averaged = path / "best.safetensors", path / "averaged.safetensors"
         summary = read_json(path / "summary.json")
         task, reader = rebuild(path, config, model, loss, metrics, collate)
         return cls(
             status=str(summary.get("status")),
-            rows=read_lines(path / "metrics.jsonl"), timings=read_lines(path / "timings.jsonl"),
+            rows=read_lines(path / "metrics.jsonl"),
+            timings=read_lines(path / "timings.jsonl"),
             recordings=read_lines(path / "recordings.jsonl"),
             model=read_tensors(path / "model.safetensors"),
             best_model=read_tensors(best) if best.exists() else None,
-            averaged_model=read_tensors(averaged) if averaged.exists() else None, best_round=summary.get("best_round"),
-            config=config, folder=path, task=task, reader=reader,
-        )  # fmt: skip
+            averaged_model=read_tensors(averaged) if averaged.exists() else None,
+            best_round=summary.get("best_round"),
+            config=config,
+            folder=path,
+            task=task,
+            reader=reader,
+        )
 
 
 def rebuild(

@@ -18,7 +18,16 @@ from fedwmsam.training.local import LocalResult, LocalRules, Step
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task, calm_torch
 
-SHARED_OPTIONS = ("global_lr", "rho", "alpha", "adapt_rate", "similarity", "perturbation", "lam", "correction_weight")
+SHARED_OPTIONS = (
+    "global_lr",
+    "rho",
+    "alpha",
+    "adapt_rate",
+    "similarity",
+    "perturbation",
+    "lam",
+    "correction_weight",
+)
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,9 @@ class FileSchedule:
 
     def steps(self, round: int, client: int, samples: int) -> list[Step]:
         batches = torch.split(torch.arange(samples), self.config["batch_size"])
-        return [Step(batch, seed=0) for _ in range(self.config["local_epochs"]) for batch in batches]
+        return [
+            Step(batch, seed=0) for _ in range(self.config["local_epochs"]) for batch in batches
+        ]
 
     def count(self, round: int, client: int, samples: int) -> int:
         return int(self.config["local_epochs"]) * self.epoch(samples)
@@ -66,7 +77,9 @@ def verify_file(path: Path) -> Verdict:
         if isinstance(error, InputError):
             raise
         reason = " ".join(str(error).split())
-        raise InputError(f"{path} is not a whole reference-vector file: {type(error).__name__} {reason}.") from error
+        raise InputError(
+            f"{path} is not a whole reference-vector file: {type(error).__name__} {reason}."
+        ) from error
 
 
 def replay(file: dict[str, Any]) -> Verdict:
@@ -74,7 +87,9 @@ def replay(file: dict[str, Any]) -> Verdict:
 
     def compare(name: str, ours: Tensor | float, theirs: Any) -> None:
         expected = torch.tensor(theirs, dtype=torch.float64)
-        errors[name] = max(errors.get(name, 0.0), largest(torch.as_tensor(ours, dtype=torch.float64), expected))
+        errors[name] = max(
+            errors.get(name, 0.0), largest(torch.as_tensor(ours, dtype=torch.float64), expected)
+        )
 
     state = rounds.first_state(federation)
     compare("model", state.server["w"], file["global"][0])
@@ -137,13 +152,17 @@ def method_of(config: dict[str, Any]) -> Method:
     name = str(config["method"]).lower().replace("_", "-")
     known = {*method_class(name).__dataclass_fields__}
     named = config | {"lam": config.get("lamb"), "correction_weight": config.get("lamb")}
-    options = {key: named[key] for key in SHARED_OPTIONS if key in known and named.get(key) is not None}
+    options = {
+        key: named[key] for key in SHARED_OPTIONS if key in known and named.get(key) is not None
+    }
     return make_method(name, **options)
 
 
 def small_network(config: dict[str, Any]) -> nn.Module:
     activation = {"tanh": nn.Tanh, "relu": nn.ReLU}[config["activation"]]()
     network = nn.Sequential(
-        nn.Linear(config["dim"], config["hidden"]), activation, nn.Linear(config["hidden"], config["classes"])
+        nn.Linear(config["dim"], config["hidden"]),
+        activation,
+        nn.Linear(config["hidden"], config["classes"]),
     )
     return network.double()

@@ -11,8 +11,11 @@ if TYPE_CHECKING:
 
 __all__ = ["FlowerStrategy", "TooFew", "from_run_config", "make_client_app"]
 _HOMES = {
-    "FlowerStrategy": "strategy", "TooFew": "training", "make_client_app": "client", "from_run_config": "strategy",
-}  # fmt: skip
+    "FlowerStrategy": "strategy",
+    "TooFew": "training",
+    "make_client_app": "client",
+    "from_run_config": "strategy",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -26,5 +29,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != "flwr":
             raise
-        raise InputError("Flower is not installed; install it with: pip install 'fedwmsam[flower]'") from error
+        raise InputError(
+            "Flower is not installed; install it with: pip install 'fedwmsam[flower]'"
+        ) from error
     return getattr(home, name)

@@ -26,7 +26,10 @@ FLOWER = ((1, 41), (1, 43))
 """The first version that is known to work, and the first that is not."""
 SWITCHES = {
     "FLWR_TELEMETRY_ENABLED": ("0", "Flower tells its makers about runs"),
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": ("1", "the SuperLink tries to install packages from the network"),
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": (
+        "1",
+        "the SuperLink tries to install packages from the network",
+    ),
 }
 PROGRAMS = ("flwr", "flower-superlink", "flower-supernode", "flwr-serverapp", "flwr-clientapp")
 DAY = 86400
@@ -77,13 +80,19 @@ def check_versions(simulation: bool) -> Iterator[Finding]:
     if FLOWER[0] <= numbers < FLOWER[1]:
         yield ok(f"Flower {version}, fedwmsam {installed('fedwmsam')}, torch {installed('torch')}.")
     else:
-        yield error(f"Flower {version} is untested; install one of 1.41 and 1.42: pip install 'flwr>=1.41,<1.43'")
+        yield error(
+            f"Flower {version} is untested; install one of 1.41 and 1.42: pip install 'flwr>=1.41,<1.43'"
+        )
     if simulation and installed("ray") is None:
-        yield error("Ray is not installed; install it with: pip install 'fedwmsam[flower-simulation]'")
+        yield error(
+            "Ray is not installed; install it with: pip install 'fedwmsam[flower-simulation]'"
+        )
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
     if absent:
         place = Path(sys.executable).parent
-        yield error(f"{', '.join(absent)} are not on PATH, and Flower starts them by name: export PATH={place}:$PATH")
+        yield error(
+            f"{', '.join(absent)} are not on PATH, and Flower starts them by name: export PATH={place}:$PATH"
+        )
 
 
 def installed(package: str) -> str | None:
@@ -96,7 +105,9 @@ def installed(package: str) -> str | None:
 def check_switches() -> Iterator[Finding]:
     for name, (value, consequence) in SWITCHES.items():
         if os.environ.get(name) != value:
-            yield warning(f"{name} is not {value}: {consequence}. Set it where SuperLink, SuperNodes and flwr start.")
+            yield warning(
+                f"{name} is not {value}: {consequence}. Set it where SuperLink, SuperNodes and flwr start."
+            )
 
 
 def check_app(folder: Path, node_config: str | None) -> Iterator[Finding]:
@@ -126,19 +137,29 @@ def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Tables as dotted keys, as Flower hands them to an app."""
     result: dict[str, Any] = {}
     for key, value in values.items():
-        result |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        result |= (
+            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+        )
     return result
 
 
 def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
-    from fedwmsam.flower.strategy import FlowerStrategy, absolute, check_arguments, from_run_config, read_settings
+    from fedwmsam.flower.strategy import (
+        FlowerStrategy,
+        absolute,
+        check_arguments,
+        from_run_config,
+        read_settings,
+    )
 
     own = inspect.signature(FlowerStrategy).parameters
     try:
         method, values = from_run_config(config)
         settings = read_settings({key: value for key, value in values.items() if key not in own})
         clients = values.get("clients", 0)
-        check_arguments(method, clients, values.get("quorum", 0.5), values.get("transport", "float32"))
+        check_arguments(
+            method, clients, values.get("quorum", 0.5), values.get("transport", "float32")
+        )
         settings.per_round(clients)
         folder = absolute(values.get("run_folder"))
     except InputError as reason:
@@ -150,11 +171,15 @@ def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
 
 def check_run_folder(folder: Path | None) -> Iterator[Finding]:
     if folder is None:
-        yield warning("No run-folder is set: a run that is cut off begins again from its first round.")
+        yield warning(
+            "No run-folder is set: a run that is cut off begins again from its first round."
+        )
         return
     parent = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(parent, os.W_OK):
-        yield error(f"run-folder: {parent} is not writable for {os.environ.get('USER', 'this user')}.")
+        yield error(
+            f"run-folder: {parent} is not writable for {os.environ.get('USER', 'this user')}."
+        )
     elif is_run(folder):
         done = max(rounds_in(folder / "checkpoints"), default=0)
         yield ok(f"{folder} holds a run that goes on after round {done}.")
@@ -181,15 +206,25 @@ def check_client(place: str, config: dict[str, Any], text: str | None) -> Iterat
 
     try:
         app = loaded(place)
-        node = read_node_config(text) if text else {"partition-id": 0, "num-partitions": config.get("clients", 1)}
+        node = (
+            read_node_config(text)
+            if text
+            else {"partition-id": 0, "num-partitions": config.get("clients", 1)}
+        )
         if not isinstance(app, TrainingApp):
-            yield error(f"clientapp {place} was not made by make_client_app; clients could not answer the server.")
+            yield error(
+                f"clientapp {place} was not made by make_client_app; clients could not answer the server."
+            )
             return
         count = app.client.try_out(node)
     except Exception as reason:
-        yield error(f"The data of {text or 'partition-id=0'} cannot be trained on: {type(reason).__name__}: {reason}")
+        yield error(
+            f"The data of {text or 'partition-id=0'} cannot be trained on: {type(reason).__name__}: {reason}"
+        )
     else:
-        yield ok(f"Client {node['partition-id']} has {count} samples, and the model trains on them.")
+        yield ok(
+            f"Client {node['partition-id']} has {count} samples, and the model trains on them."
+        )
 
 
 def read_node_config(text: str) -> dict[str, Any]:
@@ -198,7 +233,9 @@ def read_node_config(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs))
     except tomllib.TOMLDecodeError as reason:
-        raise InputError(f"--node-config {text!r} is not key=value with values as in TOML: {reason}.") from reason
+        raise InputError(
+            f"--node-config {text!r} is not key=value with values as in TOML: {reason}."
+        ) from reason
 
 
 def check_connection(name: str) -> Iterator[Finding]:
@@ -216,7 +253,9 @@ def check_connection(name: str) -> Iterator[Finding]:
     try:
         socket.create_connection((host, port), timeout=PATIENCE).close()
     except OSError as reason:
-        yield error(f"Nothing answers at {host}:{port} ({reason}); is the SuperLink running, the port open?")
+        yield error(
+            f"Nothing answers at {host}:{port} ({reason}); is the SuperLink running, the port open?"
+        )
         return
     yield ok(f"Something answers at {host}:{port}.")
     if link.get("insecure"):
@@ -240,9 +279,13 @@ def check_plain(host: str, port: int) -> Iterator[Finding]:
             socket.create_connection((host, port), timeout=PATIENCE) as raw,
             context.wrap_socket(raw, server_hostname=host),
         ):
-            yield error(f'{host}:{port} speaks TLS; replace insecure = true by root-certificates = "…/ca.crt".')
+            yield error(
+                f'{host}:{port} speaks TLS; replace insecure = true by root-certificates = "…/ca.crt".'
+            )
     except OSError:
-        yield warning(f"{host}:{port} is not encrypted: updates can be read and changed on the way. For trying only.")
+        yield warning(
+            f"{host}:{port} is not encrypted: updates can be read and changed on the way. For trying only."
+        )
 
 
 def check_tls(host: str, port: int, authority: str | None, base: Path) -> Iterator[Finding]:
@@ -262,7 +305,9 @@ def check_tls(host: str, port: int, authority: str | None, base: Path) -> Iterat
         yield error(f"The certificate of {host}:{port} is refused: {reason.verify_message}.")
         return
     except OSError as reason:
-        yield error(f"{host}:{port} does not speak TLS ({reason}); start the SuperLink with certificates.")
+        yield error(
+            f"{host}:{port} does not speak TLS ({reason}); start the SuperLink with certificates."
+        )
         return
     left = (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / DAY
     grade = warning if left < 30 else ok
@@ -279,8 +324,12 @@ def check_key(path: Path) -> Iterator[Finding]:
         yield error(f"{path} is no unencrypted OpenSSH private key: {reason}")
         return
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-        yield error(f"{path} is not of the kind Flower takes (ECDSA, nistp384); make one: fedwmsam flower keys.")
+        yield error(
+            f"{path} is not of the kind Flower takes (ECDSA, nistp384); make one: fedwmsam flower keys."
+        )
     elif stat.S_IMODE(path.stat().st_mode) & 0o077:
         yield warning(f"{path} can be read by others: chmod 600 {path}")
     else:
-        yield ok(f"{path} is a private key as Flower takes it; its .pub must be registered at the SuperLink.")
+        yield ok(
+            f"{path} is a private key as Flower takes it; its .pub must be registered at the SuperLink."
+        )

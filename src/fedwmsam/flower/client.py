@@ -78,9 +78,14 @@ class Client:
             terms = Terms.read(wire.note_of(message.content))
             samples = self.samples(self.checked_task(terms), context.node_config)
         partition = partition_of(context.node_config)
-        note = ConfigRecord({
-            "version": wire.VERSION, "client": partition, "samples": len(samples), "process": starter(),
-        })  # fmt: skip
+        note = ConfigRecord(
+            {
+                "version": wire.VERSION,
+                "client": partition,
+                "samples": len(samples),
+                "process": starter(),
+            }
+        )
         return Message(RecordDict({wire.NOTE: note}), reply_to=message)
 
     def train(self, message: Message, context: Context) -> Message:
@@ -97,14 +102,18 @@ class Client:
                     f"The server takes this node for client {job.client} with {job.info.samples} samples; it is "
                     f"client {partition} with {len(samples)}."
                 )
-            federation = Federation(terms.method, task, {job.client: samples}, terms.schedule(job.info), terms.rules)
+            federation = Federation(
+                terms.method, task, {job.client: samples}, terms.schedule(job.info), terms.rules
+            )
             answer = wire.write_answer(job, train_client(federation, job), terms.transport)
         return Message(answer, reply_to=message)
 
     def evaluate(self, message: Message, context: Context) -> Message:
         """The global model on this client's own test data."""
         if self.load_test is None:
-            raise InputError("The server asks to evaluate, but this ClientApp was made without load_test=.")
+            raise InputError(
+                "The server asks to evaluate, but this ClientApp was made without load_test=."
+            )
         with calm_torch():
             torch.set_num_threads(self.threads)
             task = self.checked_task(Terms.read(wire.note_of(message.content)))
@@ -138,7 +147,9 @@ class Client:
     def samples(self, task: Task, node_config: NodeConfig, test: bool = False) -> Samples:
         load = self.load_test if test else self.load_data
         assert load is not None
-        return read_samples(task, load, self.collate, partition_of(node_config), tuple(sorted(node_config.items())))
+        return read_samples(
+            task, load, self.collate, partition_of(node_config), tuple(sorted(node_config.items()))
+        )
 
 
 # What a process has made for one message serves the next, as long as model and data come from the same functions.
@@ -153,9 +164,15 @@ def make_task(model: ModelSource, objective: tuple[Any, ...], seed: int, device:
 
 @lru_cache(maxsize=32)
 def read_samples(
-    task: Task, load: LoadData, collate: Collate | None, partition: int, node_config: tuple[tuple[str, Any], ...]
+    task: Task,
+    load: LoadData,
+    collate: Collate | None,
+    partition: int,
+    node_config: tuple[tuple[str, Any], ...],
 ) -> Samples:
-    return make_reader(task, collate).samples(load(partition, dict(node_config)), f"Client {partition}")
+    return make_reader(task, collate).samples(
+        load(partition, dict(node_config)), f"Client {partition}"
+    )
 
 
 def starter() -> str:

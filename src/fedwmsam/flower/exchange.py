@@ -45,7 +45,9 @@ class Post:
             about = self.overdue.pop(message.metadata.reply_to_message_id, None)
             if about and not message.has_error():
                 log.warning("An answer came after its deadline and is not used: %s.", about)
-        return [message for message in fetched if message.metadata.reply_to_message_id in identities]
+        return [
+            message for message in fetched if message.metadata.reply_to_message_id in identities
+        ]
 
 
 class Answers:
@@ -54,7 +56,9 @@ class Answers:
     With `doubts`, orders that nobody will answer are not waited for; they are in `lost`.
     """
 
-    def __init__(self, post: Post, pending: dict[str, str], seconds: float, doubts: "Doubts | None" = None) -> None:
+    def __init__(
+        self, post: Post, pending: dict[str, str], seconds: float, doubts: "Doubts | None" = None
+    ) -> None:
         self.post, self.pending, self.doubts = post, dict(pending), doubts
         self.deadline = time.monotonic() + seconds
         self.lost: set[str] = set()
@@ -109,11 +113,21 @@ class Nodes:
     def refresh(self) -> None:
         """Drop nodes that left, ask new ones who they are, and take in what was answered."""
         connected = set(self.post.grid.get_node_ids())
-        for client in [client for client, node in self.by_client.items() if node.id not in connected]:
+        for client in [
+            client for client, node in self.by_client.items() if node.id not in connected
+        ]:
             log.warning("Client %d is no longer connected.", client)
             del self.by_client[client]
-        self.refused = {node: since for node, since in self.refused.items() if time.monotonic() < since + SECOND_CHANCE}
-        known = {node.id for node in self.by_client.values()} | set(self.asked.values()) | set(self.refused)
+        self.refused = {
+            node: since
+            for node, since in self.refused.items()
+            if time.monotonic() < since + SECOND_CHANCE
+        }
+        known = (
+            {node.id for node in self.by_client.values()}
+            | set(self.asked.values())
+            | set(self.refused)
+        )
         for node in sorted(connected - known):
             if identity := self.ask(node):
                 self.asked[identity] = node
@@ -130,7 +144,11 @@ class Nodes:
         """Take in who came and went; a newcomer that may be one of these clients has a moment to say who it is."""
         self.refresh()
         deadline = time.monotonic() + MARGIN
-        while self.asked and not all(client in self.by_client for client in clients) and time.monotonic() < deadline:
+        while (
+            self.asked
+            and not all(client in self.by_client for client in clients)
+            and time.monotonic() < deadline
+        ):
             time.sleep(POLL)
             self.refresh()
 
@@ -151,7 +169,9 @@ class Nodes:
         note = wire.note_of(reply.content)
         client, samples = wire.entry(note, "client", int), wire.entry(note, "samples", int)
         if not 0 <= client < self.clients:
-            raise WireError(f"it says it is client {client}, but there are clients 0 to {self.clients - 1} only.")
+            raise WireError(
+                f"it says it is client {client}, but there are clients 0 to {self.clients - 1} only."
+            )
         if samples < 1:
             raise WireError(f"it says it has {samples} samples.")
         if client in self.by_client:
@@ -167,7 +187,9 @@ class Nodes:
             if not missing or time.monotonic() >= deadline:
                 return
             if not told:
-                log.info("Waiting up to %.0f s for client(s) %s.", seconds, ", ".join(map(str, missing)))
+                log.info(
+                    "Waiting up to %.0f s for client(s) %s.", seconds, ", ".join(map(str, missing))
+                )
             told = True
             time.sleep(POLL)
 
@@ -235,8 +257,14 @@ def read_evaluation(reply: Message) -> dict[str, float]:
     if reply.has_error():
         raise WireError(reason_of(reply))
     record = reply.content.metric_records.get("metrics", MetricRecord())
-    values = {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
-    if len(values) != len(record) or not all(map(math.isfinite, values.values())) or not values.get(SIZE, 0) > 0:
+    values = {
+        name: float(value) for name, value in record.items() if isinstance(value, int | float)
+    }
+    if (
+        len(values) != len(record)
+        or not all(map(math.isfinite, values.values()))
+        or not values.get(SIZE, 0) > 0
+    ):
         raise WireError(f"its numbers cannot be used: {dict(record)}.")
     return values
 
@@ -244,5 +272,9 @@ def read_evaluation(reply: Message) -> dict[str, float]:
 def mean_evaluation(records: list[dict[str, float]]) -> dict[str, float]:
     """Means over clients, weighted by their numbers of samples, under names that begin with clients_."""
     total = math.fsum(record[SIZE] for record in records)
-    names = [name for name in records[0] if name != SIZE and all(name in record for record in records)]
-    return {f"clients_{name}": math.fsum(r[name] * r[SIZE] for r in records) / total for name in names}
+    names = [
+        name for name in records[0] if name != SIZE and all(name in record for record in records)
+    ]
+    return {
+        f"clients_{name}": math.fsum(r[name] * r[SIZE] for r in records) / total for name in names
+    }

@@ -8,7 +8,12 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from fedwmsam.errors import InputError
 
@@ -22,16 +27,25 @@ def make_keys(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
     written: list[Path] = []
     if not (folder / "ca.crt").exists():
         key = ec.generate_private_key(ec.SECP384R1())
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedwmsam certificate authority")])
-        authority = signed(name, name, key.public_key(), key, x509.BasicConstraints(ca=True, path_length=0))
-        written += [write_private(folder / "ca.key", key), write_certificate(folder / "ca.crt", authority)]
+        name = x509.Name(
+            [x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedwmsam certificate authority")]
+        )
+        authority = signed(
+            name, name, key.public_key(), key, x509.BasicConstraints(ca=True, path_length=0)
+        )
+        written += [
+            write_private(folder / "ca.key", key),
+            write_certificate(folder / "ca.crt", authority),
+        ]
     if not (folder / "server.crt").exists():
         written += make_server_certificate(folder, hosts)
     for node in range(nodes):
         private = folder / f"node-{node}.key"
         if not private.exists():
             key, public = ec.generate_private_key(ec.SECP384R1()), private.with_suffix(".pub")
-            public.write_bytes(key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
+            public.write_bytes(
+                key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+            )
             written += [write_private(private, key), public]
     return written
 
@@ -39,7 +53,9 @@ def make_keys(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
 def make_server_certificate(folder: Path, hosts: list[str]) -> list[Path]:
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     try:
-        authority_key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+        authority_key = serialization.load_pem_private_key(
+            (folder / "ca.key").read_bytes(), password=None
+        )
     except (OSError, ValueError) as error:
         raise InputError(f"{folder}/ca.key is needed to make server.crt: {error}.") from error
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
@@ -47,7 +63,10 @@ def make_server_certificate(folder: Path, hosts: list[str]) -> list[Path]:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, hosts[0])])
     names = x509.SubjectAlternativeName([alternative_name(host) for host in hosts])
     certificate = signed(name, authority.subject, key.public_key(), authority_key, names)
-    return [write_private(folder / "server.key", key), write_certificate(folder / "server.crt", certificate)]
+    return [
+        write_private(folder / "server.key", key),
+        write_certificate(folder / "server.crt", certificate),
+    ]
 
 
 def alternative_name(host: str) -> x509.GeneralName:
@@ -58,19 +77,26 @@ def alternative_name(host: str) -> x509.GeneralName:
 
 
 def signed(
-    subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, key: ec.EllipticCurvePrivateKey,
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    key: ec.EllipticCurvePrivateKey,
     extension: x509.ExtensionType,
-) -> x509.Certificate:  # fmt: skip
+) -> x509.Certificate:
     now = datetime.datetime.now(datetime.UTC)
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public)
-    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
+    builder = builder.serial_number(x509.random_serial_number()).not_valid_before(
+        now - datetime.timedelta(hours=1)
+    )
     builder = builder.not_valid_after(now + datetime.timedelta(days=DAYS))
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
-    builder = builder.add_extension(identifier, critical=False)
-    return builder.add_extension(extension, critical=isinstance(extension, x509.BasicConstraints)).sign(
-        key, hashes.SHA384()
+    builder = builder.add_extension(
+        x509.SubjectKeyIdentifier.from_public_key(public), critical=False
     )
+    builder = builder.add_extension(identifier, critical=False)
+    return builder.add_extension(
+        extension, critical=isinstance(extension, x509.BasicConstraints)
+    ).sign(key, hashes.SHA384())
 
 
 def write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:

@@ -12,10 +12,16 @@ def new_app(folder: Path) -> list[Path]:
     """Write the app's files; nothing that exists is overwritten."""
     package = re.sub(r"\W+", "_", folder.resolve().name.lower()).strip("_")
     if not package.isidentifier():
-        raise InputError(f"{folder.resolve().name!r} is no name for a Python package; use letters and digits.")
+        raise InputError(
+            f"{folder.resolve().name!r} is no name for a Python package; use letters and digits."
+        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists and is not empty; choose another folder.")
-    words = {"name": package.replace("_", "-"), "package": package, "folder": f"~/flower-runs/{package}"}
+    words = {
+        "name": package.replace("_", "-"),
+        "package": package,
+        "folder": f"~/flower-runs/{package}",
+    }
     (folder / package).mkdir(parents=True)
     written = [folder / package / "__init__.py"]
     written[0].touch()

@@ -23,7 +23,14 @@ from fedwmsam.errors import InputError, unknown
 from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder
 from fedwmsam.experiment.result import Result
 from fedwmsam.flower.exchange import mean_evaluation, read_evaluation
-from fedwmsam.flower.training import Outcome, RemoteClients, RemoteTraining, TooFew, answer_layout, without_values
+from fedwmsam.flower.training import (
+    Outcome,
+    RemoteClients,
+    RemoteTraining,
+    TooFew,
+    answer_layout,
+    without_values,
+)
 from fedwmsam.flower.wire import TRANSPORTS, Terms, WireError
 from fedwmsam.methods import Method, make_method, method_class
 from fedwmsam.settings.config import Settings
@@ -37,7 +44,9 @@ REFUSED = {f.name: f.metadata["flower"] for f in fields(Settings) if f.metadata[
 
 def check_arguments(method: object, clients: int, quorum: float, transport: str) -> None:
     if not isinstance(method, Method):
-        raise InputError(f"method must be a method with its options, such as FedWMSAM(), not {method!r}.")
+        raise InputError(
+            f"method must be a method with its options, such as FedWMSAM(), not {method!r}."
+        )
     if not isinstance(clients, int) or clients < 1:
         raise InputError(f"clients must be the number of clients, not {clients!r}.")
     if not 0 < quorum <= 1:
@@ -59,7 +68,9 @@ def read_settings(given: Mapping[str, Any]) -> Settings:
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
     """The method, and the other arguments of FlowerStrategy, from an app's run config; "none" is None."""
-    values = {key.replace("-", "_"): None if value == "none" else value for key, value in config.items()}
+    values = {
+        key.replace("-", "_"): None if value == "none" else value for key, value in config.items()
+    }
     name = str(values.pop("method", "fedwmsam"))
     options = {f.name: values.pop(f.name) for f in fields(method_class(name)) if f.name in values}
     return make_method(name, **options), values
@@ -180,17 +191,35 @@ class FlowerStrategy(Strategy):
         self.clients = RemoteClients(clients)
         with calm_torch():
             seed = rng.key(self.settings.seed, "init")
-            task = Task(model, make_objective(loss, metrics, monitor), seed=seed, device=self.settings.device)
+            task = Task(
+                model,
+                make_objective(loss, metrics, monitor),
+                seed=seed,
+                device=self.settings.device,
+            )
             self.reader = make_reader(task, collate)
-            tested, held = (None if data is None else self.reader.samples(data, name) for data, name in (
-                (test, "The test data"), (validation, "The validation data")))  # fmt: skip
-            self.run = make_run(self.settings, method, task, self.clients, tested, held, [*callbacks, self.tell])
-        self.config = configuration(self.settings, method, clients, task, loss, validation) | {"transport": transport}
+            tested, held = (
+                None if data is None else self.reader.samples(data, name)
+                for data, name in ((test, "The test data"), (validation, "The validation data"))
+            )
+            self.run = make_run(
+                self.settings, method, task, self.clients, tested, held, [*callbacks, self.tell]
+            )
+        self.config = configuration(self.settings, method, clients, task, loss, validation) | {
+            "transport": transport
+        }
         self.run.further = self.further
         self.terms = Terms.of(self.run.federation, transport)
         self.answer = answer_layout(self.run.federation, self.run.state)
         self.training = RemoteTraining(
-            self.run, self.clients, self.terms, self.answer, quorum=quorum, grace=grace, timeout=timeout, wait=wait
+            self.run,
+            self.clients,
+            self.terms,
+            self.answer,
+            quorum=quorum,
+            grace=grace,
+            timeout=timeout,
+            wait=wait,
         )
         self.asked: list[tuple[Job, Message | None]] = []
         self.evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None
@@ -211,7 +240,9 @@ class FlowerStrategy(Strategy):
         The outcome is also in `self.result`, as `fedwmsam.fit` returns it.
         """
         if train_config or evaluate_config:
-            raise InputError("Give settings to FlowerStrategy itself; it sends the clients what they need.")
+            raise InputError(
+                "Give settings to FlowerStrategy itself; it sends the clients what they need."
+            )
         self.training.timeout, self.evaluate_fn = timeout or self.training.timeout, evaluate_fn
         if num_rounds is not None:
             self.config["rounds"] = num_rounds
@@ -235,7 +266,9 @@ class FlowerStrategy(Strategy):
             return None
         sizes = [len(self.clients[client]) for client in range(len(self.clients))]
         if 0 in sizes:
-            raise InputError(f"Averaging by size needs all clients at the start; client {sizes.index(0)} is missing.")
+            raise InputError(
+                f"Averaging by size needs all clients at the start; client {sizes.index(0)} is missing."
+            )
         return sum(sizes)
 
     def configure_train(
@@ -254,22 +287,33 @@ class FlowerStrategy(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Finish the round that `configure_train` began; None if too few answers can be used."""
-        outcome: Outcome = {job.client: (job, Fault("no answer", rejected=False)) for job, _ in self.asked}
-        sent = {message.metadata.message_id: job for job, message in self.asked if message is not None}
+        outcome: Outcome = {
+            job.client: (job, Fault("no answer", rejected=False)) for job, _ in self.asked
+        }
+        sent = {
+            message.metadata.message_id: job for job, message in self.asked if message is not None
+        }
         with calm_torch():
             for reply in replies:
                 job = sent.get(reply.metadata.reply_to_message_id)
                 if job is None:
-                    log.warning("An answer to no question of round %d is not used.", self.run.state.round + 1)
+                    log.warning(
+                        "An answer to no question of round %d is not used.",
+                        self.run.state.round + 1,
+                    )
                 else:
                     outcome[job.client] = job, self.training.judge(job, reply)
-            self.run.federation = replace(self.run.federation, trainer=lambda *_: self.training.counted(outcome))
+            self.run.federation = replace(
+                self.run.federation, trainer=lambda *_: self.training.counted(outcome)
+            )
             try:
                 self.run.one_round()
             except TooFew as reason:
                 log.warning("%s", reason)
                 return None, None
-        return ArrayRecord(self.run.model()), metric_record(self.run.history[-1]) if self.run.history else None
+        return ArrayRecord(self.run.model()), metric_record(
+            self.run.history[-1]
+        ) if self.run.history else None
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -277,7 +321,9 @@ class FlowerStrategy(Strategy):
         """The global model to every connected client, if clients evaluate."""
         return self.training.evaluation_orders(self.run.state) if self.evaluate_clients else []
 
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
         """Means over the clients' own test data; None if there are none."""
         records = []
         for reply in replies:
@@ -285,7 +331,11 @@ class FlowerStrategy(Strategy):
                 records.append(read_evaluation(reply))
             except WireError as reason:
                 log.warning("An evaluation is not used: %s", reason)
-        return MetricRecord({**mean_evaluation(records), "clients_evaluated": len(records)}) if records else None
+        return (
+            MetricRecord({**mean_evaluation(records), "clients_evaluated": len(records)})
+            if records
+            else None
+        )
 
     def further(self, state: State, due: bool) -> Record:
         """What a round's line in the metrics holds beside the engine's own columns."""
@@ -293,27 +343,45 @@ class FlowerStrategy(Strategy):
         if due and self.evaluate_clients and self.training.post:
             record |= self.aggregate_evaluate(state.round, self.training.evaluations(state)) or {}
         if due and self.evaluate_fn:
-            arrays = ArrayRecord(self.run.federation.task.state_dict(state.server["w"], state.buffers))
+            arrays = ArrayRecord(
+                self.run.federation.task.state_dict(state.server["w"], state.buffers)
+            )
             record |= self.evaluate_fn(state.round, arrays) or {}
         return self.training.traffic.record(self.terms.transport) | record
 
     def tell(self, progress: Progress) -> None:
         record = progress.record
-        shown = {key: record[key] for key in ("train_loss", "loss", "accuracy", "clients_accuracy") if record.get(key)}
+        shown = {
+            key: record[key]
+            for key in ("train_loss", "loss", "accuracy", "clients_accuracy")
+            if record.get(key)
+        }
         numbers = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
-        log.info("Round %d of %d: %d clients, %s", record["round"], self.run.settings.rounds, record["cohort"], numbers)
+        log.info(
+            "Round %d of %d: %d clients, %s",
+            record["round"],
+            self.run.settings.rounds,
+            record["cohort"],
+            numbers,
+        )
 
     def summary(self) -> None:
         federation = self.run.federation
         log.info(
             "%s over %d clients, %d parameters, quorum %g, transport %s; run folder: %s",
-            federation.method, len(federation.clients), federation.task.size, self.training.quorum,
-            self.terms.transport, self.folder or "none",
-        )  # fmt: skip
+            federation.method,
+            len(federation.clients),
+            federation.task.size,
+            self.training.quorum,
+            self.terms.transport,
+            self.folder or "none",
+        )
 
 
 def metric_record(record: Record) -> MetricRecord:
-    return MetricRecord({key: value for key, value in record.items() if isinstance(value, int | float)})
+    return MetricRecord(
+        {key: value for key, value in record.items() if isinstance(value, int | float)}
+    )
 
 
 def flower_result(result: Result) -> FlowerResult:

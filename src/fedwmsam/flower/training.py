@@ -78,9 +78,17 @@ class RemoteTraining:
     """Trains a run's rounds on Flower's nodes; `train` is the engine's trainer."""
 
     def __init__(
-        self, run: Run, clients: RemoteClients, terms: Terms, answer: Layout, *,
-        quorum: float, grace: float | None, timeout: float, wait: float,
-    ) -> None:  # fmt: skip
+        self,
+        run: Run,
+        clients: RemoteClients,
+        terms: Terms,
+        answer: Layout,
+        *,
+        quorum: float,
+        grace: float | None,
+        timeout: float,
+        wait: float,
+    ) -> None:
         self.run, self.clients, self.terms, self.answer = run, clients, terms, answer
         self.quorum, self.grace, self.timeout, self.wait = quorum, grace, timeout, wait
         self.buffers = Layout.of(run.federation.task.initial_buffers)
@@ -99,19 +107,30 @@ class RemoteTraining:
         self.nodes.gather(cohort)
         self.traffic = Traffic()
 
-    def train(self, federation: Federation, asked: Iterable[Job]) -> Iterator[tuple[Job, LocalResult | Fault]]:
+    def train(
+        self, federation: Federation, asked: Iterable[Job]
+    ) -> Iterator[tuple[Job, LocalResult | Fault]]:
         """Who does not answer is asked again while the round lacks its quorum."""
         assert self.nodes
         cohort, info = opening(federation, self.run.state.round)
         self.begin(cohort)
         outcome = self.ask(asked)
         for _ in range(ATTEMPTS - 1):
-            missing = [k for k, (_, result) in outcome.items() if isinstance(result, Fault) and not result.rejected]
+            missing = [
+                k
+                for k, (_, result) in outcome.items()
+                if isinstance(result, Fault) and not result.rejected
+            ]
             if accepted(outcome) >= self.needed(outcome) or not missing:
                 break
             for client, (job, result) in outcome.items():
                 if client in missing and isinstance(result, Fault):
-                    log.warning("Round %d: client %d: %s; asked again.", job.info.round + 1, client, result.reason)
+                    log.warning(
+                        "Round %d: client %d: %s; asked again.",
+                        job.info.round + 1,
+                        client,
+                        result.reason,
+                    )
             self.nodes.wait_for(missing, self.wait)
             outcome |= self.ask(jobs(federation, self.run.state, missing, info))
         yield from self.counted(outcome)
@@ -126,8 +145,14 @@ class RemoteTraining:
             outcome[job.client] = job, Fault("not connected", rejected=False)
             if message is not None and self.post.send(message):
                 sent[message.metadata.message_id] = job
-                outcome[job.client] = job, Fault(f"no answer within {self.timeout:g} s", rejected=False)
-        pending = {identity: f"client {job.client}, round {job.info.round + 1}" for identity, job in sent.items()}
+                outcome[job.client] = (
+                    job,
+                    Fault(f"no answer within {self.timeout:g} s", rejected=False),
+                )
+        pending = {
+            identity: f"client {job.client}, round {job.info.round + 1}"
+            for identity, job in sent.items()
+        }
         doubts = Doubts(self.nodes, {identity: job.client for identity, job in sent.items()})
         answers = Answers(self.post, pending, self.timeout, doubts)
         for reply in answers:
@@ -137,7 +162,10 @@ class RemoteTraining:
                 answers.hurry(self.grace)
         for job in map(sent.__getitem__, answers.lost):
             self.nodes.forget(job.client)
-            outcome[job.client] = job, Fault("its node was restarted and has lost the order", rejected=False)
+            outcome[job.client] = (
+                job,
+                Fault("its node was restarted and has lost the order", rejected=False),
+            )
         return outcome
 
     def order(self, job: Job) -> Message | None:
@@ -149,14 +177,21 @@ class RemoteTraining:
         content, error = wire.write_order(job, self.terms)
         self.traffic.bytes_down += wire.payload(content)
         self.traffic.error_down = max(self.traffic.error_down, error)
-        return Message(content, node.id, "train", group_id=str(job.info.round + 1), ttl=self.timeout + MARGIN)
+        return Message(
+            content, node.id, "train", group_id=str(job.info.round + 1), ttl=self.timeout + MARGIN
+        )
 
     def evaluation_orders(self, state: State) -> list[Message]:
         assert self.nodes
         _, info = opening(self.run.federation, state.round)
         messages = []
         for client, node in sorted(self.nodes.by_client.items()):
-            job = Job(client, {"w": state.server["w"]}, state.buffers, replace(info, steps=1, samples=node.samples))
+            job = Job(
+                client,
+                {"w": state.server["w"]},
+                state.buffers,
+                replace(info, steps=1, samples=node.samples),
+            )
             content, _ = wire.write_order(job, self.terms)
             self.traffic.bytes_down += wire.payload(content)
             messages.append(Message(content, node.id, "evaluate", ttl=self.timeout + MARGIN))
@@ -166,7 +201,9 @@ class RemoteTraining:
         """Order every connected client to evaluate; its answers as they come."""
         assert self.post
         messages = [message for message in self.evaluation_orders(state) if self.post.send(message)]
-        pending = {message.metadata.message_id: f"evaluation, round {state.round}" for message in messages}
+        pending = {
+            message.metadata.message_id: f"evaluation, round {state.round}" for message in messages
+        }
         return Answers(self.post, pending, self.timeout)
 
     def judge(self, job: Job, reply: Message) -> LocalResult | Fault:

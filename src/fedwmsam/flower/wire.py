@@ -58,7 +58,10 @@ def halved(value: Tensor) -> tuple[Array, float]:
     largest = value.abs().max()
     scale = torch.where(largest > 0, largest, 1.0)
     small = (value / scale).half()
-    error = float(torch.linalg.vector_norm(small.float() * scale - value) / (torch.linalg.vector_norm(value) + 1e-30))
+    error = float(
+        torch.linalg.vector_norm(small.float() * scale - value)
+        / (torch.linalg.vector_norm(value) + 1e-30)
+    )
     data = bytes(as_bytes(scale)) + bytes(as_bytes(small))
     return Array(word(value.dtype), tuple(value.shape), HALF, data), error
 
@@ -74,15 +77,25 @@ def unpack(record: object, expected: Layout | None = None) -> Vectors:
 
 def tensor_of(name: str, array: Array, expected: Layout | None) -> Tensor:
     dtype, shape = getattr(torch, array.dtype, None), tuple(array.shape)
-    if not isinstance(dtype, torch.dtype) or array.stype not in (RAW, HALF) or any(size < 0 for size in shape):
-        raise WireError(f"{name!r} is written in an unknown way ({array.stype!r}, {array.dtype!r}).")
+    if (
+        not isinstance(dtype, torch.dtype)
+        or array.stype not in (RAW, HALF)
+        or any(size < 0 for size in shape)
+    ):
+        raise WireError(
+            f"{name!r} is written in an unknown way ({array.stype!r}, {array.dtype!r})."
+        )
     if expected is not None and (dtype, shape) != expected.parts[name]:
         wanted, size = expected.parts[name]
-        raise WireError(f"{name!r} is {array.dtype}{list(shape)} instead of {word(wanted)}{list(size)}.")
+        raise WireError(
+            f"{name!r} is {array.dtype}{list(shape)} instead of {word(wanted)}{list(size)}."
+        )
     kind = torch.float16 if array.stype == HALF else dtype
     head = 4 if array.stype == HALF else 0
     if len(array.data) != head + kind.itemsize * math.prod(shape):
-        raise WireError(f"{name!r} has {len(array.data)} bytes, which is not {array.dtype}{list(shape)}.")
+        raise WireError(
+            f"{name!r} has {len(array.data)} bytes, which is not {array.dtype}{list(shape)}."
+        )
     value = filled(kind, shape, array.data[head:])
     return value.to(dtype) * filled(dtype, (), array.data[:head]) if head else value
 
@@ -115,7 +128,9 @@ def note_of(content: RecordDict) -> ConfigRecord:
     if not isinstance(note, ConfigRecord):
         raise WireError("it carries no fedwmsam record: the other side is no fedwmsam app.")
     if note.get("version") != VERSION:
-        raise WireError(f"it speaks version {note.get('version')!r} of the format, this side {VERSION}; update both.")
+        raise WireError(
+            f"it speaks version {note.get('version')!r} of the format, this side {VERSION}; update both."
+        )
     return note
 
 
@@ -137,17 +152,27 @@ class Terms:
         schedule = federation.schedule
         assert isinstance(schedule, KeyedSchedule)
         return cls(
-            federation.method, federation.rules, schedule.seed, schedule.local_epochs, schedule.batch_size,
-            fingerprint(federation.task), transport,
-        )  # fmt: skip
+            federation.method,
+            federation.rules,
+            schedule.seed,
+            schedule.local_epochs,
+            schedule.batch_size,
+            fingerprint(federation.task),
+            transport,
+        )
 
     def note(self) -> dict[str, Any]:
         rules = {key: value for key, value in asdict(self.rules).items() if value is not None}
         return rules | {
-            "version": VERSION, "method": self.method.name, "options": json.dumps(asdict(self.method)),
-            "seed": self.seed, "local_epochs": self.local_epochs, "batch_size": self.batch_size, "task": self.task,
+            "version": VERSION,
+            "method": self.method.name,
+            "options": json.dumps(asdict(self.method)),
+            "seed": self.seed,
+            "local_epochs": self.local_epochs,
+            "batch_size": self.batch_size,
+            "task": self.task,
             "transport": self.transport,
-        }  # fmt: skip
+        }
 
     @classmethod
     def read(cls, note: ConfigRecord) -> "Terms":
@@ -160,17 +185,28 @@ class Terms:
         clip = entry(note, "clip_norm", float) if "clip_norm" in note else None
         return cls(
             make_method(entry(note, "method", str), **options),
-            LocalRules(entry(note, "weight_decay", float), entry(note, "weight_decay_mode", str), clip),
-            entry(note, "seed", int), entry(note, "local_epochs", int), entry(note, "batch_size", int),
-            entry(note, "task", str), entry(note, "transport", str),
-        )  # fmt: skip
+            LocalRules(
+                entry(note, "weight_decay", float), entry(note, "weight_decay_mode", str), clip
+            ),
+            entry(note, "seed", int),
+            entry(note, "local_epochs", int),
+            entry(note, "batch_size", int),
+            entry(note, "task", str),
+            entry(note, "transport", str),
+        )
 
     def schedule(self, info: Info) -> KeyedSchedule:
         """The client's half of the server's schedule: its batches; who takes part is not its business."""
         return KeyedSchedule(
-            seed=self.seed, clients=info.clients, per_round=info.cohort, sampling="fixed",
-            local_epochs=self.local_epochs, batch_size=self.batch_size, learning_rate=info.lr, lr_decay=1.0,
-        )  # fmt: skip
+            seed=self.seed,
+            clients=info.clients,
+            per_round=info.cohort,
+            sampling="fixed",
+            local_epochs=self.local_epochs,
+            batch_size=self.batch_size,
+            learning_rate=info.lr,
+            lr_decay=1.0,
+        )
 
 
 def fingerprint(task: Task) -> str:
@@ -182,7 +218,9 @@ def fingerprint(task: Task) -> str:
 
 def write_order(job: Job, terms: Terms) -> tuple[RecordDict, float]:
     """What a client is asked, and the relative error of its vectors' transport."""
-    info = {key: value for key, value in asdict(replace(job.info, layout=())).items() if key != "layout"}
+    info = {
+        key: value for key, value in asdict(replace(job.info, layout=())).items() if key != "layout"
+    }
     note = ConfigRecord(terms.note() | info | {"client": job.client})
     vectors, error = pack(job.down, terms.transport)
     return RecordDict({NOTE: note, VECTORS: vectors, BUFFERS: pack(job.buffers)[0]}), error
@@ -192,26 +230,50 @@ def read_order(content: RecordDict, task: Task) -> Job:
     """What the server asks of this client, checked against the model."""
     note = note_of(content)
     info = Info(
-        round=entry(note, "round", int), lr=entry(note, "lr", float), clients=entry(note, "clients", int),
-        cohort=entry(note, "cohort", int), share=entry(note, "share", float), steps=entry(note, "steps", int),
-        samples=entry(note, "samples", int), layout=task.layout,
-    )  # fmt: skip
+        round=entry(note, "round", int),
+        lr=entry(note, "lr", float),
+        clients=entry(note, "clients", int),
+        cohort=entry(note, "cohort", int),
+        share=entry(note, "share", float),
+        steps=entry(note, "steps", int),
+        samples=entry(note, "samples", int),
+        layout=task.layout,
+    )
     down = unpack(content.get(VECTORS))
-    if "w" not in down or down["w"].shape != task.initial_weights.shape or down["w"].dtype != task.dtype:
-        raise WireError(f"The server sent no weights of {task.size} numbers of type {word(task.dtype)}.")
-    return Job(entry(note, "client", int), down, unpack(content.get(BUFFERS), Layout.of(task.initial_buffers)), info)
+    if (
+        "w" not in down
+        or down["w"].shape != task.initial_weights.shape
+        or down["w"].dtype != task.dtype
+    ):
+        raise WireError(
+            f"The server sent no weights of {task.size} numbers of type {word(task.dtype)}."
+        )
+    return Job(
+        entry(note, "client", int),
+        down,
+        unpack(content.get(BUFFERS), Layout.of(task.initial_buffers)),
+        info,
+    )
 
 
 def write_answer(job: Job, result: LocalResult, transport: str) -> RecordDict:
     vectors, error = pack(result.up, transport)
-    note = ConfigRecord({
-        "version": VERSION, "round": job.info.round, "client": job.client, "loss": result.loss,
-        "backprops": result.backprops, "transport_error": error,
-    })  # fmt: skip
+    note = ConfigRecord(
+        {
+            "version": VERSION,
+            "round": job.info.round,
+            "client": job.client,
+            "loss": result.loss,
+            "backprops": result.backprops,
+            "transport_error": error,
+        }
+    )
     return RecordDict({NOTE: note, VECTORS: vectors, BUFFERS: pack(result.buffers)[0]})
 
 
-def read_answer(content: RecordDict, job: Job, up: Layout, buffers: Layout) -> tuple[LocalResult, float]:
+def read_answer(
+    content: RecordDict, job: Job, up: Layout, buffers: Layout
+) -> tuple[LocalResult, float]:
     """A client's answer to `job` and the relative error of its transport; WireError if it is no such answer."""
     note = note_of(content)
     round, client = entry(note, "round", int), entry(note, "client", int)
@@ -226,4 +288,6 @@ def read_answer(content: RecordDict, job: Job, up: Layout, buffers: Layout) -> t
 
 def payload(content: RecordDict) -> int:
     """Bytes of the arrays."""
-    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    return sum(
+        len(array.data) for record in content.array_records.values() for array in record.values()
+    )

@@ -25,7 +25,9 @@ from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings import method_table
 from fedwmsam.settings.options import option
 
-METHODS: dict[str, type[Method]] = {name: method_table.method_class(name) for name in method_table.METHOD_CLASSES}
+METHODS: dict[str, type[Method]] = {
+    name: method_table.method_class(name) for name in method_table.METHOD_CLASSES
+}
 """Every method by its name on the command line."""
 
 
@@ -42,8 +44,37 @@ def make_method(name: str, /, **options: object) -> Method:
 
 
 __all__ = [
-    "METHODS", "SCAFFOLD", "SCAFFOLDM", "Averaging", "Cost", "FedACG", "FedAdam", "FedAvg", "FedAvgM", "FedCM",
-    "FedDyn", "FedGAMMA", "FedGloSS", "FedLESAM", "FedLESAMD", "FedLESAMS", "FedProx", "FedSAM", "FedSMOO",
-    "FedSpeed", "FedWMSAM", "FedWMSAMPlus", "Gradient", "Info", "Method", "MimeLite", "MoFedSAM", "Slot",
-    "Vectors", "make_method", "mean_direction", "method_class", "option",
-]  # fmt: skip
+    "METHODS",
+    "SCAFFOLD",
+    "SCAFFOLDM",
+    "Averaging",
+    "Cost",
+    "FedACG",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedCM",
+    "FedDyn",
+    "FedGAMMA",
+    "FedGloSS",
+    "FedLESAM",
+    "FedLESAMD",
+    "FedLESAMS",
+    "FedProx",
+    "FedSAM",
+    "FedSMOO",
+    "FedSpeed",
+    "FedWMSAM",
+    "FedWMSAMPlus",
+    "Gradient",
+    "Info",
+    "Method",
+    "MimeLite",
+    "MoFedSAM",
+    "Slot",
+    "Vectors",
+    "make_method",
+    "mean_direction",
+    "method_class",
+    "option",
+]

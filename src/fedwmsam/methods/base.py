@@ -92,7 +92,9 @@ class Method:
         """Scratch for the local steps; full_gradient(w) is over all local data and costs a pass if called."""
         return {}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         """One local step's direction (gradient units; the loop clips it) and the scratch for the next step."""
         raise AssertionError(f"{type(self).__name__} defines no direction")
 
@@ -104,7 +106,9 @@ class Method:
         """Exactly what travels back; delta = w_B − down["w"], always under that name."""
         return {"delta": delta}
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         """At the server, per client: its new memory and its contribution to the round's mean."""
         return memory, {"delta": up["delta"]}
 

@@ -32,7 +32,9 @@ class FedACG(Method):
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         return {"w": server["w"] + self.lam * server["m"]}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return grad(w), scratch
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor:

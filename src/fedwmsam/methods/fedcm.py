@@ -20,7 +20,9 @@ from fedwmsam.settings.options import option
 class FedCM(Averaging):
     """Client-level momentum: every local step leans on the last global direction."""
 
-    alpha: float = option(0.1, "weight of the fresh gradient against the momentum", above=0.0, high=1.0)
+    alpha: float = option(
+        0.1, "weight of the fresh gradient against the momentum", above=0.0, high=1.0
+    )
 
     name: ClassVar[str] = "fedcm"
     paper: ClassVar[str] = "Xu et al. 2021"
@@ -32,10 +34,14 @@ class FedCM(Averaging):
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         return {"w": server["w"], "Delta": server["Delta"]}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return mixed(down["Delta"], grad(w), self.alpha), scratch
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         return memory, {"delta": up["delta"], "Delta": mean_direction(up["delta"], info)}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:

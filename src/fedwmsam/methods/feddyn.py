@@ -38,13 +38,17 @@ class FedDyn(Method):
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         return {"w": server["w"], "h_k": memory["h_k"]}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return torch.add(grad(w), down["h_k"], alpha=self.lam), scratch
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor:
         return self.lam * (w - down["w"])
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         return {"h_k": memory["h_k"] + up["delta"]}, {"delta": up["delta"]}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:

@@ -26,5 +26,7 @@ class FedGAMMA(SCAFFOLD):
     paper: ClassVar[str] = "Dai et al. 2023"
     cost: ClassVar[Cost] = Cost(backprops=2, down=2, up=1, memory=1)
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return super().direction(w, sharpness_aware(grad, self.rho), down, scratch)

@@ -27,7 +27,9 @@ class FedGloSS(Averaging):
     """Global SAM by a perturbation at the server, with FedDyn-like duals."""
 
     rho: float = option(0.15, "ρ, radius of the server's perturbation", low=0.0)
-    rho_local: float = option(0.0, "radius of the clients' own SAM (0: plain gradients, one backprop)", low=0.0)
+    rho_local: float = option(
+        0.0, "radius of the clients' own SAM (0: plain gradients, one backprop)", low=0.0
+    )
     beta: float = option(10.0, "β, inverse strength of the pull and of the duals", above=0.0)
     warmup: int = option(0, "T_s, rounds over which ρ grows from 0.001", low=0)
 
@@ -54,14 +56,18 @@ class FedGloSS(Averaging):
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
         return {"rho_local": down["w"].new_tensor(self.radius(self.rho_local, info.round))}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         local = sharpness_aware(grad, float(scratch["rho_local"])) if self.rho_local else grad
         return local(w) - down["sigma_k"], scratch
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor:
         return (w - down["w"]) / self.beta
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         return {"sigma_k": memory["sigma_k"] - up["delta"] / self.beta}, {"delta": up["delta"]}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:

@@ -23,7 +23,9 @@ class LookingBack(Method):
     """The perturbation itself, in front of any method X: gradients are taken at w + ε."""
 
     rho: float = option(0.01, "ρ, radius of the SAM perturbation", low=0.0)
-    reference: str = option("last_active", "the older model ε points to", choices=("last_active", "last_round"))
+    reference: str = option(
+        "last_active", "the older model ε points to", choices=("last_active", "last_round")
+    )
 
     def server_init(self, w: Tensor) -> Vectors:
         return super().server_init(w) | ({"z": w} if self.reference == "last_round" else {})
@@ -33,17 +35,27 @@ class LookingBack(Method):
 
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         z = memory["z_k"] if self.reference == "last_active" else server["z"]
-        return super().downlink(server, memory, info) | {"eps": self.rho * unit(z - server["w"], tau=1e-12)}
+        return super().downlink(server, memory, info) | {
+            "eps": self.rho * unit(z - server["w"], tau=1e-12)
+        }
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return super().direction(w, lambda at: grad(at + down["eps"]), down, scratch)
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         memory, contribution = super().settle(server, memory, up, info)
-        return memory | ({"z_k": server["w"]} if self.reference == "last_active" else {}), contribution
+        return memory | (
+            {"z_k": server["w"]} if self.reference == "last_active" else {}
+        ), contribution
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        return super().aggregate(server, mean, info) | ({"z": server["w"]} if self.reference == "last_round" else {})
+        return super().aggregate(server, mean, info) | (
+            {"z": server["w"]} if self.reference == "last_round" else {}
+        )
 
 
 @dataclass(frozen=True)

@@ -29,5 +29,7 @@ class FedSAM(FedAvg):
     paper: ClassVar[str] = "Qu et al. 2022"
     cost: ClassVar[Cost] = Cost(backprops=2, down=1, up=1, memory=0)
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return super().direction(w, sharpness_aware(grad, self.rho), down, scratch)

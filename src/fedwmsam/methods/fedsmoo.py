@@ -40,7 +40,9 @@ class FedSMOO(FedDyn):
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
         return {"mu_k": down["mu_k"]}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         eps = self.rho * unit(grad(w) - scratch["mu_k"] - down["s"], tau=1e-7)
         v, _ = super().direction(w + eps, grad, down, scratch)
         return v, {"mu_k": scratch["mu_k"] + eps - down["s"]}
@@ -48,9 +50,13 @@ class FedSMOO(FedDyn):
     def uplink(self, delta: Tensor, down: Vectors, scratch: Vectors, info: Info) -> Vectors:
         return {"delta": delta, "mu_k": scratch["mu_k"]}
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         memory, contribution = super().settle(server, memory, up, info)
         return memory | {"mu_k": up["mu_k"]}, contribution | {"mu_k": up["mu_k"]}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        return super().aggregate(server, mean, info) | {"s": self.rho * unit(mean["mu_k"], tau=1e-7)}
+        return super().aggregate(server, mean, info) | {
+            "s": self.rho * unit(mean["mu_k"], tau=1e-7)
+        }

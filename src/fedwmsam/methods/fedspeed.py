@@ -22,18 +22,26 @@ class FedSpeed(FedDyn):
     """Dynamic regularisation on top of SAM gradients."""
 
     rho: float = option(0.1, "ρ, radius of the SAM perturbation", low=0.0)
-    server_dual: str = option("all", "whose h_k amend the server's model", choices=("all", "participants"))
+    server_dual: str = option(
+        "all", "whose h_k amend the server's model", choices=("all", "participants")
+    )
 
     name: ClassVar[str] = "fedspeed"
     paper: ClassVar[str] = "Sun et al. 2023a"
     cost: ClassVar[Cost] = Cost(backprops=2, down=2, up=1, memory=1)
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return super().direction(w, sharpness_aware(grad, self.rho), down, scratch)
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         memory, contribution = super().settle(server, memory, up, info)
-        return memory, contribution | ({"h_k": memory["h_k"]} if self.server_dual == "participants" else {})
+        return memory, contribution | (
+            {"h_k": memory["h_k"]} if self.server_dual == "participants" else {}
+        )
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         after = super().aggregate(server, mean, info)

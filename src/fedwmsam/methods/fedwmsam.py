@@ -31,17 +31,23 @@ class FedWMSAM(Averaging):
     """Personalized momentum, SAM along it at one backprop a step, and an adaptive weight between the two."""
 
     rho: float = option(0.01, "ρ, radius of the SAM perturbation", low=0.0)
-    alpha: float = option(0.1, "α_0, first weight of the fresh gradient against the momentum", low=0.001, high=0.999)
+    alpha: float = option(
+        0.1, "α_0, first weight of the fresh gradient against the momentum", low=0.001, high=0.999
+    )
     alpha_min: float = option(0.1, "lower bound of α", low=0.001, high=0.999)
     alpha_max: float = option(0.9, "upper bound of α", low=0.001, high=0.999)
     adapt_rate: float = option(0.01, "λ, how fast α follows the similarity", low=0.0, high=1.0)
     perturbation: str = option(
-        "trajectory", "what SAM ascends along", choices=("trajectory", "literal", "momentum", "none")
+        "trajectory",
+        "what SAM ascends along",
+        choices=("trajectory", "literal", "momentum", "none"),
     )
     similarity: str = option(
         "personalized", "what drives α", choices=("personalized", "update", "disagreement", "fixed")
     )
-    correction: str = option("scaffold", "how c_k is refreshed", choices=("scaffold", "mean_gradient", "none"))
+    correction: str = option(
+        "scaffold", "how c_k is refreshed", choices=("scaffold", "mean_gradient", "none")
+    )
 
     name: ClassVar[str] = "fedwmsam"
     paper: ClassVar[str] = "Li et al. 2025"
@@ -51,7 +57,9 @@ class FedWMSAM(Averaging):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.alpha_min > self.alpha_max:
-            raise InputError(f"fedwmsam: alpha_min {self.alpha_min:g} must not be above alpha_max {self.alpha_max:g}.")
+            raise InputError(
+                f"fedwmsam: alpha_min {self.alpha_min:g} must not be above alpha_max {self.alpha_max:g}."
+            )
 
     def server_init(self, w: Tensor) -> Vectors:
         zero = torch.zeros_like(w)
@@ -75,7 +83,9 @@ class FedWMSAM(Averaging):
         pace = 1.0 if self.perturbation == "literal" else -info.lr
         return {"b": torch.tensor(0.0), "pace": torch.tensor(pace, dtype=torch.float64)}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         """Eq. 2."""
         point = w
         if self.perturbation == "momentum":
@@ -89,13 +99,25 @@ class FedWMSAM(Averaging):
         """t_b − w_b, in memory of its own."""
         return torch.sub(down["w"], w).add_(down["m"], alpha=float(scratch["b"] * scratch["pace"]))
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
-        d_k, m_k, alpha = mean_direction(up["delta"], info), self.momentum(server, memory), server["alpha"]
-        contribution = {"delta": up["delta"], "Delta": d_k, "similarity": self.agreement(server["Delta"], m_k, d_k)}
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
+        d_k, m_k, alpha = (
+            mean_direction(up["delta"], info),
+            self.momentum(server, memory),
+            server["alpha"],
+        )
+        contribution = {
+            "delta": up["delta"],
+            "Delta": d_k,
+            "similarity": self.agreement(server["Delta"], m_k, d_k),
+        }
         if self.correction == "none":
             return memory, contribution
         c_k = memory["c_k"] - server["c"] + d_k
-        if self.correction == "mean_gradient":  # the local gradients' mean ḡ, solved from d_k = α ḡ + (1 − α) m_k
+        if (
+            self.correction == "mean_gradient"
+        ):  # the local gradients' mean ḡ, solved from d_k = α ḡ + (1 − α) m_k
             c_k = (d_k - (1 - alpha) * m_k) / alpha
         return {"c_k": c_k}, contribution | {"c_k": c_k - memory["c_k"]}
 
@@ -114,4 +136,8 @@ class FedWMSAM(Averaging):
             alpha = (1 - self.adapt_rate) * alpha + self.adapt_rate * target
         if self.correction != "none":  # Eq. 5
             c = c + info.share * mean["c_k"]
-        return super().aggregate(server, mean, info) | {"Delta": mean["Delta"], "c": c, "alpha": alpha}
+        return super().aggregate(server, mean, info) | {
+            "Delta": mean["Delta"],
+            "c": c,
+            "alpha": alpha,
+        }

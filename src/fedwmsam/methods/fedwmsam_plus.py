@@ -28,7 +28,9 @@ from fedwmsam.settings.options import option
 class FedWMSAMPlus(FedWMSAM):
     """FedWMSAM that starts with a plain mean as its momentum and hands over an average of its models."""
 
-    average_power: float = option(8.0, "γ: early on, the r-th model counts like r^γ in the average", low=0.0, high=1e9)
+    average_power: float = option(
+        8.0, "γ: early on, the r-th model counts like r^γ in the average", low=0.0, high=1e9
+    )
 
     name: ClassVar[str] = "fedwmsam-plus"
     paper: ClassVar[str] = "this project"
@@ -44,9 +46,16 @@ class FedWMSAMPlus(FedWMSAM):
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         return super().downlink(self.in_training(server, info), memory, info)
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         return super().settle(self.in_training(server, info), memory, up, info)
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        after = super().aggregate(server | {"w": server["x"]}, mean, info)  # Eq. 4 goes on from α, not from α'
-        return after | {"x": after["w"], "w": averaged(server["w"], after["w"], self.average_power, info)}
+        after = super().aggregate(
+            server | {"w": server["x"]}, mean, info
+        )  # Eq. 4 goes on from α, not from α'
+        return after | {
+            "x": after["w"],
+            "w": averaged(server["w"], after["w"], self.average_power, info),
+        }

@@ -20,7 +20,9 @@ from fedwmsam.settings.options import option
 class MimeLite(Averaging):
     """Every client applies the server's momentum as if it were centralised."""
 
-    beta: float = option(0.9, "β, weight of the momentum against the fresh gradient", low=0.0, high=0.999)
+    beta: float = option(
+        0.9, "β, weight of the momentum against the fresh gradient", low=0.0, high=0.999
+    )
 
     name: ClassVar[str] = "mimelite"
     paper: ClassVar[str] = "Karimireddy et al. 2021"
@@ -35,14 +37,20 @@ class MimeLite(Averaging):
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
         return {"F_k": full_gradient(down["w"])}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return torch.lerp(grad(w), down["m"], self.beta), scratch
 
     def uplink(self, delta: Tensor, down: Vectors, scratch: Vectors, info: Info) -> Vectors:
         return {"delta": delta, "F_k": scratch["F_k"]}
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         return memory, up
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        return super().aggregate(server, mean, info) | {"m": torch.lerp(mean["F_k"], server["m"], self.beta)}
+        return super().aggregate(server, mean, info) | {
+            "m": torch.lerp(mean["F_k"], server["m"], self.beta)
+        }

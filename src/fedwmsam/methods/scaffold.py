@@ -33,10 +33,14 @@ class SCAFFOLD(Averaging):
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         return {"w": server["w"], "correction": server["c"] - memory["c_k"]}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return grad(w) + down["correction"], scratch
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         c_k = memory["c_k"] - server["c"] + mean_direction(up["delta"], info)
         return {"c_k": c_k}, {"delta": up["delta"], "c_k": c_k - memory["c_k"]}
 

@@ -24,7 +24,9 @@ from fedwmsam.settings.options import option
 class SCAFFOLDM(Averaging):
     """Control variates and client-level momentum together."""
 
-    beta: float = option(0.1, "β, weight of the corrected gradient against the momentum", above=0.0, high=1.0)
+    beta: float = option(
+        0.1, "β, weight of the corrected gradient against the momentum", above=0.0, high=1.0
+    )
 
     name: ClassVar[str] = "scaffold-m"
     paper: ClassVar[str] = "Cheng et al. 2024"
@@ -43,10 +45,14 @@ class SCAFFOLDM(Averaging):
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         return {"w": server["w"], "drift": self.drift(server, memory)}
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         return torch.add(down["drift"], grad(w), alpha=self.beta), scratch
 
-    def settle(self, server: Vectors, memory: Vectors, up: Vectors, info: Info) -> tuple[Vectors, Vectors]:
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
         d_k = mean_direction(up["delta"], info)
         c_k = (d_k - self.drift(server, memory)) / self.beta
         return {"c_k": c_k}, {"delta": up["delta"], "Delta": d_k, "c_k": c_k - memory["c_k"]}

@@ -35,5 +35,7 @@ def model_factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.Modu
     if ":" in name:
         return imported_factory(name, shape, classes)
     if name not in MODELS:
-        raise InputError(f"{unknown('model', name, MODELS)} A model of your own is named as 'package.module:function'.")
+        raise InputError(
+            f"{unknown('model', name, MODELS)} A model of your own is named as 'package.module:function'."
+        )
     return lambda: MODELS[name](shape, classes)

@@ -29,7 +29,9 @@ def imported_factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.M
             raise
         except Exception as error:
             called = f"called with {arguments}" if arguments else "called without arguments"
-            raise InputError(f"The model {name!r} failed when {called} ({_told(error)}): correct it.") from error
+            raise InputError(
+                f"The model {name!r} failed when {called} ({_told(error)}): correct it."
+            ) from error
         if not isinstance(model, nn.Module):
             raise InputError(
                 f"The model {name!r} must return a torch.nn.Module, not {type(model).__name__}: correct it."
@@ -42,10 +44,16 @@ def imported_factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.M
 def _find(name: str) -> Callable[..., Any]:
     path, _, attribute = name.partition(":")
     if not all(part.isidentifier() for part in [*path.split("."), attribute]):
-        raise InputError(f"The model {name!r} is not a path to a model: expected 'package.module:function'.")
+        raise InputError(
+            f"The model {name!r} is not a path to a model: expected 'package.module:function'."
+        )
     module = _import(name, path)
     if not hasattr(module, attribute):
-        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        public = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and not key.startswith("_")
+        ]
         raise InputError(unknown(f"function in the module {path!r}", attribute, public))
     maker = getattr(module, attribute)
     if isinstance(maker, nn.Module) or not callable(maker):
@@ -80,7 +88,9 @@ def _arguments(name: str, maker: Callable[..., Any], shape: Shape, classes: int)
         with contextlib.suppress(TypeError, ValueError):
             inspect.signature(maker).bind(*arguments)
             return arguments
-    raise InputError(f"The model {name!r} must take (shape, classes) or no arguments: correct what it takes.")
+    raise InputError(
+        f"The model {name!r} must take (shape, classes) or no arguments: correct what it takes."
+    )
 
 
 @contextlib.contextmanager

@@ -5,7 +5,9 @@ from torch import nn
 from fedwmsam.models.images import Shape, image_size
 
 KERNEL, POOL, FEATURES = 5, 2, 64
-SMALLEST = ((1 * POOL) + KERNEL - 1) * POOL + KERNEL - 1  # leaves one pixel after both convolutions and both pools
+SMALLEST = (
+    ((1 * POOL) + KERNEL - 1) * POOL + KERNEL - 1
+)  # leaves one pixel after both convolutions and both pools
 
 
 def lenet(shape: Shape, classes: int) -> nn.Module:

@@ -23,7 +23,9 @@ class Residual(nn.Module):
         super().__init__()
         self.body = body
         same = stride == 1 and inputs == outputs
-        self.shortcut = nn.Identity() if same else nn.Sequential(*_convolution(inputs, outputs, 1, stride))
+        self.shortcut = (
+            nn.Identity() if same else nn.Sequential(*_convolution(inputs, outputs, 1, stride))
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
@@ -36,7 +38,9 @@ class Basic:
 
     @staticmethod
     def body(inputs: int, width: int, stride: int) -> nn.Sequential:
-        return nn.Sequential(*_convolution(inputs, width, 3, stride), nn.ReLU(), *_convolution(width, width, 3))
+        return nn.Sequential(
+            *_convolution(inputs, width, 3, stride), nn.ReLU(), *_convolution(width, width, 3)
+        )
 
 
 class Bottleneck:
@@ -59,7 +63,9 @@ class Bottleneck:
 Block = type[Basic] | type[Bottleneck]
 
 
-def resnet(name: str, block: Block, depths: tuple[int, ...], *, cifar: bool) -> Callable[[Shape, int], nn.Module]:
+def resnet(
+    name: str, block: Block, depths: tuple[int, ...], *, cifar: bool
+) -> Callable[[Shape, int], nn.Module]:
     """A maker of networks with `depths` blocks in each of the four stages."""
 
     def make(shape: Shape, classes: int) -> nn.Module:
@@ -97,7 +103,9 @@ def _stages(block: Block, depths: tuple[int, ...]) -> Iterator[nn.Sequential]:
         yield nn.Sequential(*blocks)
 
 
-def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> tuple[nn.Module, nn.Module]:
+def _convolution(
+    inputs: int, outputs: int, kernel: int, stride: int = 1
+) -> tuple[nn.Module, nn.Module]:
     convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
     return convolution, nn.GroupNorm(GROUPS, outputs)
 

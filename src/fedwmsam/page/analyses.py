@@ -31,11 +31,18 @@ class Picture(NamedTuple):
 
 
 def named_runs(table: Table) -> list[NamedRun]:
-    return [NamedRun(f"{row.label}, seed {run.seed}", run.path) for row in table.rows for run in runs_of(row)]
+    return [
+        NamedRun(f"{row.label}, seed {run.seed}", run.path)
+        for row in table.rows
+        for run in runs_of(row)
+    ]
 
 
 def dynamics_chart(groups: Sequence[dynamics.Group], drawn: Drawn) -> Chart | None:
-    lines = [look(number, group.label) | {"x": {}, "y": curves(group)} for number, group in enumerate(groups)]
+    lines = [
+        look(number, group.label) | {"x": {}, "y": curves(group)}
+        for number, group in enumerate(groups)
+    ]
     names = [name for name in dynamics.CURVES if any(name in line["y"] for line in lines)]
     return curve_chart(drawn.add_chart(lines), lines, names, window=1) if names else None
 
@@ -68,7 +75,12 @@ def embedded(path: Path) -> str:
 def cluster_sheets(runs: Iterable[NamedRun]) -> list[Sheet]:
     """How tight the clusters of the embeddings are, if any was made."""
     files = [(run.name, run.path / "analysis" / embedding.FILE) for run in runs]
-    found = [(name, one) for name, file in files if file.exists() for one in read_archive(file)[1].values()]
+    found = [
+        (name, one)
+        for name, file in files
+        if file.exists()
+        for one in read_archive(file)[1].values()
+    ]
     return [cluster_sheet(found)] if found else []
 
 

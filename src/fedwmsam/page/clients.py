@@ -16,7 +16,14 @@ from fedwmsam.report.text_tables import Sheet, spread_cell
 from fedwmsam.settings.config import is_natural
 from fedwmsam.statistics import Numbers, mean_spread
 
-QUANTILES = {"worst": 0.0, "10%": 0.1, "lower quartile": 0.25, "median": 0.5, "upper quartile": 0.75, "best": 1.0}
+QUANTILES = {
+    "worst": 0.0,
+    "10%": 0.1,
+    "lower quartile": 0.25,
+    "median": 0.5,
+    "upper quartile": 0.75,
+    "best": 1.0,
+}
 SHARES = np.linspace(0, 1, 101)
 """Where the lines have points, however many clients there are."""
 NAMED_CLIENTS = 12
@@ -25,7 +32,9 @@ NAMED_CLIENTS = 12
 
 def is_known(table: Table) -> bool:
     """Whether its runs looked at single clients; those of `fit` do not."""
-    return any(score.run.clients or score.run.values("worst_client_accuracy") for score in table.scores)
+    return any(
+        score.run.clients or score.run.values("worst_client_accuracy") for score in table.scores
+    )
 
 
 def meaning(table: Table) -> str:
@@ -55,7 +64,10 @@ def client_chart(table: Table, drawn: Drawn) -> Chart | None:
     places = range(1, len(SHARES) + 1)
     lines = [
         look(number, row.label)
-        | {"x": {"share": short(SHARES)}, "y": {"accuracy": column(places, quantiles(runs, SHARES))}}
+        | {
+            "x": {"share": short(SHARES)},
+            "y": {"accuracy": column(places, quantiles(runs, SHARES))},
+        }
         for number, row in enumerate(table.rows)
         if (runs := measured(row))
     ]
@@ -84,13 +96,17 @@ def quantile_sheet(table: Table) -> Sheet:
         *without_accuracy(table),
         *not_kept(table),
     )
-    return Sheet("Accuracy over the clients, mean over the seeds", ("method", *QUANTILES), rows, notes)
+    return Sheet(
+        "Accuracy over the clients, mean over the seeds", ("method", *QUANTILES), rows, notes
+    )
 
 
 def quantile_cells(runs: Sequence[Run]) -> list[str]:
     if not runs:
         return [spread_cell(None) for _ in QUANTILES]
-    return [spread_cell(mean_spread(values)) for values in quantiles(runs, list(QUANTILES.values())).T]
+    return [
+        spread_cell(mean_spread(values)) for values in quantiles(runs, list(QUANTILES.values())).T
+    ]
 
 
 def without_accuracy(table: Table) -> Iterator[str]:
@@ -116,7 +132,11 @@ def not_kept(table: Table) -> Iterator[str]:
 def client_names(table: Table) -> list[str]:
     """Of all clients that have an accuracy in some run."""
     runs = [run for row in table.rows for run in measured(row)]
-    return list(dict.fromkeys(name for run in runs for name, value in by_name(run).items() if math.isfinite(value)))
+    return list(
+        dict.fromkeys(
+            name for run in runs for name, value in by_name(run).items() if math.isfinite(value)
+        )
+    )
 
 
 def by_name(run: Run) -> dict[str, float]:
@@ -125,7 +145,9 @@ def by_name(run: Run) -> dict[str, float]:
 
 
 def name_sheet(table: Table, names: Sequence[str]) -> Sheet:
-    rows = tuple((row.label, *name_cells(measured(row), names)) for row in table.rows if measured(row))
+    rows = tuple(
+        (row.label, *name_cells(measured(row), names)) for row in table.rows if measured(row)
+    )
     return Sheet("Accuracy of each client, mean over the seeds", ("method", *names), rows)
 
 

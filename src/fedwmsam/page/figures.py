@@ -91,7 +91,11 @@ class Map:
 
 def curve_chart(place: int, lines: Sequence[Record], columns: Sequence[str], window: int) -> Chart:
     """Columns over the rounds or over costs."""
-    own = {number: line for number, line in enumerate(lines) if any(name in line["y"] for name in columns)}
+    own = {
+        number: line
+        for number, line in enumerate(lines)
+        if any(name in line["y"] for name in columns)
+    }
     labels = {name: words(name) for name in columns}
     return Chart(f"{labels[columns[0]]} over rounds", place, own, labels, known_axes(lines), window)
 
@@ -155,7 +159,10 @@ def columns(row: Row) -> dict[str, Record]:
 def column(rounds: Sequence[int], values: Numbers) -> Record:
     """Seeds that are all alike, as those of the step size, are told once."""
     alike = len(values) > 1 and bool((values == values[0]).all())
-    record: Record = {"runs": [short(line) for line in (values[:1] if alike else values)], "n": len(values)}
+    record: Record = {
+        "runs": [short(line) for line in (values[:1] if alike else values)],
+        "n": len(values),
+    }
     return record if rounds[-1] == len(rounds) else record | {"at": list(rounds)}
 
 
@@ -181,11 +188,19 @@ def spending(row: Row) -> dict[str, list[float | None]]:
 
 def look(number: int, label: str) -> Record:
     """The line of a row as it is in every picture: its colour's number and its dashes."""
-    return {"label": label, "colour": number % len(COLOURS), "dash": dashes(style(number)["linestyle"])}
+    return {
+        "label": label,
+        "colour": number % len(COLOURS),
+        "dash": dashes(style(number)["linestyle"]),
+    }
 
 
 def dashes(pattern: Any) -> str:
-    return "" if pattern == DASHES[0] else " ".join(f"{length * DASH_PIXELS:.3g}" for length in pattern[1])
+    return (
+        ""
+        if pattern == DASHES[0]
+        else " ".join(f"{length * DASH_PIXELS:.3g}" for length in pattern[1])
+    )
 
 
 def short(values: Iterable[float]) -> list[float | None]:
@@ -221,7 +236,9 @@ class Dealt:
 def partitions(table: Table) -> list[Dealt]:
     """Each partition that the table's runs were trained on, with the seeds that led to it."""
     found: dict[str, Dealt] = {}
-    for run in sorted((run for row in table.rows for run in runs_of(row)), key=lambda run: run.seed):
+    for run in sorted(
+        (run for row in table.rows for run in runs_of(row)), key=lambda run: run.seed
+    ):
         counts = count_table(run.data.get("class_counts"))
         name = str(run.data.get("partition_hash"))
         if counts is not None:
@@ -237,7 +254,11 @@ def count_table(value: object) -> Indices | None:
         counts = np.array(value, dtype=np.int64)
     except (TypeError, ValueError, OverflowError):
         return None
-    return counts if counts.ndim == 2 and counts.size and (counts >= 0).all() and counts.any(axis=1).all() else None
+    return (
+        counts
+        if counts.ndim == 2 and counts.size and (counts >= 0).all() and counts.any(axis=1).all()
+        else None
+    )
 
 
 def partition_map(dealt: Sequence[Dealt], drawn: Drawn) -> Map:
@@ -267,7 +288,9 @@ def map_clients(dealt: Dealt) -> int:
 
 def largest_share(found: Sequence[Dealt]) -> float:
     """The darkest colour: equal shares are a middle one."""
-    largest = max(float((dealt.counts / dealt.counts.sum(axis=1, keepdims=True)).max()) for dealt in found)
+    largest = max(
+        float((dealt.counts / dealt.counts.sum(axis=1, keepdims=True)).max()) for dealt in found
+    )
     return min(max(largest, 2 / int(found[0].counts.shape[1])), 1.0)
 
 

@@ -18,7 +18,14 @@ from markupsafe import Markup
 
 from fedwmsam.analysis import dynamics
 from fedwmsam.analysis.flatness import seeds_sheet
-from fedwmsam.page.analyses import Picture, cluster_sheets, dynamics_chart, named_runs, pictures, theory_sheets
+from fedwmsam.page.analyses import (
+    Picture,
+    cluster_sheets,
+    dynamics_chart,
+    named_runs,
+    pictures,
+    theory_sheets,
+)
 from fedwmsam.page.clients import client_chart, client_sheets, is_known, meaning
 from fedwmsam.page.figures import (
     Chart,
@@ -32,7 +39,13 @@ from fedwmsam.page.figures import (
     sweep_chart,
 )
 from fedwmsam.page.provenance import commands, machine
-from fedwmsam.page.tables import LENGTHS, common_settings, differing_settings, ledger, partition_sheet
+from fedwmsam.page.tables import (
+    LENGTHS,
+    common_settings,
+    differing_settings,
+    ledger,
+    partition_sheet,
+)
 from fedwmsam.report.plots import COLOURS, SCHEDULES, window_of, words
 from fedwmsam.report.series import sweeps
 from fedwmsam.report.summary import Comparison, Goal, Table
@@ -169,16 +182,22 @@ def table_sections(comparison: Comparison, paper_columns: bool, drawn: Drawn) ->
     found = []
     for place, table in enumerate(comparison.tables, start=1):
         alone = replace(comparison, tables=(table,), unreadable=())
-        parts = [replace(part, name=f"{part.name}-{place}") for part in table_parts(table, alone, paper_columns, drawn)]
+        parts = [
+            replace(part, name=f"{part.name}-{place}")
+            for part in table_parts(table, alone, paper_columns, drawn)
+        ]
         found.append(Section(f"table-{place}", table.title, parts=parts))
     return list(found[0].parts) if len(found) == 1 else found
 
 
-def table_parts(table: Table, alone: Comparison, paper_columns: bool, drawn: Drawn) -> Iterator[Section]:
+def table_parts(
+    table: Table, alone: Comparison, paper_columns: bool, drawn: Drawn
+) -> Iterator[Section]:
     """`alone` is the comparison with this table only."""
     # The titles of the sheets end with that of the table, which stands above them.
     results, *others = (
-        replace(sheet, title=sheet.title.removesuffix(f": {table.title}")) for sheet in sheets(alone, paper_columns)
+        replace(sheet, title=sheet.title.removesuffix(f": {table.title}"))
+        for sheet in sheets(alone, paper_columns)
     )
     targets = [others.pop(0)] if alone.goal.targets else []
     yield Section("results", "Results", sheets=[results])
@@ -196,20 +215,28 @@ def table_parts(table: Table, alone: Comparison, paper_columns: bool, drawn: Dra
     if dealt:
         sheet = partition_sheet(str(table.held_equal["partition"]), dealt)
         yield Section("partition", "Partition", map=partition_map(dealt, drawn), sheets=[sheet])
-    yield Section("settings", "Settings", sheets=[differing_settings(table)], settings=common_settings(table))
+    yield Section(
+        "settings", "Settings", sheets=[differing_settings(table)], settings=common_settings(table)
+    )
 
 
 def chart_parts(table: Table, goal: Goal, drawn: Drawn) -> Iterator[Section]:
     lines, columns = curves(table, goal)
     chart = partial(curve_chart, drawn.add_chart(lines), lines)
     if columns:
-        yield Section("curves", "Over the rounds", chart=chart(columns, window_of(table, goal.metric)))
+        yield Section(
+            "curves", "Over the rounds", chart=chart(columns, window_of(table, goal.metric))
+        )
     schedules = [name for name in SCHEDULES if name in columns]
     if schedules:
         yield Section("schedule", "How α adapts", chart=chart(schedules, 1))
     clients = [name for name in CLIENT_COLUMNS if name in columns]
     if CLIENT_COLUMNS[0] in clients:
-        yield Section("clients", "The clients served worst", chart=chart(clients, window_of(table, clients[0])))
+        yield Section(
+            "clients",
+            "The clients served worst",
+            chart=chart(clients, window_of(table, clients[0])),
+        )
     if is_known(table):
         yield Section(
             name="by-client",
@@ -220,7 +247,11 @@ def chart_parts(table: Table, goal: Goal, drawn: Drawn) -> Iterator[Section]:
         )
     what = f"{words(goal.metric)}, mean of last {table.evaluations}"
     for place, sweep in enumerate(sweeps(table), start=1):
-        yield Section(f"sweep-{place}", f"Sensitivity to {sweep.option}", chart=sweep_chart(sweep, what, drawn))
+        yield Section(
+            f"sweep-{place}",
+            f"Sensitivity to {sweep.option}",
+            chart=sweep_chart(sweep, what, drawn),
+        )
 
 
 def analysis_parts(table: Table, drawn: Drawn) -> Iterator[Section]:
@@ -228,7 +259,9 @@ def analysis_parts(table: Table, drawn: Drawn) -> Iterator[Section]:
     groups = dynamics.groups_of(run for row in table.rows for run in runs_of(row))
     if groups:
         chart = dynamics_chart(groups, drawn)
-        yield Section("dynamics", "Alignment, echo and drift", chart=chart, sheets=dynamics.sheets(groups))
+        yield Section(
+            "dynamics", "Alignment, echo and drift", chart=chart, sheets=dynamics.sheets(groups)
+        )
     runs = named_runs(table)
     shown, left_out = pictures(runs)
     if shown or left_out:

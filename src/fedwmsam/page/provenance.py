@@ -62,7 +62,9 @@ def what_differs(config: Record) -> Record:
     """The settings that must be given because the method's defaults, or its preset's values, are others."""
     base = {key: config[key] for key in ("method", "preset") if config.get(key) is not None}
     usual = resolve(base).flat()
-    resolve({key: value for key, value in config.items() if value is not None})  # all of it must still be known
+    resolve(
+        {key: value for key, value in config.items() if value is not None}
+    )  # all of it must still be known
     return base | {key: value for key, value in config.items() if value != usual.get(key)}
 
 

@@ -45,14 +45,25 @@ def total(lines: Sequence[Record], name: str) -> float:
 
 
 def partition_sheet(rule: str, dealt: Sequence[Dealt]) -> Sheet:
-    header = ("seed", "clients", "samples", "of a client", "distance", "largest distance", "effective classes", "hash")
+    header = (
+        "seed",
+        "clients",
+        "samples",
+        "of a client",
+        "distance",
+        "largest distance",
+        "effective classes",
+        "hash",
+    )
     notes = (
         "Of a client: smallest, median and largest number of samples.",
         "Distance: total variation between a client's classes and those of all clients together, mean over the "
         "clients; 0 means the same shares, 1 no class in common.",
         "Effective classes: exp(entropy) of a client's classes, mean over the clients.",
     )
-    return Sheet(f"{rule}: how the data were dealt out", header, tuple(map(partition_cells, dealt)), notes)
+    return Sheet(
+        f"{rule}: how the data were dealt out", header, tuple(map(partition_cells, dealt)), notes
+    )
 
 
 def partition_cells(dealt: Dealt) -> tuple[str, ...]:
@@ -89,9 +100,15 @@ def common_settings(table: Table) -> Sheet:
     """Also what keeps the rows in one table."""
     configs = [row.config for row in table.rows]
     differing = varied(configs)
-    shared = table.held_equal | {key: value for key, value in configs[0].items() if key not in differing}
+    shared = table.held_equal | {
+        key: value for key, value in configs[0].items() if key not in differing
+    }
     known = meanings({row.method for row in table.rows})
-    rows = tuple((key, shown(value), known.get(key, "")) for key, value in shared.items() if value is not None)
+    rows = tuple(
+        (key, shown(value), known.get(key, ""))
+        for key, value in shared.items()
+        if value is not None
+    )
     return Sheet("What all rows share", ("setting", "value", "meaning"), rows)
 
 

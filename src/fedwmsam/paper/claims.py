@@ -36,8 +36,15 @@ def correlations(results: Results) -> Sheet:
         of_both = [results.row(contender, column).scores for column in results.plan.columns]
         pairs = [(a.run, b.run) for a in of_both[0] for b in of_both[1] if a.run.pair == b.run.pair]
         same = all(a.values("accuracy") == b.values("accuracy") for a, b in pairs)
-        found = [mean_spread(values) for values in zip(*(correlated(a, b) for a, b in pairs), strict=True)]
-        cells = [*map(spread_cell, found), "yes" if same else "no: not comparable"] if pairs else [NOTHING] * 3
+        found = [
+            mean_spread(values)
+            for values in zip(*(correlated(a, b) for a, b in pairs), strict=True)
+        ]
+        cells = (
+            [*map(spread_cell, found), "yes" if same else "no: not comparable"]
+            if pairs
+            else [NOTHING] * 3
+        )
         rows.append((contender.name, str(len(pairs)), *cells))
     return Sheet(
         "Correlation over rounds of Eq. 3 with the similarity of update and momentum",
@@ -53,7 +60,8 @@ def correlations(results: Results) -> Sheet:
 
 def correlated(run: Run, other: Run) -> tuple[float, float]:
     ours, theirs = (
-        {round: value for round, value in of.values("similarity").items() if round > 1} for of in (run, other)
+        {round: value for round, value in of.values("similarity").items() if round > 1}
+        for of in (run, other)
     )
     common = [round for round in ours if round in theirs]
     series = np.array([[of[round] for round in common] for of in (ours, theirs)])
@@ -69,25 +77,41 @@ def pearson(series: Numbers) -> float:
 
 CLAIMS = (
     Recipe(
-        "claim-heterogeneity", (), "the more the clients differ, the more is gained (section 5.2)", FOUR,
+        "claim-heterogeneity",
+        (),
+        "the more the clients differ, the more is gained (section 5.2)",
+        FOUR,
         {
             "small": Setting({"rounds": 100}, tuple(splits("Fashion-MNIST", FASHION, SKEWS))),
             "paper": Setting({}, tuple(splits("CIFAR-10", CIFAR10, SKEWS))),
         },
-        NUMBERS["tab:performance_comparison"], pictures=(Lines("β", "accuracy-over-beta"),),
+        NUMBERS["tab:performance_comparison"],
+        pictures=(Lines("β", "accuracy-over-beta"),),
         remarks=("The claim holds if what FedWMSAM gains on FedAvg falls as β grows.",),
     ),
     Recipe(
-        "claim-lambda", (), "which λ is best depends on the data (appendix B)", LAMBDAS,
-        scales([Column("β = 0.1")], small=DIGITS, paper=CIFAR100), reference="λ=0.01",
+        "claim-lambda",
+        (),
+        "which λ is best depends on the data (appendix B)",
+        LAMBDAS,
+        scales([Column("β = 0.1")], small=DIGITS, paper=CIFAR100),
+        reference="λ=0.01",
         pictures=(Curves(), Curves("alpha")),
-        remarks=("The second data set; the first is that of table-9. The claim holds if another λ is best.",),
+        remarks=(
+            "The second data set; the first is that of table-9. The claim holds if another λ is best.",
+        ),
     ),
     Recipe(
-        "claim-longtail", (), "stable on long-tailed clients (appendix A)", FOUR,
-        scales([
-            Column(f"{factor} : 1", {"partition": f"longtail:{factor}"}, x=float(factor)) for factor in (1, 10, 50, 100)
-        ]),
+        "claim-longtail",
+        (),
+        "stable on long-tailed clients (appendix A)",
+        FOUR,
+        scales(
+            [
+                Column(f"{factor} : 1", {"partition": f"longtail:{factor}"}, x=float(factor))
+                for factor in (1, 10, 50, 100)
+            ]
+        ),
         pictures=(Lines("imbalance", "accuracy-over-imbalance"),),
         remarks=(
             "The rarest class has one sample for so many of the most frequent one; priors are Dirichlet 0.1. The test "
@@ -95,16 +119,22 @@ CLAIMS = (
         ),
     ),
     Recipe(
-        "claim-similarity", (), "Eq. 3 is a proxy for the similarity of gradient and momentum (section 4.2)",
+        "claim-similarity",
+        (),
+        "Eq. 3 is a proxy for the similarity of gradient and momentum (section 4.2)",
         # With adapt_rate 0 α stays put whatever is recorded, so that both runs of a pair train the same models.
         tuple(
             Contender(f"α={alpha:g}", {"method": "fedwmsam", "alpha": alpha, "adapt_rate": 0.0})
             for alpha in (0.1, 0.5, 0.9)
         ),
-        scales([
-            Column("Eq. 3", {"similarity": "personalized"}, SIMILARITY),
-            Column("update", {"similarity": "update"}, SIMILARITY),
-        ]),
-        reference="α=0.1", analyses=(correlations,), pictures=(Curves("similarity"),),
+        scales(
+            [
+                Column("Eq. 3", {"similarity": "personalized"}, SIMILARITY),
+                Column("update", {"similarity": "update"}, SIMILARITY),
+            ]
+        ),
+        reference="α=0.1",
+        analyses=(correlations,),
+        pictures=(Curves("similarity"),),
     ),
-)  # fmt: skip
+)

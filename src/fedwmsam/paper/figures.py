@@ -44,7 +44,10 @@ def embedded(run: Run) -> Record:
 
 def first_embeddings(results: Results, column: Column) -> list[tuple[str, Run]]:
     """Each contender's run of the lowest seed."""
-    rows = [(contender.name, results.row(contender, column).scores) for contender in results.recipe.contenders]
+    rows = [
+        (contender.name, results.row(contender, column).scores)
+        for contender in results.recipe.contenders
+    ]
     return [(name, scores[0].run) for name, scores in rows if scores]
 
 
@@ -60,7 +63,9 @@ class Embeddings:
             if runs:
                 names = runs[0][1].data.get("class_names", ())
                 place = f"-{slug(column.name)}" if len(results.plan.columns) > 1 else ""
-                yield grid_of_embeddings([(name, embedded(run)) for name, run in runs], names, self.name + place)
+                yield grid_of_embeddings(
+                    [(name, embedded(run)) for name, run in runs], names, self.name + place
+                )
 
 
 def clusters(results: Results) -> Sheet:
@@ -69,7 +74,11 @@ def clusters(results: Results) -> Sheet:
     for column in results.plan.columns:
         for contender in results.recipe.contenders:
             found = [embedded(score.run) for score in results.row(contender, column).scores]
-            cells = [cell(found, of, figure) for of in ("features", "picture") for figure in CLUSTER_FIGURES]
+            cells = [
+                cell(found, of, figure)
+                for of in ("features", "picture")
+                for figure in CLUSTER_FIGURES
+            ]
             rows.append((contender.name, column.name, str(len(found)), *cells))
     header = ["row", "column", "seeds"]
     for of in ("features", "picture"):
@@ -85,7 +94,12 @@ CLUSTER_FIGURES = {"silhouette": "silhouette", "davies_bouldin": "Davies–Bould
 
 
 def cell(found: list[Record], of: str, figure: str) -> str:
-    values = [score[figure] for one in found for score in one["scores"] if (score["of"], score["by"]) == (of, "class")]
+    values = [
+        score[figure]
+        for one in found
+        for score in one["scores"]
+        if (score["of"], score["by"]) == (of, "class")
+    ]
     return spread_cell(mean_spread(values)) if values else NOTHING
 
 
@@ -117,42 +131,81 @@ FIGURES = (
     Recipe("figure-1", ("fig:core",), "the idea of SAM", obstacle=DRAWING),
     Recipe("figure-2", ("fig:macro_method",), "the idea of FedWMSAM", obstacle=DRAWING),
     Recipe(
-        "figure-3", ("fig:compare",), "momentum against SAM",
-        methods("fedavg", "fedcm", "fedsam"), data(FASHION_SKEWED, CIFAR10_SKEWED), TABLE_1, pictures=(Curves(),),
-        remarks=("The paper names neither methods nor data; FedCM is momentum alone and FedSAM is SAM alone.",),
+        "figure-3",
+        ("fig:compare",),
+        "momentum against SAM",
+        methods("fedavg", "fedcm", "fedsam"),
+        data(FASHION_SKEWED, CIFAR10_SKEWED),
+        TABLE_1,
+        pictures=(Curves(),),
+        remarks=(
+            "The paper names neither methods nor data; FedCM is momentum alone and FedSAM is SAM alone.",
+        ),
     ),
     Recipe(
-        "figure-4", ("fig:cifar_combo",), "accuracy over rounds on CIFAR-10 and CIFAR-100",
-        ELEVEN, data(FASHION_SKEWED, CIFAR10_SKEWED + CIFAR100_SKEWED), TABLE_1, pictures=(Curves(),),
+        "figure-4",
+        ("fig:cifar_combo",),
+        "accuracy over rounds on CIFAR-10 and CIFAR-100",
+        ELEVEN,
+        data(FASHION_SKEWED, CIFAR10_SKEWED + CIFAR100_SKEWED),
+        TABLE_1,
+        pictures=(Curves(),),
         remarks=(UNSTATED_PARTITION,),
     ),
     Recipe(
-        "figure-5", ("fig:tsne_grid_select",), "t-SNE of four methods",
-        methods("fedavg", "fedsam", "mofedsam", "fedwmsam"), data(FASHION_SKEWED, CIFAR10_SKEWED), TABLE_1,
-        analyses=(clusters,), pictures=(Embeddings(),),
-        remarks=("After how many rounds the paper does not say; here it is those of Table 1.", UNSTATED_SAMPLES),
+        "figure-5",
+        ("fig:tsne_grid_select",),
+        "t-SNE of four methods",
+        methods("fedavg", "fedsam", "mofedsam", "fedwmsam"),
+        data(FASHION_SKEWED, CIFAR10_SKEWED),
+        TABLE_1,
+        analyses=(clusters,),
+        pictures=(Embeddings(),),
+        remarks=(
+            "After how many rounds the paper does not say; here it is those of Table 1.",
+            UNSTATED_SAMPLES,
+        ),
     ),
     Recipe(
-        "figure-6-clients", ("fig:sensitivity", "fig:client_num"), "accuracy by number of clients", FIVE,
-        scales(over("clients", {f"{count} clients": count for count in (20, 50, 75, 100, 150, 200)})),
-        NUMBERS["fig:client_num"], pictures=(Lines("clients", "accuracy-over-clients"),),
+        "figure-6-clients",
+        ("fig:sensitivity", "fig:client_num"),
+        "accuracy by number of clients",
+        FIVE,
+        scales(
+            over("clients", {f"{count} clients": count for count in (20, 50, 75, 100, 150, 200)})
+        ),
+        NUMBERS["fig:client_num"],
+        pictures=(Lines("clients", "accuracy-over-clients"),),
         remarks=(
             "The paper's numbers are the labels on its authors' poster; that of FedSAM at 75 clients contradicts its "
             "bar (.61). Participation stays 10 %, which the paper does not say.",
         ),
     ),
     Recipe(
-        "figure-6-sampling", ("fig:sensitivity", "fig:sample"), "accuracy by share of clients a round", FIVE,
+        "figure-6-sampling",
+        ("fig:sensitivity", "fig:sample"),
+        "accuracy by share of clients a round",
+        FIVE,
         scales(
-            over("participation", {f"{share} %": share / 100 for share in (5, 10, 20, 40, 80, 100)}), small=SMALLER
+            over(
+                "participation", {f"{share} %": share / 100 for share in (5, 10, 20, 40, 80, 100)}
+            ),
+            small=SMALLER,
         ),
-        NUMBERS["fig:sample"], pictures=(Lines("participation", "accuracy-over-participation"),),
+        NUMBERS["fig:sample"],
+        pictures=(Lines("participation", "accuracy-over-participation"),),
         remarks=("The paper's numbers were read off its plot (± 0.003).",),
     ),
     *(
         Recipe(
-            f"figure-{number}", (label,), title, SIMILARITIES, scales([Column("β = 0.1")]), reference="Eq. 3",
-            pictures=(Curves(column),), remarks=(TWO_SIMILARITIES,),
+            f"figure-{number}",
+            (label,),
+            title,
+            SIMILARITIES,
+            scales([Column("β = 0.1")]),
+            reference="Eq. 3",
+            pictures=(Curves(column),),
+            remarks=(TWO_SIMILARITIES,),
         )
         for number, label, title, column in (
             (7, "fig:coisin", "similarity of gradient and momentum over rounds", "similarity"),
@@ -162,7 +215,12 @@ FIGURES = (
     ),
     *(
         Recipe(
-            f"figure-{number}", (label,), title, LAMBDAS, scales([Column("β = 0.1")], small=SMALL), reference="λ=0.01",
+            f"figure-{number}",
+            (label,),
+            title,
+            LAMBDAS,
+            scales([Column("β = 0.1")], small=SMALL),
+            reference="λ=0.01",
             pictures=(Curves(column),),
         )
         for number, label, title, column in (
@@ -172,28 +230,63 @@ FIGURES = (
     ),
     *(
         Recipe(
-            f"figure-{number}", (label,), f"t-SNE of ten methods, {rounds} rounds", TEN,
-            scales([Column("β = 0.1")], small=FASHION | {"rounds": rounds // 10}, paper=CIFAR10 | {"rounds": rounds}),
-            analyses=(clusters,), pictures=(Embeddings(),), remarks=(UNSTATED_PARTITION, UNSTATED_SAMPLES),
+            f"figure-{number}",
+            (label,),
+            f"t-SNE of ten methods, {rounds} rounds",
+            TEN,
+            scales(
+                [Column("β = 0.1")],
+                small=FASHION | {"rounds": rounds // 10},
+                paper=CIFAR10 | {"rounds": rounds},
+            ),
+            analyses=(clusters,),
+            pictures=(Embeddings(),),
+            remarks=(UNSTATED_PARTITION, UNSTATED_SAMPLES),
         )
         for number, label, rounds in ((12, "fig:tsne_grid_200", 200), (13, "fig:tsne_grid", 1000))
     ),
     Recipe(
-        "figure-14", ("fig:cifar10-0.1",), "accuracy over rounds, CIFAR-10, β = 0.1",
-        ELEVEN, data(FASHION_SKEWED, CIFAR10_SKEWED), TABLE_1, pictures=(Curves(),),
+        "figure-14",
+        ("fig:cifar10-0.1",),
+        "accuracy over rounds, CIFAR-10, β = 0.1",
+        ELEVEN,
+        data(FASHION_SKEWED, CIFAR10_SKEWED),
+        TABLE_1,
+        pictures=(Curves(),),
     ),
     Recipe(
-        "figure-15", ("fig:cifar10-5",), "accuracy over rounds, CIFAR-10, γ = 3", ELEVEN,
-        data(splits("Fashion-MNIST", FASHION, ["pathological:3"]), splits("CIFAR-10", CIFAR10, ["pathological:3"])),
-        TABLE_1, pictures=(Curves(),),
+        "figure-15",
+        ("fig:cifar10-5",),
+        "accuracy over rounds, CIFAR-10, γ = 3",
+        ELEVEN,
+        data(
+            splits("Fashion-MNIST", FASHION, ["pathological:3"]),
+            splits("CIFAR-10", CIFAR10, ["pathological:3"]),
+        ),
+        TABLE_1,
+        pictures=(Curves(),),
     ),
     Recipe(
-        "figure-16", ("fig:cifar100-0.1",), "accuracy over rounds, CIFAR-100, β = 0.1",
-        ELEVEN, data(FASHION_SKEWED, CIFAR100_SKEWED), TABLE_1, pictures=(Curves(),), remarks=(SMALL_HUNDRED,),
+        "figure-16",
+        ("fig:cifar100-0.1",),
+        "accuracy over rounds, CIFAR-100, β = 0.1",
+        ELEVEN,
+        data(FASHION_SKEWED, CIFAR100_SKEWED),
+        TABLE_1,
+        pictures=(Curves(),),
+        remarks=(SMALL_HUNDRED,),
     ),
     Recipe(
-        "figure-17", ("fig:cifar100-10",), "accuracy over rounds, CIFAR-100, γ = 10", ELEVEN,
-        data(splits("Fashion-MNIST", FASHION, ["pathological:1"]), splits("CIFAR-100", CIFAR100, ["pathological:10"])),
-        TABLE_1, pictures=(Curves(),), remarks=(SMALL_HUNDRED,),
+        "figure-17",
+        ("fig:cifar100-10",),
+        "accuracy over rounds, CIFAR-100, γ = 10",
+        ELEVEN,
+        data(
+            splits("Fashion-MNIST", FASHION, ["pathological:1"]),
+            splits("CIFAR-100", CIFAR100, ["pathological:10"]),
+        ),
+        TABLE_1,
+        pictures=(Curves(),),
+        remarks=(SMALL_HUNDRED,),
     ),
-)  # fmt: skip
+)

@@ -14,7 +14,11 @@ Printed = dict[tuple[str, str], str]
 def printed(columns: Sequence[str], text: str) -> Printed:
     """From lines of a row's name and its numbers."""
     lines = [line.split() for line in text.strip().splitlines()]
-    return {(row, column): number for row, *numbers in lines for column, number in zip(columns, numbers, strict=True)}
+    return {
+        (row, column): number
+        for row, *numbers in lines
+        for column, number in zip(columns, numbers, strict=True)
+    }
 
 
 def partition_columns(dataset: str, *gammas: int) -> list[str]:

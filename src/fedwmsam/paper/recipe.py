@@ -53,7 +53,9 @@ class Quantity:
 
     def gain(self, row: Row, reference: Row) -> str:
         """Of our runs, over the seeds that both have on the same partition."""
-        common = {score.run.pair for score in row.scores} & {score.run.pair for score in reference.scores}
+        common = {score.run.pair for score in row.scores} & {
+            score.run.pair for score in reference.scores
+        }
         ours, theirs = (
             replace(one, scores=tuple(score for score in one.scores if score.run.pair in common))
             for one in (row, reference)
@@ -69,7 +71,9 @@ def tail(row: Row) -> float:
 ACCURACY = Quantity(
     title="Accuracy",
     header=("last", "mean of last 10", "best on test (selected on test)"),
-    cells=lambda row: tuple(spread_cell(row.spread(name)) for name in ("last", "tail", "best_on_test")),
+    cells=lambda row: tuple(
+        spread_cell(row.spread(name)) for name in ("last", "tail", "best_on_test")
+    ),
     value=tail,
     remark=(
         "“Ours” in differences is the mean of the last 10 evaluations; the paper does not say which of the three its "
@@ -135,7 +139,9 @@ def domain_accuracy(domain: str) -> Quantity:
 
 @cache
 def accuracy_by_client(run: Path) -> dict[str, float]:
-    found: dict[str, float] = prepare(load_config(run)).examine(Result.load(run).weights())["by_client"]
+    found: dict[str, float] = prepare(load_config(run)).examine(Result.load(run).weights())[
+        "by_client"
+    ]
     return found
 
 
@@ -216,9 +222,15 @@ class Plan:
         names = [column.name for column in self.recipe.settings[self.scale].columns]
         for part in self.parts:
             if not any(part in name for name in names):
-                raise InputError(f"{self.recipe.name} has no column with {part!r} in its name, but {', '.join(names)}.")
+                raise InputError(
+                    f"{self.recipe.name} has no column with {part!r} in its name, but {', '.join(names)}."
+                )
         runners = [contender.values for contender in self.recipe.contenders]
-        varied = {key for values in (*runners, *(column.values for column in self.columns)) for key in values}
+        varied = {
+            key
+            for values in (*runners, *(column.values for column in self.columns))
+            for key in values
+        }
         for key in self.overrides:
             if key in varied:
                 raise InputError(f"{self.recipe.name} itself sets {key}; leave it out.")
@@ -226,7 +238,11 @@ class Plan:
     @property
     def columns(self) -> tuple[Column, ...]:
         every = self.recipe.settings[self.scale].columns
-        return tuple(column for column in every if not self.parts or any(part in column.name for part in self.parts))
+        return tuple(
+            column
+            for column in every
+            if not self.parts or any(part in column.name for part in self.parts)
+        )
 
     def cells(self) -> Iterator[tuple[Contender, Column]]:
         """Those with runs of their own."""
@@ -245,7 +261,10 @@ class Plan:
         own = {k: v for k, v in (column.values | self.overrides).items() if applies(k, method)}
         shared = {"preset": "paper"} | self.recipe.settings[self.scale].values
         config = anchored(resolve(shared | contender.values | own | {"seed": seed}))
-        return Member(" ".join([method, *(f"{key}={value}" for key, value in departures(config).items())]), config)
+        return Member(
+            " ".join([method, *(f"{key}={value}" for key, value in departures(config).items())]),
+            config,
+        )
 
     def departures(self) -> list[str]:
         """What the paper has otherwise, as words: settings that differ from those of the scale `paper`."""
@@ -255,7 +274,10 @@ class Plan:
         found: dict[str, str] = {}
         for column in self.columns:
             counterpart = alike.get(column.name, theirs.columns[0])
-            ours, paper = (plan.member(contender, of, 0).config for plan, of in ((self, column), (theirs, counterpart)))
+            ours, paper = (
+                plan.member(contender, of, 0).config
+                for plan, of in ((self, column), (theirs, counterpart))
+            )
             for key, (here, there) in differing(ours, paper):
                 found.setdefault(key, f"{key} {here} instead of {there}")
         return list(found.values())
@@ -275,10 +297,18 @@ def differing(config: RunConfig, other: RunConfig) -> Iterator[tuple[str, tuple[
 
 
 TITLES = {
-    "fedavg": "FedAvg", "fedcm": "FedCM", "scaffold": "SCAFFOLD", "fedsam": "FedSAM", "mofedsam": "MoFedSAM",
-    "fedgamma": "FedGAMMA", "fedsmoo": "FedSMOO", "fedlesam": "FedLESAM", "fedlesam-s": "FedLESAM-S",
-    "fedlesam-d": "FedLESAM-D", "fedwmsam": "FedWMSAM",
-}  # fmt: skip
+    "fedavg": "FedAvg",
+    "fedcm": "FedCM",
+    "scaffold": "SCAFFOLD",
+    "fedsam": "FedSAM",
+    "mofedsam": "MoFedSAM",
+    "fedgamma": "FedGAMMA",
+    "fedsmoo": "FedSMOO",
+    "fedlesam": "FedLESAM",
+    "fedlesam-s": "FedLESAM-S",
+    "fedlesam-d": "FedLESAM-D",
+    "fedwmsam": "FedWMSAM",
+}
 
 
 def methods(*names: str) -> tuple[Contender, ...]:
@@ -289,7 +319,8 @@ ELEVEN = methods(*TITLES)
 FIVE = methods("fedavg", "mofedsam", "fedsam", "fedsmoo", "fedwmsam")
 """Those of the paper's sensitivity studies."""
 LAMBDAS = tuple(
-    Contender(f"λ={rate:g}", {"method": "fedwmsam", "adapt_rate": rate}) for rate in (1.0, 0.5, 0.1, 0.05, 0.01, 0.005)
+    Contender(f"λ={rate:g}", {"method": "fedwmsam", "adapt_rate": rate})
+    for rate in (1.0, 0.5, 0.1, 0.05, 0.01, 0.005)
 )
 
 FASHION: Values = {"dataset": "fashion-mnist", "model": "mlp"}
@@ -298,10 +329,14 @@ CIFAR100: Values = {"dataset": "cifar-100", "model": "resnet34", "augmentation":
 SMALL: Values = FASHION | {"rounds": 100}
 SMALLER: Values = FASHION | {"rounds": 50}
 """For recipes some of whose rounds are many times as long."""
-UNSTATED_PARTITION = "The paper does not say which partition this is; Dirichlet 0.1, its default, fits the numbers."
+UNSTATED_PARTITION = (
+    "The paper does not say which partition this is; Dirichlet 0.1, its default, fits the numbers."
+)
 
 
-def scales(columns: Iterable[Column], small: Values = SMALL, paper: Values = CIFAR10) -> Mapping[str, Setting]:
+def scales(
+    columns: Iterable[Column], small: Values = SMALL, paper: Values = CIFAR10
+) -> Mapping[str, Setting]:
     """The same columns on other data."""
     same = tuple(columns)
     return {"small": Setting(small, same), "paper": Setting(paper, same)}
@@ -317,6 +352,8 @@ def splits(dataset: str, values: Values, partitions: Sequence[str]) -> list[Colu
     signs = {"dirichlet": "β", "pathological": "γ"}
     parts = [(partition, *partition.split(":")) for partition in partitions]
     return [
-        Column(f"{dataset} {signs[rule]} = {value}", values | {"partition": partition}, x=float(value))
+        Column(
+            f"{dataset} {signs[rule]} = {value}", values | {"partition": partition}, x=float(value)
+        )
         for partition, rule, value in parts
     ]

@@ -45,10 +45,15 @@ def done(members: Sequence[Member], out: Path) -> list[Member]:
 # The checklist
 
 
-def checklist(scales: Sequence[str], seeds: Sequence[int], overrides: Values, out: Path) -> list[Sheet]:
+def checklist(
+    scales: Sequence[str], seeds: Sequence[int], overrides: Values, out: Path
+) -> list[Sheet]:
     """What of the paper has been run below `out`: a row for each label, and for each claim of the text."""
     labels = dict.fromkeys(label for recipe in RECIPES.values() for label in recipe.labels)
-    groups = [(label, [recipe for recipe in RECIPES.values() if label in recipe.labels]) for label in labels]
+    groups = [
+        (label, [recipe for recipe in RECIPES.values() if label in recipe.labels])
+        for label in labels
+    ]
     claims = [("", [recipe]) for recipe in RECIPES.values() if not recipe.labels]
 
     def sheet(title: str, groups: Sequence[tuple[str, list[Recipe]]]) -> Sheet:
@@ -61,17 +66,25 @@ def checklist(scales: Sequence[str], seeds: Sequence[int], overrides: Values, ou
             )
             for label, recipes in groups
         )
-        return Sheet(title, ("recipe", "label", "what it is", *(f"scale {scale}" for scale in scales)), rows)
+        return Sheet(
+            title, ("recipe", "label", "what it is", *(f"scale {scale}" for scale in scales)), rows
+        )
 
     return [sheet("The paper's tables and figures", groups), sheet("Claims of its text", claims)]
 
 
-def state(recipes: Sequence[Recipe], scale: str, seeds: Sequence[int], overrides: Values, out: Path) -> str:
+def state(
+    recipes: Sequence[Recipe], scale: str, seeds: Sequence[int], overrides: Values, out: Path
+) -> str:
     obstacle = next((recipe.obstacle for recipe in recipes if recipe.obstacle), "")
     if obstacle:
         return f"not runnable: {obstacle}"
     try:
-        wanted = [member for recipe in recipes for member in Plan(recipe, scale, seeds, overrides).members()]
+        wanted = [
+            member
+            for recipe in recipes
+            for member in Plan(recipe, scale, seeds, overrides).members()
+        ]
     except InputError as error:  # it varies what was to have one value
         return f"not runnable: {error}"
     members = list({member.folder: member for member in wanted}.values())
@@ -84,7 +97,9 @@ def state(recipes: Sequence[Recipe], scale: str, seeds: Sequence[int], overrides
 
 def missing_data(members: Sequence[Member]) -> str:
     """What is neither here nor can be downloaded."""
-    for name, data_dir in dict.fromkeys((m.config.dataset.split(",")[0], m.config.data_dir) for m in members):
+    for name, data_dir in dict.fromkeys(
+        (m.config.dataset.split(",")[0], m.config.data_dir) for m in members
+    ):
         if name in COLLECTIONS:
             try:
                 find_collection(name, Path(data_dir) if data_dir else None)
@@ -103,14 +118,19 @@ def announce(plan: Plan, out: Path) -> str:
     pictures = ", ".join(picture.name for picture in plan.recipe.pictures)
     return (
         f"{plan.recipe.name} at scale {plan.scale}: {len(members)} runs × {rounds} rounds on {datasets}, "
-        f"{len(done(members, out))} of them done before" + (f"; draws {pictures}" if pictures else "")
+        f"{len(done(members, out))} of them done before"
+        + (f"; draws {pictures}" if pictures else "")
     )
 
 
 def commands(plan: Plan, out: Path) -> Iterator[str]:
     """For each run the command that would do it alone, into the folder where it is looked for."""
     for member in plan.members():
-        settings = [part for key, value in departures(member.config).items() for part in ("--set", f"{key}={value}")]
+        settings = [
+            part
+            for key, value in departures(member.config).items()
+            for part in ("--set", f"{key}={value}")
+        ]
         place = [
             "--seed",
             str(member.config.seed),
@@ -119,7 +139,18 @@ def commands(plan: Plan, out: Path) -> Iterator[str]:
             "--name",
             member.place(runs_of(out)).name,
         ]
-        yield shlex.join(["fedwmsam", "run", "--preset", "paper", "--method", member.config.method, *settings, *place])
+        yield shlex.join(
+            [
+                "fedwmsam",
+                "run",
+                "--preset",
+                "paper",
+                "--method",
+                member.config.method,
+                *settings,
+                *place,
+            ]
+        )
 
 
 def carry_out(plan: Plan, out: Path, jobs: int, display: Display) -> bool:
@@ -128,7 +159,9 @@ def carry_out(plan: Plan, out: Path, jobs: int, display: Display) -> bool:
     with only_one(runs_of(out)):
         if len(done(members, out)) < len(members):
             # Before any run: if data are missing, theirs is the message to show, once.
-            for dataset, data_dir in dict.fromkeys((m.config.dataset, m.config.data_dir) for m in members):
+            for dataset, data_dir in dict.fromkeys(
+                (m.config.dataset, m.config.data_dir) for m in members
+            ):
                 load_data(dataset, data_dir)
         Comparison(runs_of(out), jobs, display).run(members)
     return len(done(members, out)) == len(members)
@@ -140,4 +173,7 @@ def present(plan: Plan, out: Path, format: str) -> tuple[list[Sheet], list[Path]
     sheets = results.sheets()
     write(place / "table.md", markdown_text(sheets))
     pictures = (found for picture in plan.recipe.pictures for found in picture.pictures(results))
-    return sheets, [place / "table.md", *(draw_pictures(pictures, place, format) if plan.recipe.pictures else [])]
+    return sheets, [
+        place / "table.md",
+        *(draw_pictures(pictures, place, format) if plan.recipe.pictures else []),
+    ]

@@ -32,7 +32,9 @@ class Results:
         """A cell over its seeds, under the contender's name."""
         key = contender.name, column.name
         if key not in self.rows:
-            self.rows[key] = self.best(contender, column) if contender.best_of else self.own(contender, column)
+            self.rows[key] = (
+                self.best(contender, column) if contender.best_of else self.own(contender, column)
+            )
         return self.rows[key]
 
     def best(self, contender: Contender, column: Column) -> Row:
@@ -53,13 +55,19 @@ class Results:
 
     def table(self, column: Column, names: Sequence[str] = ()) -> Table:
         """A column as a table of a report."""
-        wanted = [contender for contender in self.recipe.contenders if not names or contender.name in names]
+        wanted = [
+            contender
+            for contender in self.recipe.contenders
+            if not names or contender.name in names
+        ]
         return Table(column.name, {}, tuple(self.row(contender, column) for contender in wanted))
 
     def sheets(self) -> list[Sheet]:
         """The paper's numbers beside ours, one sheet for each view and kind of quantity; then further analyses."""
         kinds = list(dict.fromkeys(column.quantity.title for column in self.plan.columns))
-        views = self.recipe.views or (tuple(contender.name for contender in self.recipe.contenders),)
+        views = self.recipe.views or (
+            tuple(contender.name for contender in self.recipe.contenders),
+        )
         return [Comparison(self, view, kind).sheet() for view in views for kind in kinds] + [
             analysis(self) for analysis in self.recipe.analyses
         ]
@@ -77,28 +85,49 @@ class Comparison:
         header = ["row", "column", "seeds", *quantity.header, f"ours vs {recipe.reference}"]
         if self.has_paper:
             header[3:3] = ["paper"]
-            header[-1:] = ["ours − paper", f"paper vs {recipe.reference}", f"ours vs {recipe.reference}"]
+            header[-1:] = [
+                "ours − paper",
+                f"paper vs {recipe.reference}",
+                f"ours vs {recipe.reference}",
+            ]
         rows = tuple(self.line(name, column) for column in self.columns for name in self.view)
-        which = f" ({len(self.view)} rows)" if recipe.views else ""  # several sheets of the same quantity
+        which = (
+            f" ({len(self.view)} rows)" if recipe.views else ""
+        )  # several sheets of the same quantity
         title = f"{recipe.name} at scale {plan.scale}, {recipe.title}: {quantity.title}{which}"
         return Sheet(title, tuple(header), rows, tuple(self.notes(quantity)))
 
     @cached_property
     def has_paper(self) -> bool:
-        return any((name, column.name) in self.recipe.printed for name in self.view for column in self.columns)
+        return any(
+            (name, column.name) in self.recipe.printed
+            for name in self.view
+            for column in self.columns
+        )
 
     def line(self, name: str, column: Column) -> tuple[str, ...]:
         quantity, printed = column.quantity, self.recipe.printed
-        row, reference = (self.results.row(self.recipe.contender(who), column) for who in (name, self.recipe.reference))
+        row, reference = (
+            self.results.row(self.recipe.contender(who), column)
+            for who in (name, self.recipe.reference)
+        )
         ours, gain = (*quantity.cells(row),), quantity.gain(row, reference)
         if not self.has_paper:
             return row.label, column.name, seeds_cell(row), *ours, gain
         text = printed.get((name, column.name), NOTHING)
-        paper, paper_reference = (as_number(printed.get((who, column.name))) for who in (name, self.recipe.reference))
+        paper, paper_reference = (
+            as_number(printed.get((who, column.name))) for who in (name, self.recipe.reference)
+        )
         return (
-            row.label, column.name, seeds_cell(row), "not reached" if text == NOT_REACHED else text, *ours,
-            quantity.apart(quantity.value(row), paper), quantity.relation(paper, paper_reference), gain,
-        )  # fmt: skip
+            row.label,
+            column.name,
+            seeds_cell(row),
+            "not reached" if text == NOT_REACHED else text,
+            *ours,
+            quantity.apart(quantity.value(row), paper),
+            quantity.relation(paper, paper_reference),
+            gain,
+        )
 
     def notes(self, quantity: Quantity) -> Iterator[str]:
         departures = self.results.plan.departures()
@@ -114,7 +143,11 @@ class Comparison:
         if any(score.evaluations < TAIL for table in tables for score in table.scores):
             yield f"Some runs have fewer than {TAIL} evaluations; their mean is over those."
         yield from dict.fromkeys(line for table in tables for line in remarks(table, quantity.goal))
-        yield from (f"{run.path}: {run.remark}; not counted." for run in self.results.runs.values() if not run.config)
+        yield from (
+            f"{run.path}: {run.remark}; not counted."
+            for run in self.results.runs.values()
+            if not run.config
+        )
 
 
 def as_number(text: str | None) -> float:
@@ -124,7 +157,9 @@ def as_number(text: str | None) -> float:
 def with_complement(run: Run) -> Run:
     """With one minus the similarity, which the paper draws."""
     rows = [
-        row | {"one_minus_similarity": 1 - number(row["similarity"])} if "similarity" in row else row
+        row | {"one_minus_similarity": 1 - number(row["similarity"])}
+        if "similarity" in row
+        else row
         for row in run.rows
     ]
     return replace(run, rows=rows)
@@ -163,7 +198,10 @@ class Lines:
         found = []
         for contender in results.recipe.contenders:
             points = [
-                (x, row.spread("tail")) for x, table in tables for row in table.rows if row.label == contender.name
+                (x, row.spread("tail"))
+                for x, table in tables
+                for row in table.rows
+                if row.label == contender.name
             ]
             spreads = {x: spread for x, spread in points if x is not None and spread is not None}
             if spreads:
@@ -171,7 +209,11 @@ class Lines:
         if found:
             together = Table("", {}, tuple(row for _, table in tables for row in table.rows))
             height = 2.0 + legend_height([line.label for line in found])
-            yield self.name, height, partial(draw_sweep, together, ACCURACY_GOAL, Sweep(self.axis, tuple(found)))
+            yield (
+                self.name,
+                height,
+                partial(draw_sweep, together, ACCURACY_GOAL, Sweep(self.axis, tuple(found))),
+            )
 
 
 def with_runs(table: Table) -> Table:

@@ -26,12 +26,16 @@ from fedwmsam.paper.recipe import (
 TEN_CLASSES = ("dirichlet:0.6", "dirichlet:0.1", "pathological:6", "pathological:3")
 HUNDRED_CLASSES = ("dirichlet:0.6", "dirichlet:0.1", "pathological:20", "pathological:10")
 FASHION_COLUMNS = tuple(splits("Fashion-MNIST", FASHION, TEN_CLASSES))
-CIFAR_COLUMNS = tuple(splits("CIFAR-10", CIFAR10, TEN_CLASSES) + splits("CIFAR-100", CIFAR100, HUNDRED_CLASSES))
+CIFAR_COLUMNS = tuple(
+    splits("CIFAR-10", CIFAR10, TEN_CLASSES) + splits("CIFAR-100", CIFAR100, HUNDRED_CLASSES)
+)
 VARIANTS = ("FedLESAM", "FedLESAM-S", "FedLESAM-D")
 BEST_VARIANT = Contender("FedLESAM(-S/-D)", best_of=VARIANTS)
 RUNS = tuple(contender.name for contender in ELEVEN)
 NINE_ROWS = (*RUNS[:7], BEST_VARIANT.name, RUNS[-1])
-MOFEDSAM = "MoFedSAM has ρ = 0.01: the text says 0.1, but Table 1 repeats what Table 6 has for 0.01."
+MOFEDSAM = (
+    "MoFedSAM has ρ = 0.01: the text says 0.1, but Table 1 repeats what Table 6 has for 0.01."
+)
 THEORY = "theory, nothing is measured"
 
 
@@ -56,7 +60,9 @@ def ablation(momentum: bool, sam: bool, weighted: bool) -> Contender:
 
 TABLES = (
     Recipe(
-        "table-1", ("tab:performance_comparison",), "accuracy of eleven methods on three data sets",
+        "table-1",
+        ("tab:performance_comparison",),
+        "accuracy of eleven methods on three data sets",
         (*ELEVEN[:-1], BEST_VARIANT, ELEVEN[-1]),
         {
             "small": Setting({"rounds": 100}, FASHION_COLUMNS),
@@ -71,21 +77,41 @@ TABLES = (
         ),
     ),
     Recipe(
-        "table-2", ("tab:comparison_domains",), "accuracy by domain, a client for each domain",
-        methods("fedavg", "fedcm", "scaffold", "fedsam", "mofedsam", "fedgamma", "fedsmoo", "fedlesam", "fedwmsam"),
+        "table-2",
+        ("tab:comparison_domains",),
+        "accuracy by domain, a client for each domain",
+        methods(
+            "fedavg",
+            "fedcm",
+            "scaffold",
+            "fedsam",
+            "mofedsam",
+            "fedgamma",
+            "fedsmoo",
+            "fedlesam",
+            "fedwmsam",
+        ),
         {
             "small": Setting(
                 {
-                    "dataset": "office-caltech10,image_size=32", "model": "cnn", "partition": "natural", "clients": 4,
-                    "participation": 1.0, "rounds": 30,
+                    "dataset": "office-caltech10,image_size=32",
+                    "model": "cnn",
+                    "partition": "natural",
+                    "clients": 4,
+                    "participation": 1.0,
+                    "rounds": 30,
                 },
                 domains("amazon", "caltech", "dslr", "webcam"),
             ),
             # The rest of the training data is held out, which leaves the clients a tenth.
             "paper": Setting(
                 {
-                    "dataset": "office-home,image_size=224", "model": "resnet50", "partition": "natural", "clients": 4,
-                    "participation": 1.0, "validation": 0.9,
+                    "dataset": "office-home,image_size=224",
+                    "model": "resnet50",
+                    "partition": "natural",
+                    "clients": 4,
+                    "participation": 1.0,
+                    "validation": 0.9,
                 },
                 domains("Art", "Clipart", "Product", "Real World"),
             ),
@@ -97,30 +123,51 @@ TABLES = (
         ),
     ),
     Recipe(
-        "table-3", ("tab:comparison",), "rounds to reach an accuracy, and time",
-        ELEVEN, scales([*targets(0.7, 0.72, 0.74, 0.76, 0.78), Column("Time(s)", quantity=SECONDS)]),
-        NUMBERS["tab:comparison"], remarks=(UNSTATED_PARTITION,),
+        "table-3",
+        ("tab:comparison",),
+        "rounds to reach an accuracy, and time",
+        ELEVEN,
+        scales([*targets(0.7, 0.72, 0.74, 0.76, 0.78), Column("Time(s)", quantity=SECONDS)]),
+        NUMBERS["tab:comparison"],
+        remarks=(UNSTATED_PARTITION,),
     ),
     Recipe(
-        "table-4", ("tab:local_epoch_comparison",), "accuracy by local epochs",
-        FIVE, scales(over("local_epochs", {f"Epoch {count}": count for count in (1, 5, 10, 20)}), small=SMALLER),
-        NUMBERS["tab:local_epoch_comparison"], remarks=(MOFEDSAM,),
+        "table-4",
+        ("tab:local_epoch_comparison",),
+        "accuracy by local epochs",
+        FIVE,
+        scales(
+            over("local_epochs", {f"Epoch {count}": count for count in (1, 5, 10, 20)}),
+            small=SMALLER,
+        ),
+        NUMBERS["tab:local_epoch_comparison"],
+        remarks=(MOFEDSAM,),
     ),
     Recipe(
-        "table-5", ("tab:ablation",), "FedWMSAM without its parts",
+        "table-5",
+        ("tab:ablation",),
+        "FedWMSAM without its parts",
         (
-            ablation(True, True, True), ablation(True, True, False), ablation(False, True, True),
-            ablation(True, False, True), ablation(True, False, False), ablation(False, True, False),
+            ablation(True, True, True),
+            ablation(True, True, False),
+            ablation(False, True, True),
+            ablation(True, False, True),
+            ablation(True, False, False),
+            ablation(False, True, False),
             ablation(False, False, False),
         ),
-        scales([Column("Acc.")]), NUMBERS["tab:ablation"], reference="×××",
+        scales([Column("Acc.")]),
+        NUMBERS["tab:ablation"],
+        reference="×××",
         remarks=(
             "Rows: personalized momentum, SAM, adaptive weight; × is without. ××× is FedCM; differences to it are the "
             "paper's “Imp.”",
         ),
     ),
     Recipe(
-        "table-6", ("tab:ablation-results",), "accuracy by ρ",
+        "table-6",
+        ("tab:ablation-results",),
+        "accuracy by ρ",
         methods("fedavg", "mofedsam", "fedwmsam"),
         scales(over("rho", {f"ρ = {rho:g}": rho for rho in (0.005, 0.01, 0.05, 0.1, 0.5)})),
         NUMBERS["tab:ablation-results"],
@@ -128,8 +175,13 @@ TABLES = (
     Recipe("table-7", ("tab:convergence-rates",), "convergence rates", obstacle=THEORY),
     Recipe("table-8", ("tab:convergence-properties",), "properties of methods", obstacle=THEORY),
     Recipe(
-        "table-9", ("tab:sensitivity_analysis",), "rounds to reach an accuracy, by λ",
-        LAMBDAS, scales(targets(0.68, 0.7, 0.72, 0.74, 0.76, 0.78)), NUMBERS["tab:sensitivity_analysis"],
-        reference="λ=0.01", remarks=(UNSTATED_PARTITION,),
+        "table-9",
+        ("tab:sensitivity_analysis",),
+        "rounds to reach an accuracy, by λ",
+        LAMBDAS,
+        scales(targets(0.68, 0.7, 0.72, 0.74, 0.76, 0.78)),
+        NUMBERS["tab:sensitivity_analysis"],
+        reference="λ=0.01",
+        remarks=(UNSTATED_PARTITION,),
     ),
-)  # fmt: skip
+)

@@ -18,7 +18,13 @@ from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods.vectors import cosine
 from fedwmsam.recording.instrumentation import MOMENTS, Sight, moments
-from fedwmsam.recording.training_surface import TrainingSurface, global_surface, length, local_surface, worst_direction
+from fedwmsam.recording.training_surface import (
+    TrainingSurface,
+    global_surface,
+    length,
+    local_surface,
+    worst_direction,
+)
 from fedwmsam.statistics import mean_spread
 
 COSINES = ("global", "received", "worst", "local", "gradients")

@@ -35,7 +35,9 @@ class Drift:
             return  # the round leaves it out, too
         self.updates[job.client] = result.up["delta"].clone()
         before = memory_of(self.federation, self.state, job.client)
-        row, contribution = self.federation.method.settle(self.state.server, before, result.up, job.info)
+        row, contribution = self.federation.method.settle(
+            self.state.server, before, result.up, job.info
+        )
         for found, values in (
             (self.memory, {k: length(v) for k, v in sorted(row.items())}),
             (self.scalars, scalars(contribution)),
@@ -56,12 +58,20 @@ def spread_of(updates: dict[int, Tensor]) -> Record:
     names, stack = [str(client) for client in updates], torch.stack(list(updates.values()))
     centre = stack.mean(dim=0)
     norms = norm(stack).squeeze(-1)
-    columns = {"norm": norms, "distance": norm(stack - centre).squeeze(-1), "to_mean": cosine(stack, centre)}
+    columns = {
+        "norm": norms,
+        "distance": norm(stack - centre).squeeze(-1),
+        "to_mean": cosine(stack, centre),
+    }
     found: Record = {
-        name: with_spread(dict(zip(names, values.tolist(), strict=True))) for name, values in columns.items()
+        name: with_spread(dict(zip(names, values.tolist(), strict=True)))
+        for name, values in columns.items()
     }
     energy = float((norms**2).mean())
-    return found | {"pairs": pairwise(stack), "coherence": length(centre) ** 2 / energy if energy > 0 else None}
+    return found | {
+        "pairs": pairwise(stack),
+        "coherence": length(centre) ** 2 / energy if energy > 0 else None,
+    }
 
 
 def pairwise(stack: Tensor) -> Record:
@@ -78,4 +88,7 @@ def with_spread(values: dict[str, float]) -> Record:
 
 def summarised(values: list[float]) -> Record:
     found = mean_spread(values)
-    return {"mean": found.mean if values else None, "spread": found.deviation if found.n > 1 else None}
+    return {
+        "mean": found.mean if values else None,
+        "spread": found.deviation if found.n > 1 else None,
+    }

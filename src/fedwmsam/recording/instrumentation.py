@@ -53,7 +53,9 @@ class Watched(Method):
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
         return self.inner.begin(down, full_gradient, info)
 
-    def direction(self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors) -> tuple[Tensor, Vectors]:
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
         step = len(self.done)
         self.done.append(None)
         if step not in self.steps:
@@ -89,7 +91,9 @@ def watching(see: See, chosen: Container[int]) -> Trainer:
     """Trains a cohort in this process, with the same numbers as ever, and shows the first, middle and last step of
     the chosen clients."""
 
-    def train_cohort(federation: Federation, jobs: Iterable[Job]) -> Iterator[tuple[Job, LocalResult]]:
+    def train_cohort(
+        federation: Federation, jobs: Iterable[Job]
+    ) -> Iterator[tuple[Job, LocalResult]]:
         for job in jobs:
             steps = frozenset(moments(job.info.steps) if job.client in chosen else ())
             method = Watched(federation.method, see, job.client, steps)

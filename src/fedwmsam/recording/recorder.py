@@ -37,13 +37,17 @@ class Recorder:
             return Watch(federation)
         with clock:
             chosen = self.chosen(federation, state.round) if due else []
-            return Recording(federation, state, trail, kinds, chosen, self.aligning(federation, kinds), clock)
+            return Recording(
+                federation, state, trail, kinds, chosen, self.aligning(federation, kinds), clock
+            )
 
     def chosen(self, federation: Federation, round: int) -> list[int]:
         """The clients whose steps are looked at."""
         cohort = federation.schedule.cohort(round)
         count = len(cohort) if self.care.clients is None else min(self.care.clients, len(cohort))
-        picked: list[int] = rng.generator(self.seed, "watched", round).choice(cohort, count, replace=False).tolist()
+        picked: list[int] = (
+            rng.generator(self.seed, "watched", round).choice(cohort, count, replace=False).tolist()
+        )
         return picked
 
     def aligning(self, federation: Federation, kinds: Sequence[str]) -> Alignment | None:
@@ -60,9 +64,15 @@ class Recording(Watch):
     """One round that is looked at."""
 
     def __init__(
-        self, federation: Federation, state: State, trail: Vectors, kinds: Sequence[str],
-        chosen: Sequence[int], alignment: Alignment | None, clock: Clock,
-    ) -> None:  # fmt: skip
+        self,
+        federation: Federation,
+        state: State,
+        trail: Vectors,
+        kinds: Sequence[str],
+        chosen: Sequence[int],
+        alignment: Alignment | None,
+        clock: Clock,
+    ) -> None:
         super().__init__(federation)
         self.before, self.trail, self.kinds, self.alignment = state, trail, kinds, alignment
         self.drift = Drift(federation, state) if "drift" in kinds else None
@@ -76,7 +86,9 @@ class Recording(Watch):
             if self.alignment:
                 self.alignment.see(sight)
             if "echo" in self.kinds:
-                self.carried.setdefault(sight.client, {})[sight.step] = {"carried": carried_share(sight)}
+                self.carried.setdefault(sight.client, {})[sight.step] = {
+                    "carried": carried_share(sight)
+                }
 
     def observe(self, job: Job, result: LocalResult) -> None:
         if self.drift:
@@ -99,5 +111,9 @@ class Recording(Watch):
         return line, trail
 
     def energy(self) -> Record:
-        clients = {str(client): by_moment(steps, "carried") for client, steps in self.carried.items()}
-        return {"carried": summary(list(clients.values())) | {"clients": clients}} if clients else {}
+        clients = {
+            str(client): by_moment(steps, "carried") for client, steps in self.carried.items()
+        }
+        return (
+            {"carried": summary(list(clients.values())) | {"clients": clients}} if clients else {}
+        )

@@ -51,7 +51,9 @@ def together(batches: Sequence[Batch]) -> list[Batch]:
     if not all(isinstance(inputs, Tensor) for inputs, _ in batches):
         return list(batches)
     inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    return list(zip(torch.split(inputs, LARGEST_BATCH), torch.split(targets, LARGEST_BATCH), strict=True))
+    return list(
+        zip(torch.split(inputs, LARGEST_BATCH), torch.split(targets, LARGEST_BATCH), strict=True)
+    )
 
 
 def global_surface(federation: Federation, seed: int, size: int) -> TrainingSurface:
@@ -66,7 +68,9 @@ def global_surface(federation: Federation, seed: int, size: int) -> TrainingSurf
         drawn = random.choice(len(clients), size, p=[n / sum(sizes) for n in sizes]).tolist()
     else:
         rounds = -(-size // len(clients))
-        drawn = [k for _ in range(rounds) for k in random.permutation(len(clients)).tolist()][: max(size, 1)]
+        drawn = [k for _ in range(rounds) for k in random.permutation(len(clients)).tolist()][
+            : max(size, 1)
+        ]
     batches = []
     for client in sorted(set(drawn)):
         samples = clients[client]
@@ -80,10 +84,14 @@ def local_surface(federation: Federation, client: int, seed: int, size: int) -> 
     samples = federation.clients[client]
     chosen = rng.generator(seed, "local sample", client).permutation(len(samples))[:size]
     index = torch.from_numpy(chosen).sort().values
-    return TrainingSurface(federation, [samples.batch(piece) for piece in torch.split(index, LARGEST_BATCH)])
+    return TrainingSurface(
+        federation, [samples.batch(piece) for piece in torch.split(index, LARGEST_BATCH)]
+    )
 
 
-def worst_direction(surface: TrainingSurface, w: Tensor, gradient: Tensor, radius: float, ascents: int) -> Tensor:
+def worst_direction(
+    surface: TrainingSurface, w: Tensor, gradient: Tensor, radius: float, ascents: int
+) -> Tensor:
     """The way to the highest loss at that distance: ε ← radius · g(w + ε)/‖g(w + ε)‖, from the gradient at w.
 
     Where the loss is largest on the sphere, ε is parallel to the gradient at w + ε; each ascent goes there from the

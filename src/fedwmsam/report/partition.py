@@ -22,7 +22,9 @@ FIRST_SHOWN = 30
 BLOCKS, PLAIN_BLOCKS = "·▁▂▃▄▅▆▇█", " .:-=+*#@"
 SIZE_BAR = 12  # characters
 SUFFIXES = (".png", ".svg", ".pdf")
-_ROUND = tuple(digit * 10**power for power in range(9) for digit in (1, 2, 5))  # steps between labels
+_ROUND = tuple(
+    digit * 10**power for power in range(9) for digit in (1, 2, 5)
+)  # steps between labels
 COLUMN_INCHES = 3.5  # the column width of two-column papers
 
 
@@ -36,7 +38,9 @@ class _Chart:
     partition: Partition
     class_names: tuple[str, ...]
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
         counts, blocks = self.partition.counts, PLAIN_BLOCKS if options.ascii_only else BLOCKS
         shown = len(counts) if len(counts) <= ALL_SHOWN else FIRST_SHOWN
         margin, size_width = len(str(shown - 1)) + 2, len(str(counts.sum(axis=1).max()))
@@ -50,15 +54,22 @@ class _Chart:
             cells = "".join(_cell(level, width, blocks) for level in _levels(row, shares.max()))
             line = Text(f"{number:>{margin - 2}}  ", style="dim") + Text(cells, style="cyan")
             line.append(f" {sizes[number]:>{size_width}}")
-            line.append(" " + _size_bar(sizes[number] / sizes.max(), bar, options.ascii_only), style="dim")
+            line.append(
+                " " + _size_bar(sizes[number] / sizes.max(), bar, options.ascii_only), style="dim"
+            )
             line.rstrip()
             yield line
         if shown < len(counts):
             yield Text(f"and {len(counts) - shown} more clients", style="dim")
-        yield Text(f"Column height: share of the client's samples, full = {shares.max():.0%}; right: samples")
+        yield Text(
+            f"Column height: share of the client's samples, full = {shares.max():.0%}; right: samples"
+        )
         yield from (Text(line) for line in _figures(self.partition))
         if self.class_names:
-            yield Text("Classes: " + ", ".join(f"{number} {name}" for number, name in enumerate(self.class_names)))
+            yield Text(
+                "Classes: "
+                + ", ".join(f"{number} {name}" for number, name in enumerate(self.class_names))
+            )
 
 
 def _columns(classes: int, room: int) -> tuple[int, int]:
@@ -69,7 +80,9 @@ def _columns(classes: int, room: int) -> tuple[int, int]:
 
 
 def _merge(counts: Indices, merged: int) -> Numbers:
-    result: Numbers = np.add.reduceat(counts.astype(np.float64), np.arange(0, counts.shape[1], merged), axis=1)
+    result: Numbers = np.add.reduceat(
+        counts.astype(np.float64), np.arange(0, counts.shape[1], merged), axis=1
+    )
     return result
 
 
@@ -133,7 +146,9 @@ def draw_partition(partition: Partition, path: Path | str, class_names: Sequence
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
-        raise InputError(f"{unknown('picture format', suffix, SUFFIXES)} End the name {path.name!r} with one of these.")
+        raise InputError(
+            f"{unknown('picture format', suffix, SUFFIXES)} End the name {path.name!r} with one of these."
+        )
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -142,7 +157,9 @@ def draw_partition(partition: Partition, path: Path | str, class_names: Sequence
             f"the picture {path} needs matplotlib, which is not installed: run `pip install fedwmsam[plot]`"
         ) from error
     rows = partition.counts.shape[1]
-    figure = Figure(figsize=(COLUMN_INCHES, 1.5 + min(max(0.18 * rows, 1.2), 3.0)), layout="constrained")
+    figure = Figure(
+        figsize=(COLUMN_INCHES, 1.5 + min(max(0.18 * rows, 1.2), 3.0)), layout="constrained"
+    )
     plot_partition(figure, partition, class_names)
     # Without these two, the same partition would give another file each time.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})
@@ -151,7 +168,9 @@ def draw_partition(partition: Partition, path: Path | str, class_names: Sequence
         with rc_context({"svg.hashsalt": partition.hash}):
             figure.savefig(path, dpi=300, metadata=metadata)
     except OSError as error:
-        raise InputError(f"the picture {path} cannot be written ({error}): name another place") from error
+        raise InputError(
+            f"the picture {path} cannot be written ({error}): name another place"
+        ) from error
 
 
 def plot_partition(
@@ -171,8 +190,15 @@ def plot_partition(
     above: Axes = figure.add_subplot(grid[0, 0], sharex=cells)
     right: Axes = figure.add_subplot(grid[1, 1], sharey=cells)
     _plot_cells(figure, cells, counts, largest_share, font)
-    above.bar(np.arange(len(counts)), counts.sum(axis=1), width=_bar_width(len(counts)), color="0.45")
-    right.barh(np.arange(counts.shape[1]), counts.sum(axis=0), height=_bar_width(counts.shape[1]), color="0.45")
+    above.bar(
+        np.arange(len(counts)), counts.sum(axis=1), width=_bar_width(len(counts)), color="0.45"
+    )
+    right.barh(
+        np.arange(counts.shape[1]),
+        counts.sum(axis=0),
+        height=_bar_width(counts.shape[1]),
+        color="0.45",
+    )
     for axes in (above, right):
         axes.spines[["top", "right"]].set_visible(False)
     _label_axes(cells, above, right, bool(class_names), font)
@@ -198,7 +224,10 @@ def _plot_cells(
         # Dark is much and white is none, for any kind of colour vision; the palest tenth would pass for none.
         cmap=ListedColormap(colormaps["YlGnBu"](np.linspace(0.1, 1, 256))),
         vmin=0,
-        vmax=largest or min(max(shares.max(), 2 / classes), 1),  # equal shares are a middle colour, not the darkest
+        vmax=largest
+        or min(
+            max(shares.max(), 2 / classes), 1
+        ),  # equal shares are a middle colour, not the darkest
         edgecolors="white" if spacious else "none",
         linewidth=0.6 if spacious else 0,
         rasterized=not spacious,  # thousands of vector cells show seams and make slow pages
@@ -246,5 +275,7 @@ def _label_ticks(axis: "Axis", count: int, names: Sequence[str], most: int) -> N
 
 def _facts(partition: Partition) -> str:
     figures = heterogeneity(partition)
-    distances = f"TV distance {figures.mean_distance:.2f} mean, {figures.largest_distance:.2f} largest"
+    distances = (
+        f"TV distance {figures.mean_distance:.2f} mean, {figures.largest_distance:.2f} largest"
+    )
     return f"{_amounts(partition)}, hash {partition.hash}\n{distances}"

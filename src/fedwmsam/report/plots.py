@@ -30,13 +30,29 @@ DASHES: tuple[Any, ...] = ("-", (0, (4, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (
 MARKERS = "osD^vPX"
 HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\")
 STYLE: Any = {
-    "font.size": FONT, "axes.labelsize": FONT, "axes.titlesize": FONT, "xtick.labelsize": FONT - 1,
-    "ytick.labelsize": FONT - 1, "legend.fontsize": FONT - 1, "legend.title_fontsize": FONT - 1,
-    "axes.linewidth": 0.6, "lines.linewidth": 1.1, "lines.markersize": 3.5, "grid.linewidth": 0.4, "grid.alpha": 0.35,
-    "axes.spines.top": False, "axes.spines.right": False, "xtick.major.width": 0.6, "ytick.major.width": 0.6,
-    "hatch.linewidth": 0.5, "legend.frameon": False, "legend.handlelength": 2.6, "legend.columnspacing": 1.2,
-    "pdf.fonttype": 42, "svg.hashsalt": "fedwmsam",
-}  # fmt: skip
+    "font.size": FONT,
+    "axes.labelsize": FONT,
+    "axes.titlesize": FONT,
+    "xtick.labelsize": FONT - 1,
+    "ytick.labelsize": FONT - 1,
+    "legend.fontsize": FONT - 1,
+    "legend.title_fontsize": FONT - 1,
+    "axes.linewidth": 0.6,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3.5,
+    "grid.linewidth": 0.4,
+    "grid.alpha": 0.35,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "hatch.linewidth": 0.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "legend.columnspacing": 1.2,
+    "pdf.fonttype": 42,
+    "svg.hashsalt": "fedwmsam",
+}
 SCHEDULES = ("alpha", "similarity")
 MANY_EVALUATIONS = 50
 AXES = {"rounds": "round", "bytes": "MB down + up", "seconds": "training seconds"}
@@ -77,7 +93,9 @@ def save(figure: "Figure", path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=300, metadata=metadata)
     except OSError as error:
-        raise InputError(f"Cannot write the picture {path}: {error.strerror}; name another place.") from error
+        raise InputError(
+            f"Cannot write the picture {path}: {error.strerror}; name another place."
+        ) from error
 
 
 def pictures(comparison: Comparison) -> Iterator[Picture]:
@@ -85,7 +103,13 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
     names = [slug(table.title) for table in comparison.tables]
     for number, table in enumerate(comparison.tables):
         unique = names.count(names[number]) == 1
-        place = "" if len(names) == 1 else f"-{names[number]}" if unique else f"-{names[number]}-{number + 1}"
+        place = (
+            ""
+            if len(names) == 1
+            else f"-{names[number]}"
+            if unique
+            else f"-{names[number]}-{number + 1}"
+        )
         if table.scores:
             for name, height, drawing in table_pictures(table, comparison.goal):
                 yield name + place, height, drawing
@@ -108,16 +132,26 @@ def table_pictures(table: Table, goal: Goal) -> Iterator[Picture]:
             )
     for against in ("bytes", "seconds"):
         if any(known(curve(row, goal.metric, against)) for row in table.rows):
-            yield f"{slug(goal.metric)}-over-{against}", 2.0 + legend, partial(draw_curves, table, goal.metric, against)
+            yield (
+                f"{slug(goal.metric)}-over-{against}",
+                2.0 + legend,
+                partial(draw_curves, table, goal.metric, against),
+            )
     if goal.targets:
-        height = 0.95 + bars_height([row.label for row in table.rows if row.scores], len(goal.targets))
+        height = 0.95 + bars_height(
+            [row.label for row in table.rows if row.scores], len(goal.targets)
+        )
         yield "rounds-to-target", height, partial(draw_targets, table, goal)
     for sweep in sweeps(table):
         height = 2.0 + legend_height([line.label for line in sweep.lines])
         yield f"sensitivity-{slug(sweep.option)}", height, partial(draw_sweep, table, goal, sweep)
     for ablation in ablations(table, goal):
         height = 0.7 + bars_height(ablation.changes, 1)
-        yield f"ablation-{slug(ablation.reference.method)}", height, partial(draw_ablation, table, goal, ablation)
+        yield (
+            f"ablation-{slug(ablation.reference.method)}",
+            height,
+            partial(draw_ablation, table, goal, ablation),
+        )
 
 
 def rows_with(table: Table, column: str) -> list[str]:
@@ -144,7 +178,9 @@ def style(number: int) -> dict[str, Any]:
 
 def legend_columns(names: Sequence[str]) -> int:
     """As many as fit side by side: a letter is about half as wide as high."""
-    widest = max(len(line) for name in names for line in name.split("\n")) * 0.5 * (FONT - 1) / 72 + 0.45
+    widest = (
+        max(len(line) for name in names for line in name.split("\n")) * 0.5 * (FONT - 1) / 72 + 0.45
+    )
     return max(1, min(len(names), int(WIDTH / widest)))
 
 
@@ -160,7 +196,9 @@ def add_legend(figure: "Figure", axes: "Axes", title: str) -> None:
     """Below the picture, where it hides nothing."""
     handles, names = axes.get_legend_handles_labels()
     names = [folded(name, LEGEND_LETTERS) for name in names]
-    figure.legend(handles, names, loc="outside lower center", ncols=legend_columns(names), title=title)
+    figure.legend(
+        handles, names, loc="outside lower center", ncols=legend_columns(names), title=title
+    )
 
 
 def folded(name: str, letters: int) -> str:
@@ -188,16 +226,30 @@ def draw_curves(table: Table, column: str, against: str, figure: "Figure") -> No
             continue
         look, step = style(number), max(1, len(found.x) // 6)
         low, high = found.mean - found.deviation, found.mean + found.deviation
-        axes.plot(found.x, found.mean, label=row.label, markevery=(number * step // len(table.rows), step), **look)
+        axes.plot(
+            found.x,
+            found.mean,
+            label=row.label,
+            markevery=(number * step // len(table.rows), step),
+            **look,
+        )
         axes.fill_between(
-            found.x, low, high, color=look["color"], alpha=0.2 if len(table.rows) < 5 else 0.1, linewidth=0
+            found.x,
+            low,
+            high,
+            color=look["color"],
+            alpha=0.2 if len(table.rows) < 5 else 0.1,
+            linewidth=0,
         )
         counts.append(len(row.scores))
         late.append(np.stack([found.mean, low, high])[:, len(found.x) // 10 :].ravel())
     if window > 1 and against != "bytes":
         zoom(axes, np.concatenate(late))
     scale(axes, against)
-    axes.set(xlabel=AXES[against], ylabel=words(column) + (f" (mean of last {window})" if window > 1 else ""))
+    axes.set(
+        xlabel=AXES[against],
+        ylabel=words(column) + (f" (mean of last {window})" if window > 1 else ""),
+    )
     axes.margins(x=0.02)
     axes.grid()
     add_legend(figure, axes, spread_words(counts))
@@ -239,10 +291,19 @@ def draw_targets(table: Table, goal: Goal, figure: "Figure") -> None:
     for number, target in enumerate(goal.targets):
         places = [group - 0.4 + size * (number + 0.5) for group in range(len(rows))]
         spreads = [row.reached(target, "rounds") for row in rows]
-        ends = bars(axes, places, spreads, 0.9 * size, number, f"{words(goal.metric)} {shown(target)}")
+        ends = bars(
+            axes, places, spreads, 0.9 * size, number, f"{words(goal.metric)} {shown(target)}"
+        )
         for place, end, row in zip(places, ends, rows, strict=True):
             text = reached_words(row, target)
-            axes.annotate(text, (end, place), (2, 0), textcoords="offset points", va="center", fontsize=FONT - 2)
+            axes.annotate(
+                text,
+                (end, place),
+                (2, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=FONT - 2,
+            )
         longest = max(longest, *ends)
     axes.set_xlim(0, 1.3 * longest)  # room for the words
     name_bars(axes, [row.label for row in rows])
@@ -254,7 +315,9 @@ def reached_words(row: Row, target: float) -> str:
     spread = row.reached(target, "rounds")
     if spread.n == 0:
         return "not reached"
-    return f"{spread.mean:.3g}" + ("" if spread.n == len(row.scores) else f" ({spread.n} of {len(row.scores)} seeds)")
+    return f"{spread.mean:.3g}" + (
+        "" if spread.n == len(row.scores) else f" ({spread.n} of {len(row.scores)} seeds)"
+    )
 
 
 def draw_sweep(table: Table, goal: Goal, sweep: Sweep, figure: "Figure") -> None:
@@ -264,8 +327,14 @@ def draw_sweep(table: Table, goal: Goal, sweep: Sweep, figure: "Figure") -> None
     for number, line in enumerate(sweep.lines):
         # A little to the side each, or one line's whiskers would cover another's.
         aside = 0.01 * (number - (len(sweep.lines) - 1) / 2)
-        x = [x * (values[-1] / values[0]) ** aside if logarithmic else x + aside * np.ptp(values) for x in line.x]
-        means, deviations = [spread.mean for spread in line.spreads], [spread.deviation for spread in line.spreads]
+        x = [
+            x * (values[-1] / values[0]) ** aside if logarithmic else x + aside * np.ptp(values)
+            for x in line.x
+        ]
+        means, deviations = (
+            [spread.mean for spread in line.spreads],
+            [spread.deviation for spread in line.spreads],
+        )
         axes.errorbar(x, means, deviations, label=line.label, elinewidth=0.8, **style(number))
     if logarithmic:
         axes.set_xscale("log")
@@ -273,7 +342,9 @@ def draw_sweep(table: Table, goal: Goal, sweep: Sweep, figure: "Figure") -> None
     axes.set_xticks(values, [shown(value) for value in values])
     axes.set(xlabel=sweep.option, ylabel=f"{words(goal.metric)} (mean of last {table.evaluations})")
     axes.grid()
-    add_legend(figure, axes, spread_words([spread.n for line in sweep.lines for spread in line.spreads]))
+    add_legend(
+        figure, axes, spread_words([spread.n for line in sweep.lines for spread in line.spreads])
+    )
 
 
 def draw_ablation(table: Table, goal: Goal, ablation: Ablation, figure: "Figure") -> None:
@@ -282,7 +353,14 @@ def draw_ablation(table: Table, goal: Goal, ablation: Ablation, figure: "Figure"
     spreads = [mean_spread(found.values) for found in ablation.differences]
     bars(axes, range(len(spreads)), spreads, 0.6, 0, "")
     for place, found in enumerate(ablation.differences):
-        axes.plot(found.values, np.full(len(found.values), place), "o", color="black", markersize=2, zorder=3)
+        axes.plot(
+            found.values,
+            np.full(len(found.values), place),
+            "o",
+            color="black",
+            markersize=2,
+            zorder=3,
+        )
     axes.axvline(0, color="black", linewidth=0.6)
     axes.locator_params(axis="x", nbins=4)
     axes.grid(axis="x")
@@ -296,21 +374,38 @@ def draw_ablation(table: Table, goal: Goal, ablation: Ablation, figure: "Figure"
 
 
 def bars(
-    axes: "Axes", places: Sequence[float], spreads: Sequence[Spread], size: float, number: int, label: str
+    axes: "Axes",
+    places: Sequence[float],
+    spreads: Sequence[Spread],
+    size: float,
+    number: int,
+    label: str,
 ) -> list[float]:
     """Horizontal bars with whiskers; returns where they end. No length is a bar of none."""
     lengths = np.nan_to_num([spread.mean for spread in spreads])
     errors = np.nan_to_num([spread.deviation for spread in spreads])
     axes.barh(
-        places, lengths, size, label=label, xerr=np.where(errors > 0, errors, np.nan), error_kw={"linewidth": 0.8},
-        color=COLOURS[number % len(COLOURS)], alpha=0.75, hatch=HATCHES[number % len(HATCHES)], edgecolor="white",
-    )  # fmt: skip
+        places,
+        lengths,
+        size,
+        label=label,
+        xerr=np.where(errors > 0, errors, np.nan),
+        error_kw={"linewidth": 0.8},
+        color=COLOURS[number % len(COLOURS)],
+        alpha=0.75,
+        hatch=HATCHES[number % len(HATCHES)],
+        edgecolor="white",
+    )
     return [float(end) for end in lengths + errors]
 
 
 def bars_height(names: Sequence[str], bars: int) -> float:
     """Inches for so many bars to each name, and for the name's lines."""
-    return len(names) * max(0.17 * bars, *(0.13 * (folded(name, BAR_LETTERS).count("\n") + 1) for name in names)) + 0.1
+    return (
+        len(names)
+        * max(0.17 * bars, *(0.13 * (folded(name, BAR_LETTERS).count("\n") + 1) for name in names))
+        + 0.1
+    )
 
 
 def name_bars(axes: "Axes", names: Sequence[str]) -> None:

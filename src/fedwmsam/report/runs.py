@@ -83,7 +83,9 @@ class Run:
         totals = {
             "rounds": [1.0 for _ in self.rows],
             "seconds": [number(timing.get("train_seconds")) for timing in timings],
-            "bytes": [number(row.get("bytes_down")) + number(row.get("bytes_up")) for row in self.rows],
+            "bytes": [
+                number(row.get("bytes_down")) + number(row.get("bytes_up")) for row in self.rows
+            ],
             "backprops": [number(row.get("backprops")) for row in self.rows],
         }
         return {name: np.cumsum(values) for name, values in totals.items()}
@@ -96,7 +98,11 @@ class Run:
         if self.state in (State.STOPPED, State.UNFINISHED):
             after = f"{self.state} after {len(self.rows)} of {self.config['rounds']} rounds"
             return f"{after}: {self.remark}" if self.remark else after
-        return self.remark if self.state is State.DIVERGED else f"{self.state}: {self.remark}".rstrip(": ")
+        return (
+            self.remark
+            if self.state is State.DIVERGED
+            else f"{self.state}: {self.remark}".rstrip(": ")
+        )
 
 
 SPENT = ("round", "lr", "cohort", "bytes_down", "bytes_up", "backprops", "epsilon")
@@ -109,10 +115,17 @@ def with_twins(runs: Sequence[Run]) -> list[Run]:
     for run in runs:
         twin = [
             {name: row[name] for name in SPENT if name in row}
-            | {name.removeprefix(AVERAGED): value for name, value in row.items() if name.startswith(AVERAGED)}
+            | {
+                name.removeprefix(AVERAGED): value
+                for name, value in row.items()
+                if name.startswith(AVERAGED)
+            }
             for row in run.rows
         ]
-        own = [{name: value for name, value in row.items() if not name.startswith(AVERAGED)} for row in run.rows]
+        own = [
+            {name: value for name, value in row.items() if not name.startswith(AVERAGED)}
+            for row in run.rows
+        ]
         found.append(replace(run, rows=own))
         if run.counts and any(row.keys() - set(SPENT) for row in twin):
             found.append(replace(run, rows=twin, is_twin=True, best_round=None, clients=()))
@@ -195,7 +208,9 @@ def read_outcome(run: Run) -> Run:
     summary = read_json(path)
     status, best = str(summary.get("status")), summary.get("best_round")
     if summary.get("rounds") != len(run.rows):
-        raise InputError(f"{path} speaks of {summary.get('rounds')} rounds, metrics.jsonl has {len(run.rows)}")
+        raise InputError(
+            f"{path} speaks of {summary.get('rounds')} rounds, metrics.jsonl has {len(run.rows)}"
+        )
     if best is not None and (not isinstance(best, int) or not 1 <= best <= len(run.rows)):
         raise InputError(f"{path} names a best round {best!r} that is not in metrics.jsonl")
     if status == State.COMPLETED:
@@ -212,7 +227,9 @@ def read_clients(run: Run) -> Run:
         return run
     record = read_json(path)
     if record.get("round") != len(run.rows):
-        raise InputError(f"{path} is of round {record.get('round')}, metrics.jsonl ends with {len(run.rows)}")
+        raise InputError(
+            f"{path} is of round {record.get('round')}, metrics.jsonl ends with {len(run.rows)}"
+        )
     accuracies = record.get("accuracy")
     clients = [number(accuracy) for accuracy in accuracies] if isinstance(accuracies, list) else []
     if not any(map(math.isfinite, clients)):
@@ -255,20 +272,34 @@ def titles(tables: Sequence[Record]) -> list[str]:
     """What each table is about; what else tells two of them apart is added to those that would read alike."""
     plain = [title(table) for table in tables]
     return [
-        text if plain.count(text) == 1 else ", ".join([text, *(f"{key} {shown(table[key])}" for key in varied(tables))])
+        text
+        if plain.count(text) == 1
+        else ", ".join([text, *(f"{key} {shown(table[key])}" for key in varied(tables))])
         for text, table in zip(plain, tables, strict=True)
     ]
 
 
 def title(table: Record) -> str:
-    natural = str(table["partition"]).startswith("natural")  # there the data say how many clients there are
+    natural = str(table["partition"]).startswith(
+        "natural"
+    )  # there the data say how many clients there are
     parts = [table["dataset"] or "data given to fit()", table["partition"], table["model"]]
     parts += [] if natural else [f"{table['clients']} clients"]
     parts += [rounds(table["rounds"])]
     parts += [f"validation {shown(table['validation'])}"] if table["validation"] else []
-    parts += [f"evaluated every {table['evaluate_every']} rounds"] if table["evaluate_every"] not in (1, None) else []
-    stops = {"target_accuracy": "until accuracy {}", "patience": "patience {}", "time_budget": "at most {} s"}
-    parts += [text.format(shown(table[key])) for key, text in stops.items() if table[key] is not None]
+    parts += (
+        [f"evaluated every {table['evaluate_every']} rounds"]
+        if table["evaluate_every"] not in (1, None)
+        else []
+    )
+    stops = {
+        "target_accuracy": "until accuracy {}",
+        "patience": "patience {}",
+        "time_budget": "at most {} s",
+    }
+    parts += [
+        text.format(shown(table[key])) for key, text in stops.items() if table[key] is not None
+    ]
     return ", ".join(str(part) for part in parts if part is not None)
 
 
@@ -278,7 +309,12 @@ def labels(rows: Sequence[Record]) -> list[str]:
     A value that more than half of these rows share goes without saying; `unsaid` says it once.
     """
     return [
-        " ".join([row["method"], *(f"{key}={shown(row[key])}" for key in differing(rows, row) if key in row)])
+        " ".join(
+            [
+                row["method"],
+                *(f"{key}={shown(row[key])}" for key in differing(rows, row) if key in row),
+            ]
+        )
         for row in rows
     ]
 
@@ -291,8 +327,14 @@ def differing(rows: Sequence[Record], row: Record) -> list[str]:
 def unsaid(rows: Sequence[Record]) -> list[str]:
     """What the labels leave out, such as "lr=0.1" for all rows and "fedsam rho=0.05" for those of a method."""
     methods = dict.fromkeys(row["method"] for row in rows)
-    usual = [("", usual_settings(rows)), *((f"{method} ", usual_options(rows, method)) for method in methods)]
-    said = [(whose, [f"{key}={shown(value)}" for key, found in of.items() for value in found]) for whose, of in usual]
+    usual = [
+        ("", usual_settings(rows)),
+        *((f"{method} ", usual_options(rows, method)) for method in methods),
+    ]
+    said = [
+        (whose, [f"{key}={shown(value)}" for key, found in of.items() for value in found])
+        for whose, of in usual
+    ]
     return [whose + " ".join(words) for whose, words in said if words]
 
 
@@ -305,7 +347,11 @@ def usual_settings(rows: Sequence[Record]) -> dict[str, list[Any]]:
 def usual_options(rows: Sequence[Record], method: str) -> dict[str, list[Any]]:
     """The same of what is not a setting, among the rows of the method."""
     own = [row for row in rows if row["method"] == method]
-    return {key: majority([row.get(key) for row in own]) for key in varied(own) if key not in setting_names()}
+    return {
+        key: majority([row.get(key) for row in own])
+        for key in varied(own)
+        if key not in setting_names()
+    }
 
 
 def majority(values: Sequence[Any]) -> list[Any]:
@@ -315,7 +361,9 @@ def majority(values: Sequence[Any]) -> list[Any]:
 def varied(records: Sequence[Record]) -> list[str]:
     """Keys whose values are not the same in all of them."""
     keys = dict.fromkeys(key for record in records for key in record)
-    return [key for key in keys if any(record.get(key) != records[0].get(key) for record in records)]
+    return [
+        key for key in keys if any(record.get(key) != records[0].get(key) for record in records)
+    ]
 
 
 def rounds(count: int) -> str:

@@ -73,7 +73,9 @@ def by_seed(row: Row, column: str) -> tuple[list[int], Numbers]:
 
 def running_mean(values: Sequence[float] | Numbers, window: int) -> Numbers:
     """Over the last `window` values up to each, over fewer at the start."""
-    return np.array([np.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)])
+    return np.array(
+        [np.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
+    )
 
 
 def sweeps(table: Table) -> list[Sweep]:
@@ -84,7 +86,9 @@ def sweeps(table: Table) -> list[Sweep]:
         groups = [group for group in alike_but_for(rows, option) if len(group) >= SWEEP_VALUES]
         if groups:
             names = labels([without(group[0].config, option) for group in groups])
-            found.append(Sweep(option, tuple(map(make_line, names, groups, [option] * len(groups)))))
+            found.append(
+                Sweep(option, tuple(map(make_line, names, groups, [option] * len(groups))))
+            )
     return found
 
 
@@ -129,7 +133,11 @@ def ablations(table: Table, goal: Goal) -> list[Ablation]:
     for method in dict.fromkeys(row.method for row in rows):
         own = [row for row in rows if row.method == method]
         single = [row for row in own if row.label not in swept]
-        near = [row for row in own if row in single or any(distance(row, other) == 1 for other in single)]
+        near = [
+            row
+            for row in own
+            if row in single or any(distance(row, other) == 1 for other in single)
+        ]
         if single and len(near) > 1:
             found.append(make_ablation(near, goal))
     return [ablation for ablation in found if ablation.changes]
@@ -141,10 +149,17 @@ def distance(row: Row, other: Row) -> int:
 
 def make_ablation(rows: Sequence[Row], goal: Goal) -> Ablation:
     """Against the row that the fewest changes lead to, and of equals the one with the most defaults."""
-    reference = min(rows, key=lambda row: (sum(distance(row, other) for other in rows), changes_of_defaults(row)))
-    others = [row for row in rows if row is not reference and difference(row, reference, goal).seeds]
+    reference = min(
+        rows,
+        key=lambda row: (sum(distance(row, other) for other in rows), changes_of_defaults(row)),
+    )
+    others = [
+        row for row in rows if row is not reference and difference(row, reference, goal).seeds
+    ]
     changes = tuple(
-        ", ".join(f"{key}={shown(row.config.get(key))}" for key in varied([reference.config, row.config]))
+        ", ".join(
+            f"{key}={shown(row.config.get(key))}" for key in varied([reference.config, row.config])
+        )
         for row in others
     )
     return Ablation(reference, changes, tuple(difference(row, reference, goal) for row in others))
@@ -152,4 +167,7 @@ def make_ablation(rows: Sequence[Row], goal: Goal) -> Ablation:
 
 def changes_of_defaults(row: Row) -> int:
     method = METHODS.get(row.method)
-    return sum(value not in (getattr(RunConfig, k, None), getattr(method, k, None)) for k, value in row.config.items())
+    return sum(
+        value not in (getattr(RunConfig, k, None), getattr(method, k, None))
+        for k, value in row.config.items()
+    )

@@ -12,7 +12,17 @@ import numpy as np
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.run import AVERAGED
 from fedwmsam.errors import InputError, unknown
-from fedwmsam.report.runs import Cost, Run, State, configuration, grouped, held_equal, labels, titles, unsaid
+from fedwmsam.report.runs import (
+    Cost,
+    Run,
+    State,
+    configuration,
+    grouped,
+    held_equal,
+    labels,
+    titles,
+    unsaid,
+)
 from fedwmsam.statistics import Numbers, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
 
 TAIL = 10
@@ -40,7 +50,9 @@ def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = N
     if better is not None:
         higher = better == "higher"
     if targets and higher is None:
-        raise InputError(f"Whether a higher or a lower {metric} is better is not known; say --better higher or lower.")
+        raise InputError(
+            f"Whether a higher or a lower {metric} is better is not known; say --better higher or lower."
+        )
     return Goal(metric, higher, tuple(targets))
 
 
@@ -51,7 +63,9 @@ def parse_targets(text: str) -> tuple[float, ...]:
         try:
             targets.append(float(part))
         except ValueError as error:
-            raise InputError(f"A target must be a number, not {part!r}; write --targets 0.7,0.8.") from error
+            raise InputError(
+                f"A target must be a number, not {part!r}; write --targets 0.7,0.8."
+            ) from error
         if not math.isfinite(targets[-1]):
             raise InputError(f"A target must be a finite number, not {part!r}.")
     return tuple(dict.fromkeys(targets))
@@ -160,7 +174,9 @@ class Comparison:
     """Damaged runs that do not even say what they are."""
 
 
-def summarise(runs: Sequence[Run], goal: Goal = ACCURACY, baseline: str | None = None) -> Comparison:
+def summarise(
+    runs: Sequence[Run], goal: Goal = ACCURACY, baseline: str | None = None
+) -> Comparison:
     """Group the runs, score them, and compare each row with the baseline if one is named."""
     readable = [run for run in runs if run.config]
     check_metric(readable, goal.metric)
@@ -206,11 +222,15 @@ def order(config: Record) -> list[tuple[str, float, str]]:
 def make_row(label: str, config: Record, runs: Sequence[Run], goal: Goal) -> Row:
     counted: dict[int, Run] = {}
     left_out, repeated = [], []
-    for run in sorted(runs, key=lambda run: run.config.get("twin") is None):  # of equals the one that tells more
+    for run in sorted(
+        runs, key=lambda run: run.config.get("twin") is None
+    ):  # of equals the one that tells more
         if not run.counts:
             left_out.append(run)
         elif not run.values(goal.metric):
-            left_out.append(replace(run, state=State.UNMEASURED, remark=f"{goal.metric} was never recorded"))
+            left_out.append(
+                replace(run, state=State.UNMEASURED, remark=f"{goal.metric} was never recorded")
+            )
         elif counted.setdefault(run.seed, run) is not run:
             repeated.append(run)
     scores = tuple(score(counted[seed], goal) for seed in sorted(counted))
@@ -236,7 +256,11 @@ def score(run: Run, goal: Goal) -> Scores:
 
 
 def extreme(values: Numbers, higher: bool | None) -> float | None:
-    return None if higher is None or not values.size else float(values.max() if higher else values.min())
+    return (
+        None
+        if higher is None or not values.size
+        else float(values.max() if higher else values.min())
+    )
 
 
 def reach(run: Run, by_round: dict[int, float], target: float, goal: Goal) -> Cost | None:
@@ -265,7 +289,9 @@ def baseline_rows(tables: Sequence[Table], baseline: str) -> list[tuple[Table, R
     """Each table with its row of that name, if it has one; a name that no table knows is refused."""
     found = [(table, baseline_row(table, baseline)) for table in tables]
     if not any(row for _, row in found):
-        raise InputError(unknown("baseline", baseline, (row.label for table in tables for row in table.rows)))
+        raise InputError(
+            unknown("baseline", baseline, (row.label for table in tables for row in table.rows))
+        )
     return found
 
 
@@ -285,7 +311,8 @@ def with_differences(table: Table, baseline: Row, goal: Goal) -> Table:
     tested = [number for number, found in enumerate(differences) if not math.isnan(found.p)]
     corrected = dict(zip(tested, holm([differences[number].p for number in tested]), strict=True))
     differences = [
-        replace(found, corrected=float(corrected.get(number, math.nan))) for number, found in enumerate(differences)
+        replace(found, corrected=float(corrected.get(number, math.nan)))
+        for number, found in enumerate(differences)
     ]
     return replace(table, baseline=baseline.label, differences=tuple(differences))
 
@@ -293,7 +320,11 @@ def with_differences(table: Table, baseline: Row, goal: Goal) -> Table:
 def difference(row: Row, baseline: Row, goal: Goal) -> Difference:
     """Over the seeds both have, on the same partition."""
     theirs = {score.run.pair: score.tail for score in baseline.scores}
-    pairs = [(score.run.seed, score.tail - theirs[score.run.pair]) for score in row.scores if score.run.pair in theirs]
+    pairs = [
+        (score.run.seed, score.tail - theirs[score.run.pair])
+        for score in row.scores
+        if score.run.pair in theirs
+    ]
     values = np.array([value for _, value in pairs])
     gains = values if goal.higher_is_better else -values
     return Difference(

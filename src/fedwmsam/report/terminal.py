@@ -41,7 +41,11 @@ class Display:
         self.quiet = quiet
         self.every = every
         """Seconds between lines where there is no terminal."""
-        self.live = Live(console=console, refresh_per_second=4) if console.is_terminal and not quiet else None
+        self.live = (
+            Live(console=console, refresh_per_second=4)
+            if console.is_terminal and not quiet
+            else None
+        )
         self.last_line = -math.inf
 
     def __enter__(self) -> Self:
@@ -50,7 +54,10 @@ class Display:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         if self.live:
             self.live.stop()
@@ -95,7 +102,11 @@ class RunDisplay(Display):
         known = [name for name in ("accuracy", "loss", "alpha") if record.get(name) is not None]
         shown = "  ".join(f"{name} {record[name]:.4f}" for name in known)
         self.bar.update(self.task, completed=record["round"], description=shown)
-        self.show(self.bar, f"round {record['round']}/{self.rounds}  {shown}", at_once=record["round"] == self.rounds)
+        self.show(
+            self.bar,
+            f"round {record['round']}/{self.rounds}  {shown}",
+            at_once=record["round"] == self.rounds,
+        )
 
 
 class QueueDisplay(Display):
@@ -131,7 +142,10 @@ class QueueDisplay(Display):
                 known = [name for name in ("accuracy", "loss") if task.record.get(name) is not None]
                 shown = "  ".join(f"{name} {task.record[name]:.4f}" for name in known)
                 table.add_row(
-                    task.member.label, f"seed {task.member.config.seed}", f"round {task.done}/{task.rounds}", shown
+                    task.member.label,
+                    f"seed {task.member.config.seed}",
+                    f"round {task.done}/{task.rounds}",
+                    shown,
                 )
         return Group(ProgressBar(total=total, completed=done), Text(self.summary()), table)
 
@@ -170,7 +184,9 @@ def summarise(console: Console, result: Result) -> None:
     say(f"\n{result.status.capitalize()} after {result.rounds} rounds, {result.seconds:.0f} s.")
     if values:
         count = min(10, len(values))
-        say(f"Test accuracy: {values[-1]:.4f} last, {tail_mean(values):.4f} mean of the last {count} evaluations")
+        say(
+            f"Test accuracy: {values[-1]:.4f} last, {tail_mean(values):.4f} mean of the last {count} evaluations"
+        )
     averaged = result.last("averaged_accuracy")
     if averaged is not None:
         say(f"Averaged twin: test accuracy {averaged:.4f} last")
@@ -182,7 +198,9 @@ def summarise(console: Console, result: Result) -> None:
         say(f"Differential privacy for clients: {guarantee(epsilon, result.config['dp_delta'])}")
     if result.rows:
         traffic = size(sum(row["bytes_down"] + row["bytes_up"] for row in result.rows))
-        say(f"Communication: {traffic}; backprops: {sum(row['backprops'] for row in result.rows):,}")
+        say(
+            f"Communication: {traffic}; backprops: {sum(row['backprops'] for row in result.rows):,}"
+        )
     say(f"Model, metrics and configuration: {result.folder}")
 
 
@@ -224,9 +242,14 @@ def show_estimate(console: Console, found: Estimate, config: Settings) -> None:
 def show_evaluation(console: Console, found: Record) -> None:
     """The outcome of `Experiment.examine`: single numbers, then tables by class and by client."""
     by = {name: values for name, values in found.items() if isinstance(values, dict)}
-    console.print("  ".join(f"{name} {value:.4f}" for name, value in found.items() if name not in by), soft_wrap=True)
+    console.print(
+        "  ".join(f"{name} {value:.4f}" for name, value in found.items() if name not in by),
+        soft_wrap=True,
+    )
     console.print(columns("class", {"accuracy": by["by_class"]}))
-    tuned = {"after fine-tuning": by["by_client_fine_tuned"]} if "by_client_fine_tuned" in by else {}
+    tuned = (
+        {"after fine-tuning": by["by_client_fine_tuned"]} if "by_client_fine_tuned" in by else {}
+    )
     console.print(columns("client", {"accuracy": by["by_client"]} | tuned))
 
 
@@ -265,7 +288,9 @@ def folding(*names: str) -> Table:
 
 
 def method_table() -> Table:
-    table = folding("method", "backprops\na step", "down", "up", "memory\na client", "paper", "options")
+    table = folding(
+        "method", "backprops\na step", "down", "up", "memory\na client", "paper", "options"
+    )
     for name, cls in METHODS.items():
         cost = cls.cost
         table.add_row(
@@ -277,7 +302,9 @@ def method_table() -> Table:
             cls.paper,
             ", ".join(f.name for f in fields(cls)),
         )
-    table.caption = "P: the number of trainable parameters; per client and round, memory held by the server"
+    table.caption = (
+        "P: the number of trainable parameters; per client and round, memory held by the server"
+    )
     return table
 
 
@@ -289,7 +316,10 @@ def method_details(name: str) -> Group:
         values = ", ".join(f.metadata["choices"]) or limits(f.metadata)
         preset = [str(BY_METHOD[p].get(name, {}).get(f.name, "")) for p in COMMON]
         table.add_row(f.name, str(f.default), f.metadata["help"], values, *preset)
-    shared = [f"preset {p}: " + ", ".join(f"{k} = {v}" for k, v in shared_values(p, name).items()) for p in COMMON]
+    shared = [
+        f"preset {p}: " + ", ".join(f"{k} = {v}" for k, v in shared_values(p, name).items())
+        for p in COMMON
+    ]
     return Group(f"{name}: {cls.__doc__} ({cls.paper})", table, *shared)
 
 

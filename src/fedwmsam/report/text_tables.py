@@ -15,7 +15,11 @@ from fedwmsam.report.summary import Comparison, Difference, Goal, Row, Scores, T
 from fedwmsam.statistics import Spread, smallest_p
 
 NOTHING, NOT_FINITE = "–", "not finite"
-COSTS = {"MB down + up": ("bytes", 1e6), "backprops": ("backprops", 1.0), "training s": ("seconds", 1.0)}
+COSTS = {
+    "MB down + up": ("bytes", 1e6),
+    "backprops": ("backprops", 1.0),
+    "training s": ("seconds", 1.0),
+}
 """Column → field of `Cost`, and its unit."""
 SIGNIFICANT = 0.05
 ENOUGH_SEEDS = 10
@@ -66,7 +70,12 @@ def results(table: Table, goal: Goal, paper_columns: bool) -> Sheet:
         for row in table.rows
     )
     notes = [*reading(table, paper_columns), *remarks(table, goal)]
-    return Sheet(f"{goal.metric}: {table.title}", ("method", "seeds", *quantities, *COSTS), rows, tuple(notes))
+    return Sheet(
+        f"{goal.metric}: {table.title}",
+        ("method", "seeds", *quantities, *COSTS),
+        rows,
+        tuple(notes),
+    )
 
 
 def costs(table: Table, goal: Goal) -> Sheet:
@@ -75,15 +84,28 @@ def costs(table: Table, goal: Goal) -> Sheet:
     for target in goal.targets:
         for row in table.rows:
             count = row.reached(target, "rounds").n
-            spent = (amount(row.reached(target, name), unit) for name, unit in ({"": ("rounds", 1.0)} | COSTS).values())
+            spent = (
+                amount(row.reached(target, name), unit)
+                for name, unit in ({"": ("rounds", 1.0)} | COSTS).values()
+            )
             missed = "not reached" if row.scores else NOTHING
             cells = spent if count else (missed, *(NOTHING for _ in COSTS))
             rows.append((row.label, shown(target), f"{count} of {len(row.scores)} seeds", *cells))
-    notes = [f"A target is reached at the first evaluated round whose {goal.metric} is at least as good."]
-    if any(0 < row.reached(target, "rounds").n < len(row.scores) for row in table.rows for target in goal.targets):
-        notes.append("Where only some seeds reached a target, the means are over those, and so too favourable.")
+    notes = [
+        f"A target is reached at the first evaluated round whose {goal.metric} is at least as good."
+    ]
+    if any(
+        0 < row.reached(target, "rounds").n < len(row.scores)
+        for row in table.rows
+        for target in goal.targets
+    ):
+        notes.append(
+            "Where only some seeds reached a target, the means are over those, and so too favourable."
+        )
     header = ("method", "target", "reached by", "rounds", *COSTS)
-    return Sheet(f"Cost of reaching a target {goal.metric}: {table.title}", header, tuple(rows), tuple(notes))
+    return Sheet(
+        f"Cost of reaching a target {goal.metric}: {table.title}", header, tuple(rows), tuple(notes)
+    )
 
 
 def differences(table: Table, goal: Goal) -> Sheet:
@@ -104,7 +126,9 @@ def difference_cells(found: Difference) -> tuple[str, ...]:
         found.label,
         str(len(found.seeds)),
         f"{found.mean:+{precision(found.mean)}}",
-        NOTHING if math.isnan(low) else f"{low:+{precision(found.mean)}} to {high:+{precision(found.mean)}}",
+        NOTHING
+        if math.isnan(low)
+        else f"{low:+{precision(found.mean)}} to {high:+{precision(found.mean)}}",
         NOTHING if found.better is None else f"{found.better} of {len(found.seeds)}",
         f"{found.p:.3g}",
         f"{found.corrected:.3g}",
@@ -124,7 +148,9 @@ def spread_cell(spread: Spread | None) -> str:
     if spread is None:
         return NOTHING
     known = spread.n > 1 and not math.isnan(spread.mean)
-    return number_cell(spread.mean) + (f" ± {spread.deviation:{precision(spread.mean)}}" if known else "")
+    return number_cell(spread.mean) + (
+        f" ± {spread.deviation:{precision(spread.mean)}}" if known else ""
+    )
 
 
 def number_cell(value: float) -> str:
@@ -174,7 +200,15 @@ def reading(table: Table, paper_columns: bool) -> Iterator[str]:
             "Best on test is the best round picked on the test data. It is higher than what one would get on new data, "
             "and here only for comparison with papers that print it."
         )
-    if len({(score.run.config.get("workers"), score.run.config.get("device")) for score in table.scores}) > 1:
+    if (
+        len(
+            {
+                (score.run.config.get("workers"), score.run.config.get("device"))
+                for score in table.scores
+            }
+        )
+        > 1
+    ):
         yield "Runs used different numbers of workers or devices: their seconds do not compare methods."
     if table.held_equal["dataset"] is None:
         yield "Runs of fit() do not record their data: that these had the same is for you to know."
@@ -206,7 +240,9 @@ def remarks(table: Table, goal: Goal) -> Iterator[str]:
 def agree(rows: Sequence[Record], others: Sequence[Record]) -> bool:
     """Whether two runs have the same numbers, as far as both have them: one may have an averaged twin."""
     return len(rows) == len(others) and all(
-        row[name] == other[name] for row, other in zip(rows, others, strict=True) for name in row.keys() & other.keys()
+        row[name] == other[name]
+        for row, other in zip(rows, others, strict=True)
+        for name in row.keys() & other.keys()
     )
 
 
@@ -249,10 +285,24 @@ QUANTITIES = ("last", "tail", "best", "best_on_test")
 OF_TWINS = ("averaged_last", "averaged_tail")
 """Columns that only runs with an averaged twin have."""
 LATEX = {
-    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$", "|": r"$|$", "±": r"$\pm$",
-    "–": "--", "−": "$-$", "…": r"\ldots{}",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    "±": r"$\pm$",
+    "–": "--",
+    "−": "$-$",
+    "…": r"\ldots{}",
+}
 
 
 def write(path: Path, text: str) -> None:
@@ -265,12 +315,19 @@ def write(path: Path, text: str) -> None:
 
 
 def write_files(
-    comparison: Comparison, sheets: Sequence[Sheet], csv: Path | None, markdown: Path | None, latex: Path | None
+    comparison: Comparison,
+    sheets: Sequence[Sheet],
+    csv: Path | None,
+    markdown: Path | None,
+    latex: Path | None,
 ) -> list[Path]:
     """Those that have a name; the runs' numbers go beside those of the rows."""
     texts: dict[Path, str] = {}
     if csv is not None:
-        texts |= {csv: csv_rows(comparison), csv.with_name(f"{csv.stem}-runs{csv.suffix}"): csv_runs(comparison)}
+        texts |= {
+            csv: csv_rows(comparison),
+            csv.with_name(f"{csv.stem}-runs{csv.suffix}"): csv_runs(comparison),
+        }
     if markdown is not None:
         texts[markdown] = markdown_text(sheets)
     if latex is not None:
@@ -305,7 +362,9 @@ def plain_markdown(text: str) -> str:
 
 
 def latex_text(sheets: Iterable[Sheet]) -> str:
-    return "% Needs \\usepackage{booktabs} in the preamble.\n" + "\n".join(latex_sheet(sheet) for sheet in sheets)
+    return "% Needs \\usepackage{booktabs} in the preamble.\n" + "\n".join(
+        latex_sheet(sheet) for sheet in sheets
+    )
 
 
 def latex_sheet(sheet: Sheet) -> str:
@@ -313,10 +372,18 @@ def latex_sheet(sheet: Sheet) -> str:
     rows = [latex_row(row) for row in sheet.rows]
     notes = [f"% {note}" for note in sheet.notes]
     lines = [
-        r"\begin{table}", r"  \centering", rf"  \caption{{{plain_latex(sheet.title)}}}",
-        rf"  \begin{{tabular}}{{l{'r' * (len(sheet.header) - 1)}}}", r"    \toprule", latex_row(sheet.header),
-        r"    \midrule", *rows, r"    \bottomrule", r"  \end{tabular}", r"\end{table}",
-    ]  # fmt: skip
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{plain_latex(sheet.title)}}}",
+        rf"  \begin{{tabular}}{{l{'r' * (len(sheet.header) - 1)}}}",
+        r"    \toprule",
+        latex_row(sheet.header),
+        r"    \midrule",
+        *rows,
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
     return "\n".join([*notes, *lines]) + "\n"
 
 
@@ -333,7 +400,13 @@ def plain_latex(text: str) -> str:
 
 def csv_rows(comparison: Comparison) -> str:
     """A line for each row of each table, in full precision."""
-    return csv_text([row_record(comparison.goal, table, row) for table in comparison.tables for row in table.rows])
+    return csv_text(
+        [
+            row_record(comparison.goal, table, row)
+            for table in comparison.tables
+            for row in table.rows
+        ]
+    )
 
 
 def csv_runs(comparison: Comparison) -> str:
@@ -342,7 +415,9 @@ def csv_runs(comparison: Comparison) -> str:
     for table in comparison.tables:
         for row in table.rows:
             place = {"table": table.title, "row": row.label}
-            records += [place | run_record(score.run, True) | score_record(score) for score in row.scores]
+            records += [
+                place | run_record(score.run, True) | score_record(score) for score in row.scores
+            ]
             records += [place | run_record(run, False) for run in (*row.repeated, *row.left_out)]
     records += [run_record(run, False) for run in comparison.unreadable]
     return csv_text(records)
@@ -350,9 +425,14 @@ def csv_runs(comparison: Comparison) -> str:
 
 def row_record(goal: Goal, table: Table, row: Row) -> Record:
     record: Record = {
-        "table": table.title, "row": row.label, "method": row.method, "metric": goal.metric,
-        "seeds": " ".join(map(str, row.seeds)), "counted": len(row.scores), "left_out": len(row.left_out),
-    }  # fmt: skip
+        "table": table.title,
+        "row": row.label,
+        "method": row.method,
+        "metric": goal.metric,
+        "seeds": " ".join(map(str, row.seeds)),
+        "counted": len(row.scores),
+        "left_out": len(row.left_out),
+    }
     for name in QUANTITIES:
         record |= spread_columns(name, row.spread(name))
     for name in OF_TWINS:
@@ -370,21 +450,33 @@ def row_record(goal: Goal, table: Table, row: Row) -> Record:
 
 
 def spread_columns(name: str, spread: Spread | None) -> Record:
-    return {f"{name}_mean": spread and spread.mean, f"{name}_deviation": spread and spread.deviation}
+    return {
+        f"{name}_mean": spread and spread.mean,
+        f"{name}_deviation": spread and spread.deviation,
+    }
 
 
 def difference_record(found: Difference) -> Record:
     low, high = found.interval
     return {
-        "common_seeds": " ".join(map(str, found.seeds)), "difference": found.mean, "difference_low": low,
-        "difference_high": high, "better_on": found.better, "p": found.p, "p_holm": found.corrected,
-    }  # fmt: skip
+        "common_seeds": " ".join(map(str, found.seeds)),
+        "difference": found.mean,
+        "difference_low": low,
+        "difference_high": high,
+        "better_on": found.better,
+        "p": found.p,
+        "p_holm": found.corrected,
+    }
 
 
 def run_record(run: Run, counted: bool) -> Record:
     return {
-        "run": run.path, "seed": run.config.get("seed"), "counted": counted, "state": run.state, "remark": run.remark,
-    }  # fmt: skip
+        "run": run.path,
+        "seed": run.config.get("seed"),
+        "counted": counted,
+        "state": run.state,
+        "remark": run.remark,
+    }
 
 
 def score_record(score: Scores) -> Record:
@@ -392,7 +484,9 @@ def score_record(score: Scores) -> Record:
     record |= {name: value for name in OF_TWINS if (value := getattr(score, name)) is not None}
     record |= score.total._asdict()
     for target, cost in score.reached.items():
-        record |= {f"{name}_to_{shown(target)}": cost and getattr(cost, name) for name in Cost._fields}
+        record |= {
+            f"{name}_to_{shown(target)}": cost and getattr(cost, name) for name in Cost._fields
+        }
     return record
 
 
@@ -402,5 +496,8 @@ def csv_text(records: Sequence[Record]) -> str:
     file = io.StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: "" if value != value else value for name, value in record.items()} for record in records)
+    writer.writerows(
+        {name: "" if value != value else value for name, value in record.items()}
+        for record in records
+    )
     return file.getvalue()

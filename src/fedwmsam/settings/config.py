@@ -10,7 +10,12 @@ from types import NoneType
 from typing import Any
 
 from fedwmsam.errors import InputError, unknown
-from fedwmsam.settings.method_table import METHOD_CLASSES, check_method_name, make_method, method_class
+from fedwmsam.settings.method_table import (
+    METHOD_CLASSES,
+    check_method_name,
+    make_method,
+    method_class,
+)
 from fedwmsam.settings.options import check, checked, kinds_of, option, parse, shortened
 from fedwmsam.settings.parsers import (
     AVERAGING,
@@ -24,14 +29,49 @@ from fedwmsam.settings.parsers import (
 )
 from fedwmsam.settings.presets import preset_values
 
-ALWAYS_TOLD = frozenset({
-    "method", "dataset", "model", "partition", "augmentation", "validation", "rounds", "participation", "sampling",
-    "local_epochs", "batch_size", "lr", "lr_decay", "weight_decay", "weight_decay_mode", "clip_norm", "averaging",
-    "seed", "evaluate_every",
-    "global_lr", "rho", "rho_local", "alpha", "alpha_min", "alpha_max", "adapt_rate", "perturbation", "similarity",
-    "correction", "correction_weight", "average_power", "lam", "beta", "beta1", "beta2", "tau", "server_dual",
-    "reference", "warmup",
-})  # fmt: skip
+ALWAYS_TOLD = frozenset(
+    {
+        "method",
+        "dataset",
+        "model",
+        "partition",
+        "augmentation",
+        "validation",
+        "rounds",
+        "participation",
+        "sampling",
+        "local_epochs",
+        "batch_size",
+        "lr",
+        "lr_decay",
+        "weight_decay",
+        "weight_decay_mode",
+        "clip_norm",
+        "averaging",
+        "seed",
+        "evaluate_every",
+        "global_lr",
+        "rho",
+        "rho_local",
+        "alpha",
+        "alpha_min",
+        "alpha_max",
+        "adapt_rate",
+        "perturbation",
+        "similarity",
+        "correction",
+        "correction_weight",
+        "average_power",
+        "lam",
+        "beta",
+        "beta1",
+        "beta2",
+        "tau",
+        "server_dual",
+        "reference",
+        "warmup",
+    }
+)
 """Settings and options as old as the first kept runs: their values tell runs apart even where they are the defaults.
 The list is closed. Every later setting counts only where it is not at its default, so that it renames no folder, splits
 no row of a table and stops no run from being resumed."""
@@ -62,16 +102,27 @@ ONE_EACH = "each client is a process of its own"
 class Settings:
     """What `fit`, the command line and Flower share."""
 
-    rounds: int = option(50, "rounds to train", low=1, high=10**9, panel=ROUNDS, held_equal=True, goal=True)
-    participation: float = option(0.25, "share of the clients that train in a round", above=0, high=1, panel=ROUNDS)
-    clients_per_round: int | None = option(None, "their number, instead of the share", low=1, panel=ROUNDS)
+    rounds: int = option(
+        50, "rounds to train", low=1, high=10**9, panel=ROUNDS, held_equal=True, goal=True
+    )
+    participation: float = option(
+        0.25, "share of the clients that train in a round", above=0, high=1, panel=ROUNDS
+    )
+    clients_per_round: int | None = option(
+        None, "their number, instead of the share", low=1, panel=ROUNDS
+    )
     sampling: str = option(
-        "fixed", "fixed: always as many clients; bernoulli: each by its own coin", choices=SAMPLING, panel=ROUNDS
+        "fixed",
+        "fixed: always as many clients; bernoulli: each by its own coin",
+        choices=SAMPLING,
+        panel=ROUNDS,
     )
     local_epochs: int = option(5, "passes over a client's data in a round", low=1, panel=LOCAL)
     batch_size: int = option(50, "samples a local step", low=1, panel=LOCAL)
     lr: float = option(0.1, "local step size in the first round", above=0, panel=LOCAL)
-    lr_decay: float = option(0.998, "factor on the step size from round to round", above=0, high=1, panel=LOCAL)
+    lr_decay: float = option(
+        0.998, "factor on the step size from round to round", above=0, high=1, panel=LOCAL
+    )
     weight_decay: float = option(1e-3, "strength of the L2 penalty", low=0, panel=LOCAL)
     weight_decay_mode: str = option(
         "objective",
@@ -91,7 +142,10 @@ class Settings:
         see="docs/compare.md",
     )
     averaging: str = option(
-        "uniform", "weigh clients alike, or by their number of samples", choices=AVERAGING, panel=SERVER
+        "uniform",
+        "weigh clients alike, or by their number of samples",
+        choices=AVERAGING,
+        panel=SERVER,
     )
     aggregation: str | None = option(
         None,
@@ -136,12 +190,21 @@ class Settings:
         flower=UNCOUNTED,
     )
     dp_epsilon: float | None = option(
-        None, "ε that all rounds may spend, instead of the noise", above=0, panel=PRIVACY, flower=UNCOUNTED
+        None,
+        "ε that all rounds may spend, instead of the noise",
+        above=0,
+        panel=PRIVACY,
+        flower=UNCOUNTED,
     )
     dp_clip: float | None = option(
-        None, "C of differential privacy: longest upload that counts in full", above=0, panel=PRIVACY
+        None,
+        "C of differential privacy: longest upload that counts in full",
+        above=0,
+        panel=PRIVACY,
     )
-    dp_delta: float | None = option(None, "δ of differential privacy (none: 1e-5)", above=0, high=0.1, panel=PRIVACY)
+    dp_delta: float | None = option(
+        None, "δ of differential privacy (none: 1e-5)", above=0, high=0.1, panel=PRIVACY
+    )
     seed: int = option(0, "key of everything random", low=0, high=2**31 - 1, panel=ROUNDS)
     evaluate_every: int = option(
         1,
@@ -154,7 +217,13 @@ class Settings:
         10, "rounds from one checkpoint to the next", low=1, panel=SAVING, changes_numbers=False
     )
     target_accuracy: float | None = option(
-        None, "stop when it is reached", above=0, high=1, panel=EVALUATION, held_equal=True, goal=True
+        None,
+        "stop when it is reached",
+        above=0,
+        high=1,
+        panel=EVALUATION,
+        held_equal=True,
+        goal=True,
     )
     patience: int | None = option(
         None,
@@ -207,14 +276,19 @@ class Settings:
         flower=ONE_EACH,
     )
     device: str = option(
-        "cpu", "where to compute: cpu, cuda, mps (the last two are untested)", panel=MACHINE, changes_numbers=False
+        "cpu",
+        "where to compute: cpu, cuda, mps (the last two are untested)",
+        panel=MACHINE,
+        changes_numbers=False,
     )
 
     def __post_init__(self) -> None:
         check("", self)
         self.recorded()
         if self.aggregation == "mean":
-            object.__setattr__(self, "aggregation", None)  # one name for one thing: the same run, the same row
+            object.__setattr__(
+                self, "aggregation", None
+            )  # one name for one thing: the same run, the same row
         if self.aggregation is not None:
             parse_rule(self.aggregation)
         parse_stragglers(self.stragglers, self.deadline)
@@ -225,7 +299,9 @@ class Settings:
 
     def recorded(self) -> list[str]:
         """The kinds of dynamics to record, each once."""
-        kinds = list(dict.fromkeys(kind.strip() for kind in (self.record or "").split(",") if kind.strip()))
+        kinds = list(
+            dict.fromkeys(kind.strip() for kind in (self.record or "").split(",") if kind.strip())
+        )
         for kind in kinds:
             if kind not in RECORDABLE:
                 raise InputError(unknown("kind of recording", kind, RECORDABLE))
@@ -244,7 +320,11 @@ class Settings:
             )
         if self.dp_delta is None:
             object.__setattr__(self, "dp_delta", DELTA)
-        for name, needed in (("sampling", "bernoulli"), ("averaging", "uniform"), ("aggregation", None)):
+        for name, needed in (
+            ("sampling", "bernoulli"),
+            ("averaging", "uniform"),
+            ("aggregation", None),
+        ):
             if getattr(self, name) != needed:
                 raise InputError(
                     f"Differential privacy needs {name}={needed or 'mean'}, not {getattr(self, name)}: "
@@ -278,7 +358,9 @@ class RunConfig(Settings):
     """What the command line must name beside the settings: data set, model, partition, method."""
 
     method: str = option("fedwmsam", "which method; `fedwmsam methods` lists them", panel=RUN)
-    dataset: str = option("digits", "which data set", panel=RUN, see="docs/data.md", held_equal=True)
+    dataset: str = option(
+        "digits", "which data set", panel=RUN, see="docs/data.md", held_equal=True
+    )
     model: str = option("mlp", "which model", panel=RUN, see="docs/models.md", held_equal=True)
     partition: str = option(
         "dirichlet:0.1",
@@ -287,9 +369,15 @@ class RunConfig(Settings):
         see="docs/partitions.md",
         held_equal=True,
     )
-    augmentation: str = option("none", "paper: flip and crop training images", choices=("none", "paper"), panel=RUN)
+    augmentation: str = option(
+        "none", "paper: flip and crop training images", choices=("none", "paper"), panel=RUN
+    )
     clients: int | None = option(
-        None, "number of clients: 20, or what the data say with natural", low=1, panel=RUN, held_equal=True
+        None,
+        "number of clients: 20, or what the data say with natural",
+        low=1,
+        panel=RUN,
+        held_equal=True,
     )
     validation: float = option(
         0.0,
@@ -299,9 +387,14 @@ class RunConfig(Settings):
         panel=EVALUATION,
         held_equal=True,
     )
-    data_dir: str | None = option(None, "folder with the data set's files", panel=RUN, changes_numbers=False)
+    data_dir: str | None = option(
+        None, "folder with the data set's files", panel=RUN, changes_numbers=False
+    )
     preset: str | None = option(
-        None, "paper or tuned: named settings below any explicit value", panel=RUN, changes_numbers=False
+        None,
+        "paper or tuned: named settings below any explicit value",
+        panel=RUN,
+        changes_numbers=False,
     )
     track: str | None = option(
         None,
@@ -337,7 +430,9 @@ class RunConfig(Settings):
 
 GOALS = tuple(f.name for f in fields(RunConfig) if f.metadata.get("goal"))
 """Settings that say when a run ends."""
-WITHOUT_EFFECT = tuple(f.name for f in fields(RunConfig) if f.metadata and not f.metadata["changes_numbers"])
+WITHOUT_EFFECT = tuple(
+    f.name for f in fields(RunConfig) if f.metadata and not f.metadata["changes_numbers"]
+)
 """Settings that change no number of a run; a preset is in the values it sets."""
 
 
@@ -366,7 +461,9 @@ def resolve(*layers: dict[str, Any]) -> RunConfig:
     own = option_names(method)
     for key in given:
         if key not in settings and key not in own:
-            raise InputError(unknown(f"setting or option of {method}", key, [*setting_names(), *own]))
+            raise InputError(
+                unknown(f"setting or option of {method}", key, [*setting_names(), *own])
+            )
     return RunConfig(**settings, options={key: value for key, value in given.items() if key in own})
 
 
@@ -415,13 +512,17 @@ def distinguishing(config: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in config.items()
-        if key not in WITHOUT_EFFECT and value is not None and (key in ALWAYS_TOLD or usual.get(key) != value)
+        if key not in WITHOUT_EFFECT
+        and value is not None
+        and (key in ALWAYS_TOLD or usual.get(key) != value)
     }
 
 
 def defaults_of(method: object) -> dict[str, Any]:
     """Of all settings, and of the method's options if it is one of this library's."""
-    own = fields(method_class(method)) if isinstance(method, str) and method in METHOD_CLASSES else ()
+    own = (
+        fields(method_class(method)) if isinstance(method, str) and method in METHOD_CLASSES else ()
+    )
     return {f.name: f.default for f in (*fields(RunConfig), *own) if f.name != "options"}
 
 

@@ -84,7 +84,14 @@ class Corruption:
     size: float = 1.0
 
 
-SIZES = {"nan": None, "huge": 1000.0, "sign_flip": 1.0, "random": 1.0, "stale": None, "label_flip": None}
+SIZES = {
+    "nan": None,
+    "huge": 1000.0,
+    "sign_flip": 1.0,
+    "random": 1.0,
+    "stale": None,
+    "label_flip": None,
+}
 """The kinds of hostile clients; where a size can be given, the one that is meant without it."""
 
 
@@ -95,7 +102,9 @@ def parse_stragglers(text: str | None, deadline: float | None) -> Stragglers:
     numbers, last = text.split(":"), ""
     if numbers[-1] == "drop":
         last = numbers.pop()
-    share, slowness = (number(part) for part in numbers) if len(numbers) == 2 else (math.nan, math.nan)
+    share, slowness = (
+        (number(part) for part in numbers) if len(numbers) == 2 else (math.nan, math.nan)
+    )
     if not (0 <= share <= 1 and 1 <= slowness < math.inf):
         raise InputError(
             f"stragglers must be SHARE:FACTOR or SHARE:FACTOR:drop with a share between 0 and 1 and a factor of at "
@@ -111,9 +120,17 @@ def parse_corruption(text: str) -> Corruption:
         raise InputError(unknown("kind of corruption", kind, SIZES))
     sized = SIZES[kind] is not None
     values = [number(part) for part in numbers]
-    if not 1 <= len(values) <= 1 + sized or not 0 <= values[0] <= 1 or not all(0 < v < math.inf for v in values[1:]):
-        shape = f"{kind}:SHARE or {kind}:SHARE:SIZE with a size above 0" if sized else f"{kind}:SHARE"
-        raise InputError(f"corrupt must be {shape} and a share between 0 and 1, such as {kind}:0.1, not {text!r}.")
+    if (
+        not 1 <= len(values) <= 1 + sized
+        or not 0 <= values[0] <= 1
+        or not all(0 < v < math.inf for v in values[1:])
+    ):
+        shape = (
+            f"{kind}:SHARE or {kind}:SHARE:SIZE with a size above 0" if sized else f"{kind}:SHARE"
+        )
+        raise InputError(
+            f"corrupt must be {shape} and a share between 0 and 1, such as {kind}:0.1, not {text!r}."
+        )
     return Corruption(kind, values[0], values[1] if len(values) > 1 else SIZES[kind] or 1.0)
 
 
@@ -131,6 +148,8 @@ def parse_trackers(names: str | None) -> list[tuple[str, list[str]]]:
         if name not in TRACKERS:
             raise InputError(unknown("tracker", name, TRACKERS))
         if colon and (name != "wandb" or not project):
-            raise InputError(f"A tracker is written tensorboard, wandb or wandb:PROJECT, not {text!r}.")
+            raise InputError(
+                f"A tracker is written tensorboard, wandb or wandb:PROJECT, not {text!r}."
+            )
         found.append((name, [project] if project else []))
     return found

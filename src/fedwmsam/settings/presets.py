@@ -11,22 +11,42 @@ from typing import Any
 from fedwmsam.errors import InputError, unknown
 
 TRAINING: dict[str, Any] = {
-    "clients": 100, "participation": 0.1, "partition": "dirichlet:0.1", "local_epochs": 5, "batch_size": 50, "lr": 0.1,
-    "lr_decay": 0.998, "weight_decay": 1e-3, "weight_decay_mode": "sgd", "clip_norm": 10.0,
-}  # fmt: skip
-COMMON: dict[str, dict[str, Any]] = {"paper": TRAINING | {"rounds": 500}, "tuned": TRAINING | {"rounds": 1000}}
+    "clients": 100,
+    "participation": 0.1,
+    "partition": "dirichlet:0.1",
+    "local_epochs": 5,
+    "batch_size": 50,
+    "lr": 0.1,
+    "lr_decay": 0.998,
+    "weight_decay": 1e-3,
+    "weight_decay_mode": "sgd",
+    "clip_norm": 10.0,
+}
+COMMON: dict[str, dict[str, Any]] = {
+    "paper": TRAINING | {"rounds": 500},
+    "tuned": TRAINING | {"rounds": 1000},
+}
 
 BY_METHOD: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "fedcm": {"alpha": 0.1},
         "fedsam": {"rho": 0.01},
-        "mofedsam": {"rho": 0.01, "alpha": 0.1},  # the text says 0.1, but Table 1 repeats Table 6's entry for 0.01
+        "mofedsam": {
+            "rho": 0.01,
+            "alpha": 0.1,
+        },  # the text says 0.1, but Table 1 repeats Table 6's entry for 0.01
         "fedgamma": {"rho": 0.01},
         "fedsmoo": {"rho": 0.1, "lam": 0.1},
         "fedlesam": {"rho": 0.01},
         "fedlesam-s": {"rho": 0.01},
         "fedlesam-d": {"rho": 0.01, "lam": 0.1},
-        "fedwmsam": {"alpha": 0.1, "adapt_rate": 0.01, "rho": 0.01, "alpha_min": 0.1, "alpha_max": 0.9},
+        "fedwmsam": {
+            "alpha": 0.1,
+            "adapt_rate": 0.01,
+            "rho": 0.01,
+            "alpha_min": 0.1,
+            "alpha_max": 0.9,
+        },
     },
     "tuned": {
         "fedprox": {"lam": 0.1},
@@ -41,11 +61,19 @@ BY_METHOD: dict[str, dict[str, dict[str, Any]]] = {
         "fedspeed": {"rho": 0.1, "lam": 0.1},
         "fedsmoo": {"rho": 0.1, "lam": 0.1},
         "fedgloss": {
-            "rho": 0.15, "rho_local": 0.15, "beta": 10.0, "warmup": 2000, "lr": 0.01, "weight_decay": 4e-4,
-            "batch_size": 64, "local_epochs": 1, "participation": 0.05, "rounds": 10000,
+            "rho": 0.15,
+            "rho_local": 0.15,
+            "beta": 10.0,
+            "warmup": 2000,
+            "lr": 0.01,
+            "weight_decay": 4e-4,
+            "batch_size": 64,
+            "local_epochs": 1,
+            "participation": 0.05,
+            "rounds": 10000,
         },
     },
-}  # fmt: skip
+}
 
 
 def preset_values(preset: str | None, method: str) -> dict[str, Any]:

@@ -48,7 +48,11 @@ class Backprop:
         self.calls, self.losses = 0, torch.zeros((), dtype=task.dtype, device=task.device)
 
     def start(self, step: Step) -> None:
-        self.batch, self.seed, self.first = self.samples.batch(step.index, step.seed), step.seed, True
+        self.batch, self.seed, self.first = (
+            self.samples.batch(step.index, step.seed),
+            step.seed,
+            True,
+        )
 
     def __call__(self, w: Tensor) -> Tensor:
         gradient, loss = self.task.gradient(w, self.batch, seed=self.seed, keep_buffers=self.first)
@@ -69,9 +73,16 @@ class Backprop:
 
 
 def train(
-    task: Task, method: Method, down: Vectors, buffers: Vectors, samples: Samples, steps: Iterable[Step],
-    info: Info, rules: LocalRules, epoch: int,
-) -> LocalResult:  # fmt: skip
+    task: Task,
+    method: Method,
+    down: Vectors,
+    buffers: Vectors,
+    samples: Samples,
+    steps: Iterable[Step],
+    info: Info,
+    rules: LocalRules,
+    epoch: int,
+) -> LocalResult:
     """One client's round: B steps from down["w"]; `epoch` is how many of the steps make one pass over the data."""
     steps = list(steps)
     task.start_training(buffers)

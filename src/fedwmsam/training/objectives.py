@@ -88,9 +88,13 @@ RESERVED = (
 )
 
 OBJECTIVES: dict[str, Objective] = {
-    "classification": Objective(classification, {"accuracy": accuracy}, "accuracy", False, class_labels=True),
+    "classification": Objective(
+        classification, {"accuracy": accuracy}, "accuracy", False, class_labels=True
+    ),
     "regression": Objective(regression, {"mae": mean_absolute_error}),
-    "multilabel": Objective(multilabel, {"label_accuracy": label_accuracy}, "label_accuracy", False),
+    "multilabel": Objective(
+        multilabel, {"label_accuracy": label_accuracy}, "label_accuracy", False
+    ),
 }
 
 
@@ -107,7 +111,9 @@ def make_objective(
     measures = dict(objective.metrics if metrics is None else metrics)
     taken = [name for name in measures if name in RESERVED or name.startswith("validation_")]
     if taken:
-        raise InputError(f"A metric cannot be called {taken[0]!r}: every run has a column of that name.")
+        raise InputError(
+            f"A metric cannot be called {taken[0]!r}: every run has a column of that name."
+        )
     wanted, lower = objective.monitor, objective.lower_is_better
     if monitor is not None:
         wanted, lower = monitor.removeprefix("-"), monitor.startswith("-") or monitor == "loss"
@@ -122,4 +128,6 @@ def measure(objective: Objective, outputs: Tensor, targets: Tensor) -> dict[str,
     """Loss and metrics over everything at once, so that a metric need not be a mean over batches."""
     with torch.no_grad():
         values = {"loss": float(objective.loss(outputs, targets))}
-        return values | {name: float(metric(outputs, targets)) for name, metric in objective.metrics.items()}
+        return values | {
+            name: float(metric(outputs, targets)) for name, metric in objective.metrics.items()
+        }

@@ -33,7 +33,9 @@ class Samples(Protocol):
 
 
 class Task:
-    def __init__(self, model: ModelSource, objective: Objective, *, seed: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self, model: ModelSource, objective: Objective, *, seed: int = 0, device: str = "cpu"
+    ) -> None:
         keep_freed_memory()
         self.objective = objective
         self.device = usable_device(device)
@@ -41,7 +43,9 @@ class Task:
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.layout = _layout(self.model)
         if not self.layout:
-            raise InputError("The model has no trainable parameter; set requires_grad on those to train.")
+            raise InputError(
+                "The model has no trainable parameter; set requires_grad on those to train."
+            )
         dtypes = {p.dtype for p in self._parameters}
         if len(dtypes) > 1:
             raise InputError(
@@ -71,7 +75,9 @@ class Task:
     def size(self) -> int:
         return self._weights.numel()
 
-    def gradient(self, w: Tensor, batch: Batch, *, seed: int, keep_buffers: bool) -> tuple[Tensor, Tensor]:
+    def gradient(
+        self, w: Tensor, batch: Batch, *, seed: int, keep_buffers: bool
+    ) -> tuple[Tensor, Tensor]:
         """Gradient, in memory of its own, and loss of one batch at w; `start_training` comes before the first. `seed`
         fixes the dropout masks, so that a second pass can repeat the first one's; `keep_buffers=False` undoes what
         the pass does to BatchNorm's statistics."""
@@ -124,12 +130,17 @@ class Task:
 
     def buffers(self) -> Vectors:
         return {
-            name: getattr(module, attribute).detach().clone() for name, (module, attribute) in self._buffers.items()
+            name: getattr(module, attribute).detach().clone()
+            for name, (module, attribute) in self._buffers.items()
         }
 
     def frozen(self) -> Vectors:
         """The parameters that are not trained."""
-        return {name: p.detach().clone() for name, p in self.model.named_parameters() if not p.requires_grad}
+        return {
+            name: p.detach().clone()
+            for name, p in self.model.named_parameters()
+            if not p.requires_grad
+        }
 
     def load_frozen(self, values: Vectors) -> None:
         with torch.no_grad():
@@ -145,15 +156,23 @@ class Task:
 
     def adopt(self, state: Mapping[str, Any]) -> tuple[Tensor, Vectors]:
         """The weight vector and buffers of a state_dict; its frozen weights go into the model."""
-        values = {name: torch.as_tensor(value).detach().to(self.device) for name, value in state.items()}
+        values = {
+            name: torch.as_tensor(value).detach().to(self.device) for name, value in state.items()
+        }
         ours = self.model.state_dict()
-        wrong = [name for name in ours if name not in values or values[name].shape != ours[name].shape]
+        wrong = [
+            name for name in ours if name not in values or values[name].shape != ours[name].shape
+        ]
         wrong += [name for name in values if name not in ours]
         if wrong:
             raise InputError(
                 f"The given weights do not fit the model at {wrong[0]!r}: names and shapes must be its own."
             )
-        unclean = [name for name, value in values.items() if value.is_floating_point() and not value.isfinite().all()]
+        unclean = [
+            name
+            for name, value in values.items()
+            if value.is_floating_point() and not value.isfinite().all()
+        ]
         if unclean:
             raise InputError(f"The given weights hold NaN or infinity at {unclean[0]!r}.")
         self.load_frozen(values)
@@ -197,12 +216,16 @@ def _own_model(model: ModelSource, seed: int) -> nn.Module:
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if not callable(model):
-        raise InputError(f"The model must be an nn.Module or a function that returns one, not {type(model).__name__}.")
+        raise InputError(
+            f"The model must be an nn.Module or a function that returns one, not {type(model).__name__}."
+        )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         made = model()
     if not isinstance(made, nn.Module):
-        raise InputError(f"The model must be an nn.Module or a function that returns one, not {type(made).__name__}.")
+        raise InputError(
+            f"The model must be an nn.Module or a function that returns one, not {type(made).__name__}."
+        )
     return made
 
 

@@ -71,8 +71,14 @@ def _parse_options(rule: str, kind: Kind, parts: list[str]) -> dict[str, str]:
         option = next((known for known in kind.options if known.name == key), None)
         if option is None or not equals or key in given:
             allowed = " and ".join(f"{known.name}=" for known in kind.options)
-            expected = f"after the comma expected {allowed} at most once" if allowed else "it takes no options"
-            raise InputError(f"partition rule {rule!r}: {part!r} is not possible here, {expected}, correct the rule")
+            expected = (
+                f"after the comma expected {allowed} at most once"
+                if allowed
+                else "it takes no options"
+            )
+            raise InputError(
+                f"partition rule {rule!r}: {part!r} is not possible here, {expected}, correct the rule"
+            )
         if not option.accepts(text):
             raise InputError(
                 f"partition rule {rule!r}: {key} must be {option.expected}, write for example '{key}={option.example}'"
@@ -100,15 +106,27 @@ KINDS: dict[str, Kind] = {
     "dirichlet": Kind(
         deal_dirichlet,
         _BETA,
-        (Field("exhausted", f"one of {', '.join(EXHAUSTED)}", "reuse", EXHAUSTED.__contains__, "|".join(EXHAUSTED)),),
+        (
+            Field(
+                "exhausted",
+                f"one of {', '.join(EXHAUSTED)}",
+                "reuse",
+                EXHAUSTED.__contains__,
+                "|".join(EXHAUSTED),
+            ),
+        ),
     ),
     "dirichlet-class": Kind(
         deal_dirichlet_class,
         _BETA,
         (Field("min", "a whole number of samples from 1 on", "1", is_whole, "SAMPLES"),),
     ),
-    "pathological": Kind(deal_pathological, Field("GAMMA", "a whole number of classes from 1 on", "3", is_whole)),
-    "shards": Kind(deal_shards, Field("PER_CLIENT", "a whole number of shards from 1 on", "2", is_whole)),
+    "pathological": Kind(
+        deal_pathological, Field("GAMMA", "a whole number of classes from 1 on", "3", is_whole)
+    ),
+    "shards": Kind(
+        deal_shards, Field("PER_CLIENT", "a whole number of shards from 1 on", "2", is_whole)
+    ),
     "quantity": Kind(
         deal_quantity,
         Field("SIGMA", "a number from 0 on", "0.5", lambda text: 0 <= number(text) < math.inf),
@@ -116,12 +134,22 @@ KINDS: dict[str, Kind] = {
     "longtail": Kind(
         deal_longtail,
         Field("FACTOR", "a number from 1 on", "100", lambda text: 1 <= number(text) < math.inf),
-        (Field("beta", "a number above 0 or iid", "0.1", lambda text: text == "iid" or is_positive(text), "BETA|iid"),),
+        (
+            Field(
+                "beta",
+                "a number above 0 or iid",
+                "0.1",
+                lambda text: text == "iid" or is_positive(text),
+                "BETA|iid",
+            ),
+        ),
     ),
     "natural": Kind(deal_natural),
 }
 
-SYNTAX: dict[str, str] = {name: syntax(name, kind) for name, kind in KINDS.items()}  # how each rule is written
+SYNTAX: dict[str, str] = {
+    name: syntax(name, kind) for name, kind in KINDS.items()
+}  # how each rule is written
 
 
 def make_partition(
@@ -173,7 +201,9 @@ def _check_groups(groups: npt.NDArray[Any] | None, labels: Labels, clients: int 
             "choose a data set that does or another rule"
         )
     if len(groups) != len(labels):
-        raise InputError(f"{len(groups)} groups for {len(labels)} samples: expected one for each, correct the groups")
+        raise InputError(
+            f"{len(groups)} groups for {len(labels)} samples: expected one for each, correct the groups"
+        )
     existing = len(np.unique(groups))
     if clients not in (None, 0, existing):
         raise InputError(

@@ -58,7 +58,9 @@ def heterogeneity(partition: Partition) -> Heterogeneity:
     sizes = counts.sum(axis=1)
     shares = counts / sizes[:, None]
     distances = np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1) / 2
-    entropies = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(axis=1)  # 0 log 0 counts as 0
+    entropies = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(
+        axis=1
+    )  # 0 log 0 counts as 0
     return Heterogeneity(
         mean_distance=float(distances.mean()),
         largest_distance=float(distances.max()),

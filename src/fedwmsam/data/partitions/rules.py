@@ -46,7 +46,9 @@ def equal_sizes(samples: int, clients: int) -> Indices:
 
 
 def by_owner(samples: Indices, owners: Indices, clients: int, notes: tuple[str, ...] = ()) -> Dealt:
-    return Dealt(samples[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=clients), notes)
+    return Dealt(
+        samples[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=clients), notes
+    )
 
 
 def many(count: int, what: str) -> str:
@@ -93,7 +95,9 @@ def _deal_priors(text: str, data: Data, existing: Labels, priors: Numbers, exhau
     """
     random, sizes = data.random, equal_sizes(len(data.labels), data.clients)
     # Drawing the labels themselves, not their positions, is what keeps published partitions as they are.
-    wanted = np.concatenate([random.choice(existing, size, p=prior) for size, prior in zip(sizes, priors, strict=True)])
+    wanted = np.concatenate(
+        [random.choice(existing, size, p=prior) for size, prior in zip(sizes, priors, strict=True)]
+    )
     turns = _turns(sizes, random)
     members = [random.permutation(np.flatnonzero(data.labels == label)) for label in existing]
     supply = np.array([len(own) for own in members])
@@ -106,7 +110,9 @@ def _deal_priors(text: str, data: Data, existing: Labels, priors: Numbers, exhau
     samples = np.empty(len(turns), dtype=np.int64)
     for number, own in enumerate(members):
         places = turns[drawn.classes == number]
-        samples[places] = np.resize(own, len(places))  # np.resize repeats the list as often as needed
+        samples[places] = np.resize(
+            own, len(places)
+        )  # np.resize repeats the list as often as needed
     return Dealt(samples, sizes, notes)
 
 
@@ -135,7 +141,9 @@ class _Drawn:
         short = np.flatnonzero(drawn > supply)
         if not len(short):
             return None
-        order = np.argsort(self.classes, kind="stable")  # the turns of class 0, of class 1, and so on
+        order = np.argsort(
+            self.classes, kind="stable"
+        )  # the turns of class 0, of class 1, and so on
         begins = np.cumsum(drawn) - drawn
         first = short[np.argmin(order[begins[short] + supply[short]])]
         return int(first), order[begins[first] + supply[first] : begins[first] + drawn[first]]
@@ -148,7 +156,9 @@ def _reuse(
     return (f"{short} of {len(existing)} classes ran out and were dealt again",) if short else ()
 
 
-def _refuse(text: str, drawn: _Drawn, existing: Labels, supply: Indices, _random: np.random.Generator) -> tuple[()]:
+def _refuse(
+    text: str, drawn: _Drawn, existing: Labels, supply: Indices, _random: np.random.Generator
+) -> tuple[()]:
     found = drawn.first_exhausted(supply)
     if found is not None:
         number, turns = found
@@ -201,12 +211,16 @@ def _draw_columns(weights: Numbers, rows: Indices, random: np.random.Generator) 
     last = columns - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
     # One sorted list for all rows: row r's bounds lie between r and r + 1.
     flat = (bounds + np.arange(len(weights))[:, None]).ravel()
-    found: Indices = np.searchsorted(flat, rows + random.random(len(rows)), side="right") - rows * columns
+    found: Indices = (
+        np.searchsorted(flat, rows + random.random(len(rows)), side="right") - rows * columns
+    )
     limited: Indices = np.minimum(found, last[rows])  # r + 0.999... may round to r + 1
     return limited
 
 
-EXHAUSTED: dict[str, Callable[[str, _Drawn, Labels, Indices, np.random.Generator], tuple[str, ...]]] = {
+EXHAUSTED: dict[
+    str, Callable[[str, _Drawn, Labels, Indices, np.random.Generator], tuple[str, ...]]
+] = {
     "reuse": _reuse,
     "renormalise": _renormalise,
     "error": _refuse,
@@ -214,7 +228,9 @@ EXHAUSTED: dict[str, Callable[[str, _Drawn, Labels, Indices, np.random.Generator
 
 
 def deal_iid(_rule: Rule, data: Data) -> Dealt:
-    return Dealt(data.random.permutation(len(data.labels)), equal_sizes(len(data.labels), data.clients))
+    return Dealt(
+        data.random.permutation(len(data.labels)), equal_sizes(len(data.labels), data.clients)
+    )
 
 
 def deal_dirichlet_class(rule: Rule, data: Data) -> Dealt:
@@ -225,7 +241,9 @@ def deal_dirichlet_class(rule: Rule, data: Data) -> Dealt:
             f"{len(data.labels)} that exist, ask for fewer clients or a smaller min"
         )
     existing = np.unique(data.labels)
-    bounds = np.cumsum(dirichlet_priors(rule.value, len(existing), data.clients, data.random), axis=1)
+    bounds = np.cumsum(
+        dirichlet_priors(rule.value, len(existing), data.clients, data.random), axis=1
+    )
     samples = data.random.permutation(len(data.labels))
     owners = np.empty(len(samples), dtype=np.int64)
     for label, own_bounds in zip(existing, bounds, strict=True):
@@ -248,7 +266,9 @@ def _raise_smallest(samples: Indices, owners: Indices, data: Data, least: int) -
     order = np.argsort(owners, kind="stable")
     positions = np.empty_like(order)
     positions[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    moved = positions < given[owners]  # the samples stand in random order, so the first ones are any ones
+    moved = (
+        positions < given[owners]
+    )  # the samples stand in random order, so the first ones are any ones
     owners[moved] = data.random.permutation(np.repeat(np.arange(data.clients), missing))
     raised = int((missing > 0).sum())
     note = f"{many(total, 'sample')} moved from the largest clients to {many(raised, 'client')} below {least}"
@@ -263,7 +283,9 @@ def _taken_from_the_top(sizes: Indices, total: int) -> Indices:
     givers = int(np.argmax(freed >= total)) + 1
     level, short = divmod(int(falling[:givers].sum()) - total, givers)
     given = np.maximum(sizes - level, 0)
-    given[np.flatnonzero(sizes > level)[:short]] -= 1  # some stay one above the level, so that the sum is right
+    given[np.flatnonzero(sizes > level)[:short]] -= (
+        1  # some stay one above the level, so that the sum is right
+    )
     return given
 
 
@@ -319,7 +341,9 @@ def deal_longtail(rule: Rule, data: Data) -> Dealt:
     # Reuse would deal rare classes again and again until they are as frequent as any other.
     beta = rule.options["beta"]
     dealt = (
-        deal_iid(rule, tail) if beta == "iid" else deal_dirichlet_priors(rule.text, tail, float(beta), "renormalise")
+        deal_iid(rule, tail)
+        if beta == "iid"
+        else deal_dirichlet_priors(rule.text, tail, float(beta), "renormalise")
     )
     note = f"classes of {wanted.max()} down to {wanted.min()} samples"
     return Dealt(kept[dealt.samples], dealt.sizes, (note, *dealt.notes))
