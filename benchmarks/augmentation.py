@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
 
-from fedwmsam.data.augmentation import REACH, flip_and_crop
+from fedwmsam.data.augmentation import CROP_PADDING, flip_and_crop
 
 
 def change(image: Tensor) -> Tensor:
@@ -27,8 +27,10 @@ def change(image: Tensor) -> Tensor:
         image = image.flip(2)
     if torch.rand(()) < 0.5:
         height, width = image.shape[1:]
-        top, left = torch.randint(2 * REACH + 1, (2,)).tolist()
-        image = functional.pad(image, (REACH,) * 4)[:, top : top + height, left : left + width]
+        top, left = torch.randint(2 * CROP_PADDING + 1, (2,)).tolist()
+        image = functional.pad(image, (CROP_PADDING,) * 4)[
+            :, top : top + height, left : left + width
+        ]
     return image
 
 

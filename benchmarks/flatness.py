@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 from fedwmsam import rng
-from fedwmsam.analysis.flatness import Wanted, flatness_at
+from fedwmsam.analysis.flatness import FlatnessConfig, flatness_at
 from fedwmsam.analysis.hessian import largest_eigenvalues
-from fedwmsam.analysis.loss_surface import Surface, draw, everybody
+from fedwmsam.analysis.loss_surface import LossSurface, draw_sample, pool_clients
 from fedwmsam.analysis.saved_run import SavedRun
 from fedwmsam.experiment.experiment import Experiment, prepare
 from fedwmsam.settings.config import resolve
-from fedwmsam.training.task import calm_torch
+from fedwmsam.training.task import deterministic_torch
 
 SAMPLES = 5000
 
@@ -37,11 +37,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("run", nargs="?", type=Path)
-    with calm_torch():
+    with deterministic_torch():
         experiment = model(parser.parse_args().run)
         task, w = experiment.task, experiment.task.initial_weights
-        surface = Surface(
-            task, draw(everybody(experiment.clients), SAMPLES, 1000, rng.key(0, "global sample"))
+        surface = LossSurface(
+            task,
+            draw_sample(
+                pool_clients(experiment.clients), SAMPLES, 1000, rng.derive_seed(0, "global sample")
+            ),
         )
         start = time.process_time()
         found = largest_eigenvalues(lambda v: surface.product(w, v), w, 1)
@@ -51,7 +54,7 @@ def main() -> None:
             f"largest eigenvalue {found.values[0]:.5g}: {taken:.1f} s, {found.products} products with the Hessian"
         )
         before = [time.process_time()]
-        flatness_at(surface, w, Wanted(), lambda what: before.append(time.process_time()))
+        flatness_at(surface, w, FlatnessConfig(), lambda what: before.append(time.process_time()))
         names = (
             "gradient",
             "five eigenvalues",

@@ -15,13 +15,13 @@ from measuring import Sample, Samples, cells, interleave, table
 from method_cost import rounds_of
 from torch import nn
 
-from fedwmsam.data.reader import make_reader
+from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.methods import make_method
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
-from fedwmsam.training.task import Task, calm_torch
+from fedwmsam.training.task import Task, deterministic_torch
 
 HEAD = ["series", "", "wall s a round", "× first", "CPU s a round", "× first"]
 FEATURES, CLASSES, SAMPLES, COHORT = 784, 10, 600, 10
@@ -56,7 +56,7 @@ SERIES = {
 
 
 def growth(repeats: int) -> Samples:
-    with calm_torch():
+    with deterministic_torch():
         pool = [
             (torch.randn(SAMPLES, FEATURES), torch.randint(CLASSES, (SAMPLES,))) for _ in range(20)
         ]
@@ -72,7 +72,9 @@ def growth(repeats: int) -> Samples:
 def federation(point: Point, pool: list[tuple[torch.Tensor, torch.Tensor]]) -> Federation:
     """Clients are read when they are sampled, so that a million of them need no million data sets here."""
     task = Task(make_model(point.width), make_objective("classification", None, None))
-    clients = make_reader(task).clients(lambda client: pool[client % len(pool)], point.clients)
+    clients = make_data_adapter(task).clients(
+        lambda client: pool[client % len(pool)], point.clients
+    )
     settings = Settings(clients_per_round=COHORT, local_epochs=point.epochs)
     return make_federation(settings, make_method(point.method), task, clients)
 

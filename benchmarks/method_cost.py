@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from measuring import Samples, Turn, cells, interleave, table, timed
 
-from fedwmsam.data.reader import make_reader
+from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.rounds import Federation, first_state, run_round
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.experiment import prepare
@@ -20,7 +20,7 @@ from fedwmsam.methods import METHODS, make_method
 from fedwmsam.models import model_factory
 from fedwmsam.settings.config import Settings, resolve
 from fedwmsam.training.objectives import make_objective
-from fedwmsam.training.task import Task, calm_torch
+from fedwmsam.training.task import Task, deterministic_torch
 
 HEAD = ["method", "wall s a round", "× FedAvg", "CPU s a round", "× FedAvg"]
 FEW = ("fedavg", "fedsam", "fedwmsam")
@@ -28,7 +28,7 @@ FEW = ("fedavg", "fedsam", "fedwmsam")
 
 
 def method_costs(model: str, methods: Sequence[str], repeats: int) -> Samples:
-    with calm_torch():
+    with deterministic_torch():
         federations = (on_mlp if model == "mlp" else on_resnet)(["fedavg", *methods])
         turns = {name: rounds_of(federation) for name, federation in federations.items()}
         samples, _ = interleave(f"methods, {model}", turns, repeats)
@@ -64,7 +64,7 @@ def on_resnet(methods: Sequence[str]) -> dict[str, Federation]:
         torch.randn(500, 3, 32, 32, generator=random),
         torch.randint(10, (500,), generator=random),
     )
-    clients = make_reader(task).clients([images], None)
+    clients = make_data_adapter(task).clients([images], None)
     settings = Settings(participation=1.0, local_epochs=1)
     return {name: make_federation(settings, make_method(name), task, clients) for name in methods}
 

@@ -22,11 +22,11 @@ from fedwmsam.engine.rounds import Federation, first_state, run_round
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import FedWMSAM
-from fedwmsam.methods.base import Gradient, Info, Slot
+from fedwmsam.methods.base import Gradient, Info, ParameterSlice
 from fedwmsam.methods.vectors import Vectors, cosine, unit
 from fedwmsam.settings.config import resolve
 
-Layout = tuple[Slot, ...]
+Layout = tuple[ParameterSlice, ...]
 SEEN: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
 """Per local step: w_b, this library's D, the released code's D, the batch gradient at w_b."""
 

@@ -12,7 +12,7 @@ from method_cost import on_mlp
 from torch.profiler import ProfilerActivity, profile
 
 from fedwmsam.engine.rounds import first_state, run_round
-from fedwmsam.training.task import calm_torch
+from fedwmsam.training.task import deterministic_torch
 
 SHOWN = 16
 
@@ -23,7 +23,7 @@ def main() -> None:
     )
     parser.add_argument("--method", default="fedwmsam")
     name = parser.parse_args().method
-    with calm_torch():
+    with deterministic_torch():
         federation = on_mlp([name])[name]
         state, _ = run_round(
             federation, first_state(federation)

@@ -18,21 +18,21 @@ from statistics import mean
 import store
 
 from fedwmsam.analysis import dynamics, flatness
-from fedwmsam.analysis.dynamics import FILE
-from fedwmsam.comparison.grid import Member, make_grid
+from fedwmsam.analysis.dynamics import DYNAMICS_FILE
+from fedwmsam.comparison.grid import RunSpec, make_grid
 from fedwmsam.methods import FedWMSAM
 from fedwmsam.paper.recipe import Plan
 from fedwmsam.paper.reproduction import find_recipe
 from fedwmsam.paper.results import Results
-from fedwmsam.report.plots import Picture, draw_pictures, pictures
-from fedwmsam.report.runs import Run, is_run, read_run, with_twins
-from fedwmsam.report.summary import ACCURACY, make_goal, score, summarise
+from fedwmsam.report.plots import PlotSpec, comparison_plots, save_plots
+from fedwmsam.report.runs import LoadedRun, add_averaged_model_runs, is_run, read_run
+from fedwmsam.report.summary import ACCURACY, make_goal, score_run, summarise
 from fedwmsam.report.text_tables import (
-    NOTHING,
-    Sheet,
-    markdown_sheet,
+    MISSING,
+    TextTable,
+    make_text_tables,
+    markdown_table,
     number_cell,
-    sheets,
     spread_cell,
 )
 from fedwmsam.statistics import mean_spread
@@ -52,8 +52,8 @@ DRAWN = ("accuracy-over-rounds", "alpha-over-rounds", "alignment-over-rounds", "
 FLATNESS, DYNAMICS = "fedwmsam analyse flatness RUNS --clients 5", "fedwmsam analyse dynamics RUNS"
 SECONDS = "training s"
 """Left out: the runs were made over days on a machine that did other things, too."""
-Sheets = Callable[[Sequence[Run]], Sequence[Sheet]]
-Draw = Callable[[Sequence[Run]], Sequence[Picture]]
+Sheets = Callable[[Sequence[LoadedRun]], Sequence[TextTable]]
+Draw = Callable[[Sequence[LoadedRun]], Sequence[PlotSpec]]
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Part:
     """A part of the page: the command that made its runs, which these are, and what is made of them."""
 
     command: str
-    members: Sequence[Member]
-    sheets: Callable[[Path], Sequence[Sheet]]
+    members: Sequence[RunSpec]
+    sheets: Callable[[Path], Sequence[TextTable]]
     draw: Draw = lambda _: ()
     made: Callable[[Path], bool] = is_run
     """Whether a run's folder has what the command makes."""
@@ -78,7 +78,7 @@ class Part:
             else f"{len(made)} of {len(places)} runs so far"
         )
         tables = "\n".join(
-            markdown_sheet(only(sheet, {*sheet.header} - {SECONDS})) for sheet in self.sheets(runs)
+            markdown_table(only(sheet, {*sheet.header} - {SECONDS})) for sheet in self.sheets(runs)
         )
         shown = "".join(
             f"![{title}](docs/pictures/results/{title}.png)\n"
@@ -88,7 +88,7 @@ class Part:
         folded = f"<details><summary>Runs</summary>\n\n{listed}\n\n</details>\n"
         return "\n".join(filter(None, [f"`{self.command}`: {count}\n", tables, shown, folded]))
 
-    def pictures(self, name: str, runs: Path) -> list[Picture]:
+    def pictures(self, name: str, runs: Path) -> list[PlotSpec]:
         found = found_runs(self.members, runs)
         every = self.draw(found) if found else ()
         return [
@@ -98,20 +98,20 @@ class Part:
         ]
 
 
-def only(sheet: Sheet, names: Collection[str]) -> Sheet:
+def only(sheet: TextTable, names: Collection[str]) -> TextTable:
     """With these columns."""
     kept = [number for number, name in enumerate(sheet.header) if name in names]
     header, *rows = [tuple(line[number] for number in kept) for line in (sheet.header, *sheet.rows)]
     return replace(sheet, header=header, rows=tuple(rows))
 
 
-def found_runs(members: Sequence[Member], runs: Path) -> list[Run]:
+def found_runs(members: Sequence[RunSpec], runs: Path) -> list[LoadedRun]:
     return [
         read_run(place) for place in (member.place(runs) for member in members) if is_run(place)
     ]
 
 
-def members_of(plan: str) -> list[Member]:
+def members_of(plan: str) -> list[RunSpec]:
     return make_grid(tomllib.loads((PLANS / plan).read_text()), {}).members()
 
 
@@ -120,22 +120,30 @@ def compared(plan: str, baselines: Sequence[str] = (), targets: Sequence[float] 
 
 
 def tabled(
-    command: str, members: Sequence[Member], baselines: Sequence[str], targets: Sequence[float]
+    command: str, members: Sequence[RunSpec], baselines: Sequence[str], targets: Sequence[float]
 ) -> Part:
     """A comparison's tables, averaged twins as rows; its differences to each of the baselines."""
 
-    def tables_of(runs: Path) -> Sequence[Sheet]:
-        found, goal = with_twins(found_runs(members, runs)), make_goal("accuracy", targets)
-        tables = sheets(summarise(found, goal), paper_columns=True)
+    def tables_of(runs: Path) -> Sequence[TextTable]:
+        found, goal = (
+            add_averaged_model_runs(found_runs(members, runs)),
+            make_goal("accuracy", targets),
+        )
+        tables = make_text_tables(summarise(found, goal), paper_columns=True)
         made = {run.config["method"] for run in found}
         for baseline in (name for name in baselines if name.split()[0] in made):
-            tables.append(sheets(summarise(found, goal, baseline))[-1])
+            tables.append(make_text_tables(summarise(found, goal, baseline))[-1])
         return tables
 
-    return Part(command, members, tables_of, lambda found: pictures(summarise(with_twins(found))))
+    return Part(
+        command,
+        members,
+        tables_of,
+        lambda found: comparison_plots(summarise(add_averaged_model_runs(found))),
+    )
 
 
-def printed_members() -> list[Member]:
+def printed_members() -> list[RunSpec]:
     """The printed perturbation, and else the default."""
     return [
         one
@@ -150,17 +158,18 @@ def crossed(plan: str, rows: Sequence[str], column: str) -> Part:
     across = list(dict.fromkeys(key(member.config.flat(), rows, column)[1] for member in members))
     down = list(dict.fromkeys(key(member.config.flat(), rows, column)[0] for member in members))
 
-    def made(runs: Path) -> Sequence[Sheet]:
+    def made(runs: Path) -> Sequence[TextTable]:
         found = {
-            key(run.config, rows, column): score(run, ACCURACY) for run in found_runs(members, runs)
+            key(run.config, rows, column): score_run(run, ACCURACY)
+            for run in found_runs(members, runs)
         }
 
         def cell(place: Place, quantity: str) -> str:
-            return number_cell(getattr(found[place], quantity)) if place in found else NOTHING
+            return number_cell(getattr(found[place], quantity)) if place in found else MISSING
 
         header = (*rows, *(f"{column} = {value}" for value in across))
         return [
-            Sheet(
+            TextTable(
                 title,
                 header,
                 tuple((*names, *(cell((names, x), quantity) for x in across)) for names in down),
@@ -172,7 +181,7 @@ def crossed(plan: str, rows: Sequence[str], column: str) -> Part:
 
 
 def key(config: Mapping[str, object], rows: Sequence[str], column: str) -> Place:
-    return tuple(str(config.get(name, NOTHING)) for name in rows), str(config[column])
+    return tuple(str(config.get(name, MISSING)) for name in rows), str(config[column])
 
 
 def reproduced(recipe: str, rounds: int, columns: Sequence[str] = ()) -> Part:
@@ -183,7 +192,11 @@ def reproduced(recipe: str, rounds: int, columns: Sequence[str] = ()) -> Part:
 
 
 def analysed(
-    command: str, members: Sequence[Member], file: str, sheets_of: Sheets, draw: Draw = lambda _: ()
+    command: str,
+    members: Sequence[RunSpec],
+    file: str,
+    sheets_of: Sheets,
+    draw: Draw = lambda _: (),
 ) -> Part:
     """What an analysis found beside the runs of a comparison."""
     return Part(
@@ -195,12 +208,12 @@ def analysed(
     )
 
 
-def flatness_sheets(runs: Sequence[Run]) -> list[Sheet]:
+def flatness_sheets(runs: Sequence[LoadedRun]) -> list[TextTable]:
     return [sheet for table in summarise(runs).tables if (sheet := flatness.seeds_sheet(table))]
 
 
-def dynamics_sheets(runs: Sequence[Run]) -> list[Sheet]:
-    return dynamics.sheets(dynamics.groups_of(runs))
+def dynamics_sheets(runs: Sequence[LoadedRun]) -> list[TextTable]:
+    return dynamics.dynamics_tables(dynamics.groups_of(runs))
 
 
 def lengths(runs: Path) -> str:
@@ -216,8 +229,8 @@ def lengths(runs: Path) -> str:
         for row, norms in found
         if norms
     )
-    return markdown_sheet(
-        Sheet("Length of the weights after 500 rounds", ("method", "seeds", "‖w‖"), rows)
+    return markdown_table(
+        TextTable("Length of the weights after 500 rounds", ("method", "seeds", "‖w‖"), rows)
     )
 
 
@@ -235,7 +248,7 @@ def screened(file: str, rounds: Sequence[int]) -> str:
         )
         for name in list(lines[0])[1:]
     )
-    return markdown_sheet(Sheet("Validation accuracy, one seed", header, rows))
+    return markdown_table(TextTable("Validation accuracy, one seed", header, rows))
 
 
 def elsewhere() -> str:
@@ -247,20 +260,22 @@ def elsewhere() -> str:
         (data, method, spread_cell(mean_spread([*map(float, errors)])), *errors)
         for data, method, *errors in lines
     )
-    return markdown_sheet(Sheet("Mean absolute error, lower is better", header, rows))
+    return markdown_table(TextTable("Mean absolute error, lower is better", header, rows))
 
 
 PARTS = {
     "table-1": reproduced("table-1", 500, ["β = 0.1"]),
     "decay": compared("a.toml", targets=[0.8, 0.84]),
     "seeds": compared("b.toml", baselines=["fedavg", "scaffold"], targets=[0.8, 0.84]),
-    "flatness": analysed(FLATNESS, (five := members_of("b.toml")), flatness.FILE, flatness_sheets),
+    "flatness": analysed(
+        FLATNESS, (five := members_of("b.toml")), flatness.FLATNESS_FILE, flatness_sheets
+    ),
     "dynamics": analysed(
         DYNAMICS,
         five,
-        FILE,
+        DYNAMICS_FILE,
         dynamics_sheets,
-        lambda runs: dynamics.pictures(dynamics.groups_of(runs)),
+        lambda runs: dynamics.dynamics_plots(dynamics.groups_of(runs)),
     ),
     "plus": compared("plus.toml", ["fedwmsam", "scaffold", "scaffold twin=8"], [0.8, 0.84, 0.86]),
     "table-5": reproduced("table-5", 200),
@@ -270,8 +285,10 @@ PARTS = {
     "candidates": compared(
         "candidates.toml", ["fedwmsam rho=0.01 perturbation=trajectory"], [0.8, 0.84, 0.86]
     ),
-    "printed-dynamics": analysed(DYNAMICS, (printed := printed_members()), FILE, dynamics_sheets),
-    "printed-flatness": analysed(FLATNESS, printed, flatness.FILE, flatness_sheets),
+    "printed-dynamics": analysed(
+        DYNAMICS, (printed := printed_members()), DYNAMICS_FILE, dynamics_sheets
+    ),
+    "printed-flatness": analysed(FLATNESS, printed, flatness.FLATNESS_FILE, flatness_sheets),
     "table-6": reproduced("table-6", 150),
     "table-9": (by_rate := reproduced("table-9", 150)),
     "rates": tabled(by_rate.command, by_rate.members, [], [0.8, 0.83]),
@@ -300,8 +317,8 @@ def measured(runs: Path) -> str:
     found = found_runs(
         [one for plan in ("a.toml", "b.toml", "plus.toml") for one in members_of(plan)], runs
     )
-    table = sheets(summarise(list({run.path: run for run in found}.values())))[0]
-    return markdown_sheet(replace(only(table, IN_README), notes=()))
+    table = make_text_tables(summarise(list({run.path: run for run in found}.values())))[0]
+    return markdown_table(replace(only(table, IN_README), notes=()))
 
 
 def main() -> None:
@@ -327,7 +344,7 @@ def main() -> None:
         for name, text in texts.items():
             print(f"## {name}\n\n{text}")
         for name, part in PARTS.items():
-            draw_pictures(part.pictures(name, runs), PICTURES)
+            save_plots(part.pictures(name, runs), PICTURES)
         for page, text in new.items():
             page.write_text(text)
 

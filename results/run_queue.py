@@ -31,14 +31,14 @@ from typing import Any
 
 import store
 
-from fedwmsam.analysis.flatness import Scope, Wanted, run_flatness
+from fedwmsam.analysis.flatness import FlatnessConfig, SampleConfig, run_flatness
 from fedwmsam.analysis.saved_run import SavedRun
-from fedwmsam.comparison.grid import Member, fingerprint, make_grid
-from fedwmsam.comparison.run_worker import opened
+from fedwmsam.comparison.grid import RunSpec, config_fingerprint, make_grid
+from fedwmsam.comparison.run_worker import open_run_folder
 from fedwmsam.errors import InputError
-from fedwmsam.experiment.experiment import anchored, prepare
+from fedwmsam.experiment.experiment import prepare, with_absolute_paths
 from fedwmsam.report.runs import read_run
-from fedwmsam.termination import heed_termination
+from fedwmsam.termination import install_sigterm_handler
 
 PLANS = Path(__file__).resolve().parent / "plans"
 NICE = 15
@@ -46,8 +46,8 @@ TAIL = 10
 """Evaluations whose mean chooses a step size."""
 PAUSE = 30
 """Seconds until a process that has nothing to do looks again: a choice may wait for another's run."""
-LITTLE = Wanted(eigenvalues=1, probes=10, rho=(0.05,), adaptive_rho=(0.5,))
-LEAST = Wanted(eigenvalues=1, probes=3, rho=(), adaptive_rho=())
+LITTLE = FlatnessConfig(eigenvalues=1, probes=10, rho=(0.05,), adaptive_rho=(0.5,))
+LEAST = FlatnessConfig(eigenvalues=1, probes=3, rho=(), adaptive_rho=())
 """A convolution's Hessian takes a minute for λ₁ alone."""
 
 
@@ -56,13 +56,13 @@ class Part:
     """A comparison file, and how the flatness of its runs is measured."""
 
     plan: str
-    wanted: Wanted = LITTLE
+    wanted: FlatnessConfig = LITTLE
     clients: int = 0
     """How many are measured one by one."""
     chosen_by: str | None = None
     """Another plan: each method has the step size that was best there, on validation data."""
 
-    def members(self, packed: Path) -> list[Member]:
+    def members(self, packed: Path) -> list[RunSpec]:
         """Its runs; those of a method whose step size is not chosen yet are missing."""
         return members_of(self.plan, best_steps(self.chosen_by, packed) if self.chosen_by else None)
 
@@ -80,7 +80,7 @@ PARTS = (
 )
 
 
-def members_of(plan: str, steps: dict[str, float] | None = None) -> list[Member]:
+def members_of(plan: str, steps: dict[str, float] | None = None) -> list[RunSpec]:
     """A plan's runs; with steps, those of the methods that are there, each with its step size."""
     content = tomllib.loads((PLANS / plan).read_text())
     if steps is not None:
@@ -98,7 +98,7 @@ def best_steps(plan: str, packed: Path) -> dict[str, float]:
     scores: dict[str, dict[float, list[float]]] = {}
     waiting = set()
     for member in members_of(plan):
-        entry = known.get(fingerprint(member.config))
+        entry = known.get(config_fingerprint(member.config))
         if entry is None:
             waiting.add(member.config.method)
         else:
@@ -133,23 +133,23 @@ class Queue:
         """The fingerprints of the runs that are packed."""
         return {name.rpartition("-")[2] for name in store.entries(self.packed)}
 
-    def open_members(self) -> list[tuple[Part, Member]]:
+    def open_members(self) -> list[tuple[Part, RunSpec]]:
         """What is to be done, each run once, in the order of the parts."""
         done = self.done()
-        found: dict[str, tuple[Part, Member]] = {}
+        found: dict[str, tuple[Part, RunSpec]] = {}
         for part in PARTS:
             for member in part.members(self.packed):
-                found.setdefault(fingerprint(member.config), (part, member))
+                found.setdefault(config_fingerprint(member.config), (part, member))
         return [task for key, task in found.items() if key not in done]
 
     def work(self) -> None:
         """Until nothing is left that this process could do."""
         failed: set[str] = set()
         while left := [
-            task for task in self.open_members() if fingerprint(task[1].config) not in failed
+            task for task in self.open_members() if config_fingerprint(task[1].config) not in failed
         ]:
             for part, member in left:
-                key = fingerprint(member.config)
+                key = config_fingerprint(member.config)
                 with self.claimed(key) as mine:
                     if mine and key not in self.done():
                         try:
@@ -161,7 +161,7 @@ class Queue:
             else:
                 time.sleep(PAUSE)
 
-    def carry_out(self, part: Part, member: Member) -> None:
+    def carry_out(self, part: Part, member: RunSpec) -> None:
         begun = time.monotonic()
         path = member.place(self.folder / "runs")
         data_dir = (
@@ -169,9 +169,9 @@ class Queue:
             if self.data_dir and member.config.dataset.startswith("cifar")
             else None
         )
-        experiment = prepare(anchored(replace(member.config, data_dir=data_dir)))
+        experiment = prepare(with_absolute_paths(replace(member.config, data_dir=data_dir)))
         tell(f"{path.name}: begins")
-        status = experiment.run(opened(experiment, path)).status
+        status = experiment.run(open_run_folder(experiment, path)).status
         if status == "completed":
             self.measure(part, path)
         with locked(self.folder / "packed.lock"):
@@ -185,7 +185,7 @@ class Queue:
     def measure(self, part: Part, path: Path) -> None:
         saved = SavedRun(path)
         for averaged in (False, True) if saved.experiment.config.twin is not None else (False,):
-            scope = Scope(clients=part.clients)
+            scope = SampleConfig(clients=part.clients)
             run_flatness(
                 saved,
                 saved.rounds("last"),
@@ -212,7 +212,7 @@ class Queue:
         done = self.done()
         for part in PARTS:
             members = part.members(self.packed)
-            finished = sum(fingerprint(member.config) in done for member in members)
+            finished = sum(config_fingerprint(member.config) in done for member in members)
             waiting = f", where {part.chosen_by} has chosen" if part.chosen_by else ""
             print(f"{part.plan}: {finished} of {len(members)} runs{waiting}")
 
@@ -243,7 +243,7 @@ def main(arguments: Sequence[str]) -> None:
     given = parser.parse_args(arguments)
     queue = Queue(given.folder.resolve(), given.data_dir and given.data_dir.resolve())
     queue.folder.mkdir(parents=True, exist_ok=True)
-    heed_termination()
+    install_sigterm_handler()
     if given.one:
         with contextlib.suppress(KeyboardInterrupt):  # the run has saved its last round
             queue.work()

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 from fedwmsam import toml
 from fedwmsam.analysis import dynamics, flatness
-from fedwmsam.files import replacing
-from fedwmsam.report.runs import Run, State, find_runs
+from fedwmsam.files import atomic_replace
+from fedwmsam.report.runs import LoadedRun, RunStatus, find_runs
 
 HERE = Path(__file__).resolve().parent
 INDEX, COLUMNS, ANALYSES = "runs.jsonl", "runs", "analysis"
@@ -31,7 +31,7 @@ SECONDS = ("train_seconds", "cpu_seconds")
 """What is kept of a run's timings; runs kept before there was a twin have the first only."""
 LEFT_OUT = ("lr", "evaluate_seconds", "record_seconds")
 """The first follows from the configuration, the others from the machine."""
-ANALYSED = (flatness.FILE, flatness.AVERAGED_FILE, dynamics.FILE)
+ANALYSED = (flatness.FLATNESS_FILE, flatness.AVERAGED_FLATNESS_FILE, dynamics.DYNAMICS_FILE)
 EXACT = ("accuracy", "validation_accuracy", "averaged_accuracy", "averaged_validation_accuracy")
 """Columns with so many digits that the tables come out the same; of all others five."""
 
@@ -43,26 +43,26 @@ def entries(place: Path = HERE) -> dict[str, dict[str, Any]]:
 
 
 def write_index(known: dict[str, dict[str, Any]], place: Path) -> None:
-    with replacing(
+    with atomic_replace(
         place / INDEX
     ) as beside:  # the queue's processes read it while one of them writes
         beside.write_text("".join(f"{json.dumps(known[name])}\n" for name in sorted(known)))
 
 
-def add(runs: Iterable[Run], place: Path = HERE) -> list[str]:
+def add(runs: Iterable[LoadedRun], place: Path = HERE) -> list[str]:
     """Keep those that are over; what is kept already is not touched."""
     known, added = entries(place), []
     (place / COLUMNS).mkdir(parents=True, exist_ok=True)
     for run in runs:
         name = run.path.name
-        if name in known or not (run.counts or run.state is State.DIVERGED):
+        if name in known or not (run.counts or run.state is RunStatus.DIVERGED):
             continue
         config = {
             key: value
             for key, value in run.config.items()
             if value is not None and key != "data_dir"
         }
-        status = "completed" if run.state is State.COMPLETED else run.remark
+        status = "completed" if run.state is RunStatus.COMPLETED else run.remark
         data = {key: run.data[key] for key in KEPT if key in run.data}
         weights = run.path / "model.safetensors"
         constant = write_columns(columns_of(name, place), run)
@@ -90,7 +90,7 @@ def length(weights: Path) -> float:
     return float(f"{flat.norm():.6g}")
 
 
-def add_analyses(runs: Iterable[Run], place: Path = HERE) -> list[str]:
+def add_analyses(runs: Iterable[LoadedRun], place: Path = HERE) -> list[str]:
     """Of kept runs; one made since takes an older one's place."""
     known, added = entries(place), []
     for run in runs:
@@ -115,7 +115,7 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def write_columns(path: Path, run: Run) -> dict[str, Any]:
+def write_columns(path: Path, run: LoadedRun) -> dict[str, Any]:
     """What changes from round to round; returns what does not."""
     rows = [row | timing for row, timing in zip(run.rows, run.timings, strict=True)]
     names = [

@@ -1306,7 +1306,7 @@ def test_a_client_without_a_finite_update_is_left_out_and_named(
 
 def remembered(folder: Path, round: int) -> dict[int, Vectors]:
     """The clients' rows that a checkpoint names."""
-    found = checkpoint.read(checkpoint.path_of(folder / "checkpoints", round))
+    found = checkpoint.read_checkpoint(checkpoint.path_of(folder / "checkpoints", round))
     store = Store(folder / "checkpoints" / "memory.rows")
     store.check(found)
     rows = {client: store.read(slot) for client, slot, _ in index_of(found)}

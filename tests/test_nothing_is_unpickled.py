@@ -25,15 +25,15 @@ import fedwmsam
 from fedwmsam import InputError, toml
 from fedwmsam.analysis import dynamics, embedding, flatness, theory
 from fedwmsam.data import load_dataset
-from fedwmsam.data.cifar import RELEASES, _read_pickled
-from fedwmsam.data.datasets import DATASETS, FILES
-from fedwmsam.data.download import DownloadError, unpack
-from fedwmsam.data.hub import _picture
+from fedwmsam.data.cifar import RELEASES, read_pickled
+from fedwmsam.data.datasets import DATASETS, FILE_LOADERS
+from fedwmsam.data.download import DownloadError, extract_members
+from fedwmsam.data.hub import decode_hub_image
 from fedwmsam.data.idx import read_idx
-from fedwmsam.data.image_folder import COLLECTIONS
-from fedwmsam.data.mnist import FAMILIES
-from fedwmsam.data.mnist import FILES as IDX_FILES
-from fedwmsam.data.npy import map_npy
+from fedwmsam.data.image_folder import DOMAIN_DATASETS
+from fedwmsam.data.mnist import IDX_FILES as IDX_FILES
+from fedwmsam.data.mnist import MNIST_VARIANTS
+from fedwmsam.data.npy import memmap_npy
 from fedwmsam.data.text import SHAKESPEARE
 from fedwmsam.engine import checkpoint
 from fedwmsam.experiment.verify import verify_file
@@ -110,10 +110,10 @@ def places(name: str) -> list[list[str]]:
             [f"{layout.folder}/{file}" for file in layout.train + layout.test] for layout in layouts
         ]
         return [*forms, [RELEASES[name].archive]]
-    if name in FAMILIES:
-        return [[f"{FAMILIES[name].folder}/{file}" for file in IDX_FILES]]
-    if name in COLLECTIONS:
-        folders, domains = COLLECTIONS[name]
+    if name in MNIST_VARIANTS:
+        return [[f"{MNIST_VARIANTS[name].folder}/{file}" for file in IDX_FILES]]
+    if name in DOMAIN_DATASETS:
+        folders, domains = DOMAIN_DATASETS[name]
         return [
             [f"{folders[0]}/{domain}/class/a.{ending}" for domain in domains]
             for ending in ("png", "jpg")
@@ -132,7 +132,7 @@ def test_data_sets_by_name(tmp_path: Path, name: str, evil: bytes, marker: Path)
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("ending", FILES)
+@pytest.mark.parametrize("ending", FILE_LOADERS)
 def test_data_sets_by_path(tmp_path: Path, ending: str, evil: bytes, marker: Path) -> None:
     (tmp_path / f"a{ending}").write_bytes(evil)
     assert not survives(lambda: load_dataset(str(tmp_path / f"a{ending}")))
@@ -145,8 +145,8 @@ def test_data_sets_by_path(tmp_path: Path, ending: str, evil: bytes, marker: Pat
 def test_archives_and_hub_objects(tmp_path: Path, evil: bytes, marker: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(evil)
     with pytest.raises(DownloadError):
-        unpack(tmp_path / "a.tar.gz", ["a"], tmp_path / "target", largest=100)
-    assert not survives(lambda: _picture({"bytes": evil, "path": None}, "row 1", 8))
+        extract_members(tmp_path / "a.tar.gz", ["a"], tmp_path / "target", largest=100)
+    assert not survives(lambda: decode_hub_image({"bytes": evil, "path": None}, "row 1", 8))
     assert not marker.exists()
 
 
@@ -169,7 +169,15 @@ COMMANDS = (
     ["report", "RUN", "--html", "PAGE"],
     ["analyse", "dynamics", "RUN", "--states", "1", "--sample", "20", "-q"],
 )
-ANALYSES = [f"analysis/{module.FILE}" for module in (dynamics, theory, embedding, flatness)]
+ANALYSES = [
+    f"analysis/{name}"
+    for name in (
+        dynamics.DYNAMICS_FILE,
+        theory.THEORY_FILE,
+        embedding.EMBEDDING_FILE,
+        flatness.FLATNESS_FILE,
+    )
+]
 
 
 @pytest.fixture(scope="module")
@@ -235,8 +243,8 @@ def test_files_read_alone(tmp_path: Path, evil: bytes, marker: Path) -> None:
     path.write_bytes(evil)
     for read in (checkpoint.read_tensors, verify_file, toml.load):
         assert not survives(lambda read=read: read(path))
-    with pytest.raises(checkpoint.Damaged):
-        checkpoint.read(path)
+    with pytest.raises(checkpoint.DamagedFileError):
+        checkpoint.read_checkpoint(path)
     assert not marker.exists()
 
 
@@ -277,20 +285,20 @@ ABSURD = {
 
 def read_by_name(path: Path) -> object:
     readers = {
-        ".npy": map_npy,
+        ".npy": memmap_npy,
         ".safetensors": checkpoint.read_tensors,
-        ".checkpoint": checkpoint.read,
+        ".checkpoint": checkpoint.read_checkpoint,
     }
     if path.suffix in readers:
         return readers[path.suffix](path)
-    return read_idx(path) if "idx" in path.name else _read_pickled(path, RELEASES["cifar-10"])
+    return read_idx(path) if "idx" in path.name else read_pickled(path, RELEASES["cifar-10"])
 
 
 @pytest.mark.parametrize("name", ABSURD)
 def test_a_claimed_size_takes_no_memory(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(ABSURD[name])
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises((InputError, checkpoint.Damaged)):
+    with pytest.raises((InputError, checkpoint.DamagedFileError)):
         read_by_name(tmp_path / name)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # kilobytes
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedwmsam.engine.records import read_lines
-from fedwmsam.trackers import numbers
+from fedwmsam.trackers import numeric_columns
 
 Cli = Callable[..., Any]
 pytestmark = pytest.mark.slow
@@ -86,17 +86,17 @@ def logs(python: Path, folder: Path) -> Any:
 def check_logs(python: Path, folder: Path) -> Any:
     """Both logs hold what metrics.jsonl holds: each number of each round, once."""
     found, rows = logs(python, folder), read_lines(folder / "metrics.jsonl")
-    columns = {name for row in rows for name in numbers(row)}
+    columns = {name for row in rows for name in numeric_columns(row)}
     assert {"accuracy", "loss", "alpha", "bytes_down"} <= columns
     assert found["tensorboard"]["scalars"] == {
-        name: [[row["round"], single(row[name])] for row in rows if name in numbers(row)]
+        name: [[row["round"], single(row[name])] for row in rows if name in numeric_columns(row)]
         for name in columns
     }
     newest = found["wandb"][-1]
     own = ("_step", "_runtime", "_timestamp")
     assert [row["_step"] for row in newest["rows"]] == [row["round"] for row in rows]
     assert [{k: v for k, v in row.items() if k not in own} for row in newest["rows"]] == [
-        numbers(row) for row in rows
+        numeric_columns(row) for row in rows
     ]
     return found
 

@@ -13,11 +13,11 @@ import store
 from safetensors.torch import load_file
 
 from fedwmsam.analysis import dynamics, flatness
-from fedwmsam.analysis.flatness import Wanted
-from fedwmsam.comparison.grid import fingerprint
-from fedwmsam.report.runs import Run, find_runs, read_run
+from fedwmsam.analysis.flatness import FlatnessConfig
+from fedwmsam.comparison.grid import config_fingerprint
+from fedwmsam.report.runs import LoadedRun, find_runs, read_run
 from fedwmsam.report.summary import make_goal, summarise
-from fedwmsam.report.text_tables import Sheet, sheets
+from fedwmsam.report.text_tables import TextTable, make_text_tables
 from fedwmsam.settings.config import resolve
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +57,7 @@ def test_kept_runs_give_the_tables_of_the_runs(runs: Path, tmp_path: Path) -> No
     kept = kept_in(packed, tmp_path)
     goal = make_goal("accuracy", [0.1])
     finished = [run for run in found if run.counts]
-    tables = [sheets(summarise(runs, goal, "fedavg"), True) for runs in (kept, finished)]
+    tables = [make_text_tables(summarise(runs, goal, "fedavg"), True) for runs in (kept, finished)]
     for ours, theirs in zip(*tables, strict=True):
         assert [row[:-1] for row in ours.rows] == [
             row[:-1] for row in theirs.rows
@@ -74,7 +74,7 @@ def test_kept_runs_give_the_tables_of_the_runs(runs: Path, tmp_path: Path) -> No
         assert store.entries(packed)[run.path.name]["norm"] == pytest.approx(squares**0.5, rel=1e-4)
 
 
-def kept_in(packed: Path, tmp_path: Path) -> list[Run]:
+def kept_in(packed: Path, tmp_path: Path) -> list[LoadedRun]:
     (again := tmp_path / f"unpacked {packed.name}").mkdir()
     return find_runs([store.unpacked(again, packed)])[0]
 
@@ -105,9 +105,9 @@ def test_analyses_are_kept_with_their_runs(cli: Cli, runs: Path, tmp_path: Path)
     assert of_runs == kept and len(kept) == 4
 
 
-def sheets_of(runs: Sequence[Run]) -> list[Sheet | None]:
+def sheets_of(runs: Sequence[LoadedRun]) -> list[TextTable | None]:
     (table,) = summarise(runs).tables
-    return [flatness.seeds_sheet(table), *dynamics.sheets(dynamics.groups_of(runs))]
+    return [flatness.seeds_sheet(table), *dynamics.dynamics_tables(dynamics.groups_of(runs))]
 
 
 QUICK = (
@@ -125,7 +125,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> run_queue.Queue:
     """Two steps for two methods, and the runs that take the better one."""
     (tmp_path / "tuning.toml").write_text(TUNING)
     (tmp_path / "after.toml").write_text(AFTER)
-    little = Wanted(eigenvalues=1, probes=1, rho=(), adaptive_rho=())
+    little = FlatnessConfig(eigenvalues=1, probes=1, rho=(), adaptive_rho=())
     after, tuning = (
         run_queue.Part("after.toml", little, chosen_by="tuning.toml"),
         run_queue.Part("tuning.toml", little),
@@ -155,7 +155,9 @@ def test_the_queue_makes_chooses_measures_and_packs(queue: run_queue.Queue, tmp_
         assert [line["cpu_seconds"] for line in run.timings] == pytest.approx(
             [line["cpu_seconds"] for line in made.timings], rel=1e-4
         )
-        (own,), (averaged,) = (flatness.measured(run, averaged=twin) for twin in (False, True))
+        (own,), (averaged,) = (
+            flatness.read_last_flatness(run, averaged=twin) for twin in (False, True)
+        )
         assert own[1].round == averaged[1].round == 3 and own[1].all != averaged[1].all
 
 
@@ -215,7 +217,7 @@ def test_kept_runs_have_the_names_that_their_settings_give() -> None:
     wrong = [
         name
         for name, entry in store.entries().items()
-        if not name.endswith(fingerprint(resolve(entry["config"])))
+        if not name.endswith(config_fingerprint(resolve(entry["config"])))
     ]
     assert wrong == [] and len(store.entries()) > 100
 

@@ -15,7 +15,7 @@ from torch import nn
 from fedwmsam import InputError, Result, fit, toml, trackers
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.run import Progress
-from fedwmsam.trackers import TensorBoard, Tracker, WeightsAndBiases, make_trackers, numbers
+from fedwmsam.trackers import TensorBoard, Tracker, WeightsAndBiases, make_trackers, numeric_columns
 
 Cli = Callable[..., Any]
 SMALL = [
@@ -54,7 +54,7 @@ class Paper(Tracker):
         for record in records:
             if record["round"] == self.fails_at:
                 raise OSError("No space left on device")
-            self.logs[-1].append((record["round"], numbers(record)))
+            self.logs[-1].append((record["round"], numeric_columns(record)))
 
     def close(self, progress: Progress) -> None:
         self.ends.append(progress.summary["status"])
@@ -80,7 +80,7 @@ def small_fit(callbacks: Sequence[Any], rounds: int = 6, **more: Any) -> Result:
 
 
 def logged(result: Result) -> list[tuple[int, dict[str, float]]]:
-    return [(row["round"], numbers(row)) for row in result.rows]
+    return [(row["round"], numeric_columns(row)) for row in result.rows]
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_only_finite_numbers_are_logged() -> None:
         "odd": True,
         "lr": 0.1,
     }
-    assert numbers(record | {"cohort": 3}) == {"lr": 0.1, "cohort": 3}
+    assert numeric_columns(record | {"cohort": 3}) == {"lr": 0.1, "cohort": 3}
 
 
 # What goes wrong with a log does not end a run
@@ -260,7 +260,9 @@ def test_a_tracked_run_is_remembered_and_resumed_with_its_tracker(
     assert cli("resume", place, "--rounds", "5", "--quiet").code == 0
     rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
     assert [one.project for one in paper] == ["mine", "mine"]
-    assert paper[1].logs == [[(row["round"], numbers(row)) for row in rows]] and len(rows) == 5
+    assert (
+        paper[1].logs == [[(row["round"], numeric_columns(row)) for row in rows]] and len(rows) == 5
+    )
 
 
 def test_tracking_can_begin_and_end_with_a_resumption(

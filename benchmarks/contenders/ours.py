@@ -5,14 +5,14 @@ import argparse
 import protocol
 import workload
 
-from fedwmsam.data.reader import make_reader
+from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.engine.run import Run
-from fedwmsam.experiment.assembly import make_run, side_by_side
+from fedwmsam.experiment.assembly import make_run, with_workers
 from fedwmsam.methods import make_method
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
-from fedwmsam.training.task import Task, calm_torch
+from fedwmsam.training.task import Task, deterministic_torch
 
 SETTINGS = Settings(
     clients_per_round=workload.COHORT,
@@ -32,11 +32,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     arguments = parser.parse_args()
     data = workload.load()
-    with calm_torch():
+    with deterministic_torch():
         task = Task(data.model, make_objective("classification", None, None))
-        clients = make_reader(task).clients([data.client(k) for k in range(workload.CLIENTS)], None)
+        clients = make_data_adapter(task).clients(
+            [data.client(k) for k in range(workload.CLIENTS)], None
+        )
         run = make_run(SETTINGS, make_method("fedavg"), task, clients, None, None)
-        with side_by_side(run, arguments.workers):
+        with with_workers(run, arguments.workers):
             protocol.serve(lambda rounds: advance(run, rounds), lambda: accuracy(run, data))
 
 

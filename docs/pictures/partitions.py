@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedwmsam.data import load_dataset, make_partition
-from fedwmsam.report.partition import plot_partition
+from fedwmsam.report.partition_plot import plot_partition
 
 RULES = ("dirichlet:0.1", "dirichlet-class:0.1", "shards:2", "longtail:50")
 

@@ -13,19 +13,19 @@ import torch
 from torch import Tensor, nn
 
 import fedwmsam
-from fedwmsam.data.reader import make_reader
+from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.rounds import (
     Federation,
     State,
     first_state,
-    jobs,
-    opening,
+    make_jobs,
     run_round,
+    sample_cohort,
     train_client,
 )
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.methods import Method
-from fedwmsam.recording.instrumentation import Sight, Watched
+from fedwmsam.recording.instrumentation import ObservedMethod, StepObservation
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task
@@ -157,7 +157,9 @@ def walk(problem: Problem, method: Method, rounds: int = SETTINGS.rounds) -> Wal
 
 def federation(problem: Problem, method: Method) -> Federation:
     task = Task(problem.model(), make_objective("regression"))
-    return make_federation(SETTINGS, method, task, make_reader(task).clients(problem.clients, None))
+    return make_federation(
+        SETTINGS, method, task, make_data_adapter(task).clients(problem.clients, None)
+    )
 
 
 def state_after(problem: Problem, method: Method, rounds: int) -> State:
@@ -181,15 +183,15 @@ class LocalWalk:
 def local_walks(problem: Problem, method: Method, state: State) -> list[LocalWalk]:
     """What every client, sampled or not, would do in the round after `state`; nothing is sent back."""
     members = federation(problem, method)
-    _, info = opening(members, state.round)
+    _, info = sample_cohort(members, state.round)
     walks = []
-    for job in jobs(members, state, list(range(CLIENTS)), info):
+    for job in make_jobs(members, state, list(range(CLIENTS)), info):
         seen: list[tuple[Tensor, Tensor]] = []
 
-        def see(sight: Sight, seen: list[tuple[Tensor, Tensor]] = seen) -> None:
+        def see(sight: StepObservation, seen: list[tuple[Tensor, Tensor]] = seen) -> None:
             seen.append((sight.w.clone(), sight.perturbation.clone()))
 
-        watched = Watched(method, see, job.client, frozenset(range(job.info.steps)))
+        watched = ObservedMethod(method, see, job.client, frozenset(range(job.info.steps)))
         result = train_client(replace(members, method=watched), job)
         points = [w for w, _ in seen] + [job.down["w"] + result.up["delta"]]
         walks.append(LocalWalk(torch.stack(points), torch.stack([e for _, e in seen]), job.down))

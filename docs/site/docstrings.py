@@ -7,7 +7,7 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from fedwmsam.methods import METHODS, Method
-from fedwmsam.settings.options import limits
+from fedwmsam.settings.options import describe_range
 
 PLACE = ".. every method"
 """In the reference: here go the registered methods, so that a new one needs no line there."""
@@ -46,7 +46,7 @@ def table(method: type[Method]) -> list[str]:
     """The method's options with default, meaning and range."""
     rows = [["option", "default", "meaning", "range"]]
     for f in fields(method):
-        allowed = ", ".join(f.metadata["choices"]) or limits(f.metadata)
+        allowed = ", ".join(f.metadata["choices"]) or describe_range(f.metadata)
         rows.append([f"`{f.name}`", str(f.default), f.metadata["help"], allowed])
     cells = [f"   {'* ' if k == 0 else '  '}- {text}" for row in rows for k, text in enumerate(row)]
     return [".. list-table::", "   :header-rows: 1", "", *cells] if len(rows) > 1 else []

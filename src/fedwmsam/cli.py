@@ -10,7 +10,7 @@ from fedwmsam.commands import analyse, flower
 from fedwmsam.commands.compare import compare
 from fedwmsam.commands.evaluate import evaluate
 from fedwmsam.commands.methods import methods
-from fedwmsam.commands.output import console, errors
+from fedwmsam.commands.output import console, error_console
 from fedwmsam.commands.partition import partition
 from fedwmsam.commands.report import report
 from fedwmsam.commands.reproduce import reproduce
@@ -38,7 +38,7 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        errors.print(f"Error: {error}", style="red", soft_wrap=True)
+        error_console.print(f"Error: {error}", style="red", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -49,7 +49,7 @@ def main() -> None:
         OSError
     ) as error:  # a full disk, a file that cannot be read: what was saved before stays whole
         place = f" ({error.filename})" if error.filename else ""
-        errors.print(
+        error_console.print(
             f"Error: {error.strerror or error}{place}; once that is mended, `fedwmsam resume` goes on.",
             style="red",
         )

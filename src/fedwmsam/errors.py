@@ -11,7 +11,7 @@ class InputError(ValueError):
     """
 
 
-def unknown(what: str, given: str, known: Iterable[str]) -> str:
+def unknown_name_message(what: str, given: str, known: Iterable[str]) -> str:
     """One sentence for a name that does not exist: the nearest one if any is near, and all of them."""
     names = sorted(known)
     near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.4)
@@ -19,13 +19,13 @@ def unknown(what: str, given: str, known: Iterable[str]) -> str:
     return f"Unknown {what} {given!r}.{hint} Known: {', '.join(names)}."
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
-def guarantee(epsilon: float, delta: float) -> str:
+def format_privacy_guarantee(epsilon: float, delta: float) -> str:
     """Of differential privacy."""
     return f"ε = {epsilon:.4g} at δ = {delta:g}"

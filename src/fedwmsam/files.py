@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def atomic_replace(path: Path) -> Iterator[Path]:
     """Write beside, flush, rename, flush the folder: at any instant `path` is the old file or the whole new one."""
     beside = path.with_name(f".{path.name}.new")
     try:

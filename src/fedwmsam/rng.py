@@ -10,7 +10,7 @@ import struct
 import numpy as np
 
 
-def key(seed: int, purpose: str, *indices: int) -> int:
+def derive_seed(seed: int, purpose: str, *indices: int) -> int:
     """A 63-bit seed for one stream (63, because torch's and numpy's seeders both take it)."""
     packed = struct.pack(f"<{len(indices) + 1}q", seed, *indices)
     digest = hashlib.blake2b(packed, digest_size=8, person=purpose.encode()[:16]).digest()
@@ -23,4 +23,4 @@ def digest(text: str) -> str:
 
 
 def generator(seed: int, purpose: str, *indices: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(key(seed, purpose, *indices)))
+    return np.random.Generator(np.random.PCG64(derive_seed(seed, purpose, *indices)))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Numbers = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 class Spread(NamedTuple):
@@ -67,7 +67,7 @@ def smallest_p(count: int) -> float:
     return min(1.0, 2.0 ** (1 - count))
 
 
-def holm(p_values: ArrayLike) -> Numbers:
+def holm(p_values: ArrayLike) -> FloatArray:
     """Holm's step-down corrected p-values, in the order given: at most 1, and never lower for a larger p."""
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")

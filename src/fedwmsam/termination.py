@@ -3,7 +3,7 @@
 import signal
 
 
-def heed_termination() -> None:
+def install_sigterm_handler() -> None:
     """SIGTERM ends a run as Ctrl-C does, also where a shell started it in the background with Ctrl-C switched off."""
     signal.signal(signal.SIGTERM, interrupt)
 

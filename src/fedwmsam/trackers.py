@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fedwmsam.engine.records import Record, finite_only
+from fedwmsam.engine.records import Record, replace_nonfinite
 from fedwmsam.engine.run import Progress
 from fedwmsam.errors import InputError
 from fedwmsam.settings.parsers import parse_trackers
@@ -141,7 +141,7 @@ class TensorBoard(Tracker):
                 self.writer.close()
                 self.begin_file(self.begun)
             self.begun = record["round"]
-            for name, value in numbers(record).items():
+            for name, value in numeric_columns(record).items():
                 self.writer.add_scalar(name, value, self.begun)
         self.writer.flush()
 
@@ -187,7 +187,7 @@ class WeightsAndBiases(Tracker):
 
     def write(self, records: Sequence[Record]) -> None:
         for record in records:  # a step that is there already is ignored
-            self.run.log(numbers(record), step=record["round"], commit=True)
+            self.run.log(numeric_columns(record), step=record["round"], commit=True)
 
     def close(self, progress: Progress) -> None:
         self.run.summary.update(progress.summary)
@@ -201,11 +201,11 @@ class WeightsAndBiases(Tracker):
         return f"Weights & Biases: {where}"
 
 
-def numbers(record: Record) -> dict[str, float]:
+def numeric_columns(record: Record) -> dict[str, float]:
     """The columns that can be drawn; the round is where, not what."""
     return {
         name: value
-        for name, value in finite_only(record).items()
+        for name, value in replace_nonfinite(record).items()
         if isinstance(value, int | float) and not isinstance(value, bool) and name != "round"
     }
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedwmsam.analysis.flatness import measure_flatness
 from fedwmsam.analysis.saved_run import SavedRun
-from fedwmsam.page.page import page_text
+from fedwmsam.page.page import render_page
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.summary import ACCURACY, summarise
 
@@ -230,7 +230,7 @@ def test_landscapes_around_and_between(cli: Cli, runs: Path) -> None:
 
 def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: Path) -> None:
     def comparison() -> str:
-        return page_text(summarise(find_runs([tmp_path])[0], ACCURACY))
+        return render_page(summarise(find_runs([tmp_path])[0], ACCURACY))
 
     def flat(value: float) -> dict[str, Any]:
         rise = {"rho": 0.05, "worst": value / 100, "average": 0.0, "average_error": 0.0}

@@ -6,7 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from fedwmsam.analysis.embedding import embed, features_before
-from fedwmsam.analysis.loss_surface import Sample, draw, everybody, owners, picked
+from fedwmsam.analysis.loss_surface import (
+    Sample,
+    clients_of_samples,
+    draw_indices,
+    draw_sample,
+    pool_clients,
+)
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.errors import InputError
 from fedwmsam.training.objectives import OBJECTIVES
@@ -30,7 +36,7 @@ def groups(apart: float) -> Sample:
     random = torch.Generator().manual_seed(0)
     labels = torch.arange(90) % 3
     x = torch.randn(90, 4, generator=random) + apart * torch.nn.functional.one_hot(labels, 4)
-    return draw(TensorSamples(x, labels), None, 32, 0)
+    return draw_sample(TensorSamples(x, labels), None, 32, 0)
 
 
 def test_features_are_the_inputs_of_the_linear_layer_used_last() -> None:
@@ -82,13 +88,13 @@ def test_every_sample_knows_its_client() -> None:
     clients = [
         TensorSamples(torch.full((n, 1), float(k)), torch.zeros(n)) for k, n in enumerate((3, 1, 5))
     ]
-    index = picked(9, 6, stream=4)
-    inputs, _ = everybody(clients).batch(index)
-    assert owners(clients, index).tolist() == inputs[:, 0].long().tolist()
+    index = draw_indices(9, 6, stream=4)
+    inputs, _ = pool_clients(clients).batch(index)
+    assert clients_of_samples(clients, index).tolist() == inputs[:, 0].long().tolist()
     assert (
         len(index) == 6
         and (index.diff() > 0).all()
-        and picked(9, None, 4).tolist() == list(range(9))
+        and draw_indices(9, None, 4).tolist() == list(range(9))
     )
 
 

@@ -9,7 +9,7 @@ from helpers.known_curvature import X, Y, dense_hessian, network, quadratic, sur
 from torch import Tensor, nn
 
 from fedwmsam.analysis.flatness import measure_flatness
-from fedwmsam.analysis.hessian import largest_eigenvalues, trace
+from fedwmsam.analysis.hessian import estimate_trace, largest_eigenvalues
 from fedwmsam.models.lenet import lenet
 
 
@@ -82,7 +82,7 @@ def test_spectra_with_few_distinct_values(eigenvalues: list[float]) -> None:
 
 def test_the_trace_of_a_diagonal_needs_no_luck() -> None:
     diagonal = torch.linspace(-1, 3, 50, dtype=torch.float64)
-    estimate, exact = trace(diagonal.mul, diagonal, 3)
+    estimate, exact = estimate_trace(diagonal.mul, diagonal, 3)
     assert (
         estimate.value == pytest.approx(float(diagonal.sum()), rel=1e-12)
         and estimate.error < 1e-12
@@ -96,7 +96,7 @@ def test_the_traces_error_is_what_it_says_and_eigenvectors_reduce_it() -> None:
     spectrum = largest_eigenvalues(matrix.matmul, matrix[0], 2, tolerance=1e-9)
     typical = []
     for known in (None, spectrum):
-        found = [trace(matrix.matmul, matrix[0], 20, seed, known)[0] for seed in range(40)]
+        found = [estimate_trace(matrix.matmul, matrix[0], 20, seed, known)[0] for seed in range(40)]
         apart = np.array([estimate.value - true for estimate in found])
         errors = np.array([estimate.error for estimate in found])
         assert np.sqrt(np.mean(apart**2)) == pytest.approx(np.sqrt(np.mean(errors**2)), rel=0.35)

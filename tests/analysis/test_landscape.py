@@ -6,8 +6,13 @@ import torch
 from helpers.known_curvature import Weights, X, Y, function_surface, network, quadratic
 from torch import nn
 
-from fedwmsam.analysis.hessian import Normal
-from fedwmsam.analysis.landscape import EVERYBODY, filter_direction, landscape, measure_landscape
+from fedwmsam.analysis.hessian import GaussianVectors
+from fedwmsam.analysis.landscape import (
+    EVERYBODY,
+    compute_landscape,
+    filter_direction,
+    measure_landscape,
+)
 from fedwmsam.errors import InputError
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task
@@ -26,12 +31,13 @@ def test_a_line_and_a_plane_reproduce_a_quadratic() -> None:
     surface.parameters = list(task.model.parameters())
     w = task.initial_weights
     axes = [
-        filter_direction(w, task.layout, Normal(w, 7, "landscape", place)) for place in range(2)
+        filter_direction(w, task.layout, GaussianVectors(w, 7, "landscape", place))
+        for place in range(2)
     ]
-    line = landscape(task, {EVERYBODY: surface}, (w, {}), points=9, reach=0.5, seed=7)
+    line = compute_landscape(task, {EVERYBODY: surface}, (w, {}), points=9, reach=0.5, seed=7)
     expected = [float(function(w + t * axes[0])) for t in np.linspace(-0.5, 0.5, 9)]
     assert line.y is None and line.losses[EVERYBODY] == pytest.approx(expected, rel=1e-12)
-    plane = landscape(task, {EVERYBODY: surface}, (w, {}), plane=True, points=5, seed=7)
+    plane = compute_landscape(task, {EVERYBODY: surface}, (w, {}), plane=True, points=5, seed=7)
     assert plane.y is not None
     grid = [[float(function(w + x * axes[0] + y * axes[1])) for x in plane.x] for y in plane.y]
     assert plane.losses[EVERYBODY] == pytest.approx(np.array(grid), rel=1e-12)
@@ -48,7 +54,7 @@ def test_filters_of_a_direction_are_as_long_as_the_models_and_biases_stay() -> N
         make_objective("classification"),
     )
     w = task.initial_weights
-    direction = filter_direction(w, task.layout, Normal(w, 0, "landscape"))
+    direction = filter_direction(w, task.layout, GaussianVectors(w, 0, "landscape"))
     for slot in task.layout:
         ours, theirs = (v[slot.slice].view(slot.shape[0], -1) for v in (w, direction))
         if len(slot.shape) == 1:

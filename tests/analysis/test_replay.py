@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from fedwmsam.analysis.dynamics import dynamics, pick, spread_out
-from fedwmsam.analysis.replay import Past
+from fedwmsam.analysis.dynamics import compute_dynamics, spread_out, value_at
+from fedwmsam.analysis.replay import ReplayedRun
 from fedwmsam.engine.records import read_lines
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.recording.recorder import QUICK, Recorder
+from fedwmsam.recording.recorder import QUICK, DynamicsRecorder
 from fedwmsam.settings.config import RECORDABLE, resolve
-from fedwmsam.training.task import calm_torch
+from fedwmsam.training.task import deterministic_torch
 
 SETTINGS = {
     "rounds": 9,
@@ -47,11 +47,11 @@ def contents(folder):
 def test_a_replay_sees_what_the_run_saw(runs, method):
     folder = runs(method)
     before, recorded = contents(folder), read_lines(folder / "recordings.jsonl")
-    with calm_torch():
-        past = Past.of(folder)
+    with deterministic_torch():
+        past = ReplayedRun.of(folder)
         assert past.kept() == [0, 3, 6]
         for round in past.kept():
-            line = past.repeat(past.state(round), Recorder(RECORDABLE, 1, 0, QUICK)).line
+            line = past.repeat(past.state(round), DynamicsRecorder(RECORDABLE, 1, 0, QUICK)).line
             ours = recorded[round]
             assert line["alignment"] == ours["alignment"] and line["drift"] == ours["drift"]
             assert (
@@ -63,8 +63,8 @@ def test_a_replay_sees_what_the_run_saw(runs, method):
 
 
 def test_a_chain_goes_as_far_as_memory_reaches(runs):
-    with calm_torch():
-        plain, momentum = Past.of(runs("fedsam")), Past.of(runs("fedwmsam"))
+    with deterministic_torch():
+        plain, momentum = ReplayedRun.of(runs("fedsam")), ReplayedRun.of(runs("fedwmsam"))
         assert [found.after.round for found in plain.chain(plain.state(3), 3)] == [4, 5, 6]
         assert (
             len(list(momentum.chain(momentum.state(6), 3))) == 1
@@ -76,7 +76,7 @@ def test_a_chain_goes_as_far_as_memory_reaches(runs):
 @pytest.mark.parametrize("method", ["fedsam", "fedwmsam"])
 def test_the_last_rounds(runs, method):
     """From the checkpoint after round 6, over rounds 7 to 9: the lags that were recorded there."""
-    found = dynamics(runs(method), states=2)
+    found = compute_dynamics(runs(method), states=2)
     recorded = read_lines(runs(method) / "recordings.jsonl")
     assert (found["last_rounds"]["first"], found["last_rounds"]["last"]) == (7, 9)
     lags = [recorded[place]["echo"]["lags"][0] for place in (7, 8)]
@@ -85,7 +85,7 @@ def test_the_last_rounds(runs, method):
         recorded[8]["echo"]["lags"][1]
     )
     assert found["not_as_it_was"] == [] and found["replayed"] == [0, 6]
-    assert pick(found["lines"][0], ("echo", "straightness")) is not None
+    assert value_at(found["lines"][0], ("echo", "straightness")) is not None
     assert [line["round"] for line in found["lines"]] == list(range(1, 10))
     assert [line["echo"]["lags"] for line in found["lines"]] == [
         line["echo"]["lags"] for line in recorded
@@ -105,8 +105,8 @@ def test_a_run_that_does_not_repeat_is_told(runs, tmp_path):
     rows = read_lines(path)
     rows[3]["train_loss"] += 1e-9
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with calm_torch():
-        past = Past.of(tmp_path / "run")
+    with deterministic_torch():
+        past = ReplayedRun.of(tmp_path / "run")
         past.repeat(past.state(0))
         past.repeat(past.state(3))
     assert past.strangers == [4]

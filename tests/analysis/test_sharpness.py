@@ -9,8 +9,8 @@ import torch
 from helpers.known_curvature import X, Y, function_surface, network, quadratic, surface_of
 from torch import Tensor, nn
 
-from fedwmsam.analysis.flatness import Wanted, from_record, measure_flatness
-from fedwmsam.analysis.sharpness import rises
+from fedwmsam.analysis.flatness import FlatnessConfig, from_record, measure_flatness
+from fedwmsam.analysis.sharpness import measure_sharpness
 from fedwmsam.errors import InputError
 
 
@@ -45,7 +45,7 @@ def test_the_worst_rise_is_that_of_brute_force(
 ) -> None:
     surface, w = function_surface(function, [0.4, 0.2])
     scale = w.abs() if adaptive else torch.ones_like(w)
-    for rise in rises(surface, w, [0.05, 0.2, 0.6], adaptive=adaptive):
+    for rise in measure_sharpness(surface, w, [0.05, 0.2, 0.6], adaptive=adaptive):
         assert rise.worst == pytest.approx(brute_force(function, w, scale, rise.rho), rel=1e-3), (
             rise.rho
         )
@@ -55,7 +55,7 @@ def test_a_quadratics_rises_are_its_eigenvalue_and_its_trace() -> None:
     matrix = quadratic([4.0, 3.0, 2.0, 1.0, 0.5, 0.1])
     surface, w = function_surface(lambda w: w @ matrix @ w / 2, [0.0] * 6)
     vector = torch.linalg.eigh(matrix).eigenvectors[:, -1]
-    (rise,) = rises(surface, w, [0.3], directions=2000, hints=[vector])
+    (rise,) = measure_sharpness(surface, w, [0.3], directions=2000, hints=[vector])
     assert rise.worst == pytest.approx(0.3**2 * 4.0 / 2, rel=1e-6), (
         "at a minimum the gradient alone leads nowhere"
     )
@@ -65,7 +65,7 @@ def test_a_quadratics_rises_are_its_eigenvalue_and_its_trace() -> None:
 
 def test_a_larger_ball_is_never_less_sharp() -> None:
     surface, w = function_surface(lambda w: torch.sin(40 * w).sum(), [0.1, 0.2, 0.3])
-    worst = [rise.worst for rise in rises(surface, w, [0.4, 0.1, 0.2], steps=2)]
+    worst = [rise.worst for rise in measure_sharpness(surface, w, [0.4, 0.1, 0.2], steps=2)]
     assert worst == sorted(worst) and worst[0] > 0
 
 
@@ -129,5 +129,5 @@ def test_mistakes(options: dict[str, object], words: str) -> None:
 
 
 def test_radii_are_sorted_and_single() -> None:
-    assert Wanted(rho=(0.1, 0.01, 0.1)).rho == (0.01, 0.1)
+    assert FlatnessConfig(rho=(0.1, 0.01, 0.1)).rho == (0.01, 0.1)
     assert surface_of(network()).size == 83

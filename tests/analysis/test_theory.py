@@ -13,13 +13,13 @@ from torch import nn
 from fedwmsam.analysis.theory import (
     PROPERTIES,
     RATES,
-    Setting,
+    BoundParameters,
+    analyse_theory,
     batch_variance,
     bound,
-    curvature,
-    fourth_lemma,
-    theory,
-    third_lemma,
+    check_lemma_3,
+    check_lemma_4,
+    largest_absolute_eigenvalue,
 )
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.rounds import first_state
@@ -31,7 +31,7 @@ from fedwmsam.settings.config import resolve
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
-SETTING = Setting(
+SETTING = BoundParameters(
     smoothness=5, gap=2, sigma=3, rho=0.1, cohort=10, steps=50, rounds=500, clients=1000
 )
 
@@ -67,13 +67,13 @@ def test_lemma_3():
     random = np.random.default_rng(0)
     vectors = random.normal(size=(6, 2)) + random.normal(size=2)
     subsets = [vectors[list(chosen)].mean(axis=0) for chosen in itertools.combinations(range(6), 2)]
-    (check,) = third_lemma(clients=6, cohort=2, dimensions=2, draws=40_000)
+    (check,) = check_lemma_3(clients=6, cohort=2, dimensions=2, draws=40_000)
     assert check.claimed == pytest.approx(np.mean([v @ v for v in subsets]))
     assert abs(check.measured - check.claimed) < 4 * check.error
 
 
 def test_lemma_4_and_what_the_proof_makes_of_it():
-    for number, (check, right) in enumerate(fourth_lemma(smoothness=3, rho=0.2, sigma=0.7)):
+    for number, (check, right) in enumerate(check_lemma_4(smoothness=3, rho=0.2, sigma=0.7)):
         count = (1, 10, 100)[number]
         assert right == pytest.approx(0.49 / count + 0.36)
         assert abs(check.measured - right) < 4 * check.error
@@ -97,9 +97,9 @@ def test_curvature_is_the_largest_eigenvalue():
     federation.task.start_training({})
     expected = float(torch.linalg.eigvalsh(2 * x.T @ x / 40)[-1])
     surface = global_surface(federation, 0, 40)
-    assert curvature(surface, federation.task.initial_weights, 40) == pytest.approx(
-        expected, rel=1e-6
-    )
+    assert largest_absolute_eigenvalue(
+        surface, federation.task.initial_weights, 40
+    ) == pytest.approx(expected, rel=1e-6)
 
 
 def test_the_variance_of_batches():
@@ -123,7 +123,7 @@ def run(tmp_path, name, **settings):
     config = resolve({"rounds": 3, "local_epochs": 1, "keep_states": 1} | settings)
     experiment = prepare(config)
     experiment.run(experiment.create(tmp_path / name))
-    return theory(tmp_path / name, states=3, sample=200)
+    return analyse_theory(tmp_path / name, states=3, sample=200)
 
 
 def test_a_run_beside_the_theorem(tmp_path):

@@ -121,15 +121,15 @@ def command(
     os.dup2(errors, 2)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if fork_workers:
-        worker_process.start = forked_worker
+        worker_process.start_process = forked_worker
     if sabotage is not None:
         sabotage()
     sys.argv = ["fedwmsam", *map(str, arguments)]
     cli.main()
 
 
-def forked_worker() -> worker_process.Newcomer:
-    """As `nursery.start`, which runs a new Python: nothing but the one channel is inherited."""
+def forked_worker() -> worker_process.IdleProcess:
+    """As `worker_process.start_process`, which runs a new Python: nothing but the one channel is inherited."""
     ours, theirs = socket.socketpair()
     channel = theirs.fileno()
 
@@ -138,8 +138,8 @@ def forked_worker() -> worker_process.Newcomer:
         os.closerange(3, channel)
         os.closerange(channel + 1, os.sysconf("SC_OPEN_MAX"))
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        workers.work(channel)
+        workers.worker_main(channel)
 
     process = Child(life)
     theirs.close()
-    return worker_process.Newcomer(process, ours)  # type: ignore[arg-type]
+    return worker_process.IdleProcess(process, ours)  # type: ignore[arg-type]

@@ -32,7 +32,9 @@ def outcome(folder: Path) -> dict[str, bytes]:
 
 def last_state(checkpoints: Path) -> dict[str, bytes]:
     """The newest checkpoint, each client's row included, wherever it lies in the store."""
-    saved = checkpoint.read(checkpoint.path_of(checkpoints, checkpoint.rounds_in(checkpoints)[0]))
+    saved = checkpoint.read_checkpoint(
+        checkpoint.path_of(checkpoints, checkpoint.rounds_in(checkpoints)[0])
+    )
     found = {f"note {name}": repr(value).encode() for name, value in saved.notes.items()}
     for bundle, vectors in saved.bundles.items():
         if bundle != "memory":

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedwmsam.comparison.grid import fingerprint, make_grid, read_axes, read_settings
+from fedwmsam.comparison.grid import config_fingerprint, make_grid, parse_axes, parse_settings
 from fedwmsam.comparison.tuning import pilot_grid
 from fedwmsam.errors import InputError
 from fedwmsam.settings import config
@@ -66,13 +66,15 @@ def test_a_folder_name_tells_configurations_apart_but_not_machines():
         {"lr": 0.2},
         {"clip_norm": "none"},
     ):
-        assert fingerprint(resolve({"method": "fedsam"} | change)) != fingerprint(base)
+        assert config_fingerprint(resolve({"method": "fedsam"} | change)) != config_fingerprint(
+            base
+        )
     for same in ({"workers": 2}, {"checkpoint_every": 3}, {"data_dir": "/x"}, {"rho": 0.01}):
-        assert fingerprint(resolve({"method": "fedsam"} | same)) == fingerprint(base)
+        assert config_fingerprint(resolve({"method": "fedsam"} | same)) == config_fingerprint(base)
     spelled_out = resolve(
         {k: v for k, v in resolve({"preset": "paper"}).flat().items() if v and k != "preset"}
     )
-    assert fingerprint(spelled_out) == fingerprint(resolve({"preset": "paper"}))
+    assert config_fingerprint(spelled_out) == config_fingerprint(resolve({"preset": "paper"}))
 
 
 DEFAULTS = {
@@ -102,15 +104,17 @@ DEFAULTS = {
 
 def test_the_fingerprints_of_the_first_version_stay():
     """Comparisons made years ago go on: a new setting or option must not rename their runs."""
-    assert {method: fingerprint(resolve({"method": method})) for method in DEFAULTS} == DEFAULTS
+    assert {
+        method: config_fingerprint(resolve({"method": method})) for method in DEFAULTS
+    } == DEFAULTS
 
 
 def test_a_later_setting_counts_only_where_it_is_not_at_its_default(monkeypatch):
     for name in ("lr_decay", "alpha"):  # as if they were new, a setting and an option
-        monkeypatch.setattr(config, "ALWAYS_TOLD", config.ALWAYS_TOLD - {name})
-        told = config.distinguishing(resolve({}).flat())
-        assert name not in told and config.distinguishing(told) == told
-        assert config.distinguishing(resolve({name: 0.5}).flat()) == told | {name: 0.5}
+        monkeypatch.setattr(config, "ALWAYS_IDENTIFYING", config.ALWAYS_IDENTIFYING - {name})
+        told = config.identifying_settings(resolve({}).flat())
+        assert name not in told and config.identifying_settings(told) == told
+        assert config.identifying_settings(resolve({name: 0.5}).flat()) == told | {name: 0.5}
 
 
 def test_a_folder_name_is_a_plain_word():
@@ -160,13 +164,13 @@ def test_an_unknown_common_setting_is_refused_for_all():
 
 def test_axes_are_typed_as_their_options():
     values = {"methods": "fedavg,fedwmsam"}
-    assert read_axes(["rho=0.1, 0.2", "local-epochs=1,5"], values) == {
+    assert parse_axes(["rho=0.1, 0.2", "local-epochs=1,5"], values) == {
         "rho": [0.1, 0.2],
         "local_epochs": [1, 5],
     }
-    assert read_settings(["perturbation=none"], values) == {"perturbation": "none"}
+    assert parse_settings(["perturbation=none"], values) == {"perturbation": "none"}
     with pytest.raises(InputError, match="key=a,b,c"):
-        read_axes(["rho"], values)
+        parse_axes(["rho"], values)
 
 
 def test_a_pilot_tries_one_seed_on_held_out_data_and_only_methods_with_the_option():

@@ -14,7 +14,7 @@ import torch
 from helpers.data_files import refusal
 
 from fedwmsam.data import load_dataset
-from fedwmsam.data.npy import map_npy
+from fedwmsam.data.npy import memmap_npy
 
 FLOATS = np.arange(40, dtype=np.float32).reshape(10, 4)
 LABELS = np.arange(10) % 3
@@ -283,4 +283,4 @@ def test_all_versions_of_the_header(tmp_path: Path, version: tuple[int, int]) ->
     stream = io.BytesIO()
     np.lib.format.write_array(stream, FLOATS, version=version)
     (tmp_path / "a.npy").write_bytes(stream.getvalue())
-    assert map_npy(tmp_path / "a.npy").tolist() == FLOATS.tolist()
+    assert memmap_npy(tmp_path / "a.npy").tolist() == FLOATS.tolist()

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedwmsam.data.augmentation import AUGMENTATIONS, augment
+from fedwmsam.data.augmentation import AUGMENTATIONS, get_augmentation
 from fedwmsam.errors import InputError
 
 MIDDLE = 4
 
 
 def paper(images: Tensor, seed: int) -> Tensor:
-    change = augment("paper")
+    change = get_augmentation("paper")
     assert change is not None
     return change(images, seed)
 
@@ -176,6 +176,6 @@ def test_images_need_four_dimensions():
 
 
 def test_augmentations_are_named():
-    assert augment("none") is None and set(AUGMENTATIONS) == {"none", "paper"}
+    assert get_augmentation("none") is None and set(AUGMENTATIONS) == {"none", "paper"}
     with pytest.raises(InputError, match=r"Unknown augmentation 'papre'\. Did you mean 'paper'"):
-        augment("papre")
+        get_augmentation("papre")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedwmsam.data import cache
-from fedwmsam.data.cache import Decoded, cached
+from fedwmsam.data.cache import Decoded, load_or_decode
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def check(found: Decoded) -> None:
 def test_the_second_time_is_mapped(source: Path) -> None:
     decode = Decoder()
     for _ in range(3):
-        found = cached("kind", [source], {"size": 3}, decode)
+        found = load_or_decode("kind", [source], {"size": 3}, decode)
         check(found)
         assert isinstance(found.arrays["train_inputs"], np.memmap), (
             "mapped even by who has written it"
@@ -74,9 +74,9 @@ def test_the_second_time_is_mapped(source: Path) -> None:
 def test_writing_to_a_mapped_tensor_does_not_reach_the_cache(
     source: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    cached("kind", [source], {}, Decoder())
-    cached("kind", [source], {}, Decoder()).split("train").inputs.zero_()
-    check(cached("kind", [source], {}, Decoder()))
+    load_or_decode("kind", [source], {}, Decoder())
+    load_or_decode("kind", [source], {}, Decoder()).split("train").inputs.zero_()
+    check(load_or_decode("kind", [source], {}, Decoder()))
     assert not recwarn.list, "torch warns about arrays that must not be written to"
 
 
@@ -84,16 +84,16 @@ def test_other_files_options_or_kinds_have_entries_of_their_own(
     source: Path, tmp_path: Path
 ) -> None:
     decode = Decoder()
-    cached("kind", [source], {"size": 3}, decode)
-    cached("kind", [source], {"size": 4}, decode)
-    cached("other", [source], {"size": 3}, decode)
+    load_or_decode("kind", [source], {"size": 3}, decode)
+    load_or_decode("kind", [source], {"size": 4}, decode)
+    load_or_decode("other", [source], {"size": 3}, decode)
     source.write_bytes(b"something else")
-    cached("kind", [source], {"size": 3}, decode)
+    load_or_decode("kind", [source], {"size": 3}, decode)
     os.utime(source, ns=(1, 1))
-    cached("kind", [source], {"size": 3}, decode)
+    load_or_decode("kind", [source], {"size": 3}, decode)
     (tmp_path / "copy").write_bytes(source.read_bytes())
     os.utime(tmp_path / "copy", ns=(1, 1))
-    cached("kind", [tmp_path / "copy"], {"size": 3}, decode)
+    load_or_decode("kind", [tmp_path / "copy"], {"size": 3}, decode)
     assert decode.calls == 6
 
 
@@ -132,10 +132,10 @@ DAMAGE = {
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_entry_is_made_again(source: Path, tmp_path: Path, damage: str) -> None:
     decode = Decoder()
-    cached("kind", [source], {}, decode)
+    load_or_decode("kind", [source], {}, decode)
     DAMAGE[damage](entry(tmp_path))
-    check(cached("kind", [source], {}, decode))
-    check(cached("kind", [source], {}, decode))
+    check(load_or_decode("kind", [source], {}, decode))
+    check(load_or_decode("kind", [source], {}, decode))
     assert decode.calls == 2
     assert len(list((tmp_path / "own-cache/fedwmsam/decoded").iterdir())) == 1, (
         "nothing is left lying about"
@@ -145,8 +145,8 @@ def test_a_damaged_entry_is_made_again(source: Path, tmp_path: Path, damage: str
 def test_without_a_writable_cache_everything_works(source: Path, tmp_path: Path) -> None:
     (tmp_path / "own-cache").touch()  # a file in its place stops root too, which permissions do not
     decode = Decoder()
-    check(cached("kind", [source], {}, decode))
-    check(cached("kind", [source], {}, decode))
+    check(load_or_decode("kind", [source], {}, decode))
+    check(load_or_decode("kind", [source], {}, decode))
     assert decode.calls == 2
 
 
@@ -157,14 +157,16 @@ def test_a_full_disk_leaves_nothing(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(cache.os, "fsync", full)
-    check(cached("kind", [source], {}, Decoder()))
+    check(load_or_decode("kind", [source], {}, Decoder()))
     assert list((tmp_path / "own-cache/fedwmsam/decoded").iterdir()) == []
 
 
 def test_many_at_once(source: Path, tmp_path: Path) -> None:
     found: list[Decoded] = []
     threads = [
-        threading.Thread(target=lambda: found.append(cached("kind", [source], {}, Decoder())))
+        threading.Thread(
+            target=lambda: found.append(load_or_decode("kind", [source], {}, Decoder()))
+        )
         for _ in range(8)
     ]
     for thread in threads:
@@ -179,8 +181,8 @@ def test_many_at_once(source: Path, tmp_path: Path) -> None:
 
 def test_only_old_leftovers_are_swept(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "own-cache/fedwmsam/decoded"
-    for name, age in (("old", 2 * cache.LEFTOVER_SECONDS), ("young", 0)):
+    for name, age in (("old", 2 * cache.STALE_SECONDS), ("young", 0)):
         (folder / f".part-{name}").mkdir(parents=True)
         os.utime(folder / f".part-{name}", (time.time() - age,) * 2)
-    cached("kind", [source], {}, Decoder())
+    load_or_decode("kind", [source], {}, Decoder())
     assert not (folder / ".part-old").exists() and (folder / ".part-young").exists()

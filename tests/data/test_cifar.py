@@ -16,8 +16,8 @@ import torch
 from helpers.data_files import REAL_DATA, needs_real, refusal
 
 from fedwmsam.data import cifar, load_dataset
-from fedwmsam.data.download import DownloadError, unpack
-from fedwmsam.data.pickled import read_plain_pickle
+from fedwmsam.data.download import DownloadError, extract_members
+from fedwmsam.data.safe_pickle import read_plain_pickle
 
 BINARY = ("cifar-10", "cifar-100")
 ROWS = 4
@@ -329,7 +329,7 @@ def test_offline_says_which_file_goes_where(
 )
 def test_an_archive_writes_only_the_expected_files(tmp_path: Path, name: str) -> None:
     archive = archive_of(tmp_path / "a.tar.gz", {name: b"bad", "cifar/good.bin": b"good"})
-    unpack(archive, ["cifar/good.bin"], tmp_path / "deep" / "target", largest=100)
+    extract_members(archive, ["cifar/good.bin"], tmp_path / "deep" / "target", largest=100)
     found = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     assert found == {"a.tar.gz", "deep/target/good.bin", "deep/target/.lock"}
 
@@ -337,17 +337,19 @@ def test_an_archive_writes_only_the_expected_files(tmp_path: Path, name: str) ->
 def test_links_in_an_archive_are_not_followed(tmp_path: Path) -> None:
     archive = archive_of(tmp_path / "a.tar.gz", {}, links={"cifar/good.bin": "/etc/passwd"})
     with pytest.raises(DownloadError, match=r"lacks cifar/good\.bin"):
-        unpack(archive, ["cifar/good.bin"], tmp_path / "target", largest=100)
+        extract_members(archive, ["cifar/good.bin"], tmp_path / "target", largest=100)
     assert [path.name for path in (tmp_path / "target").iterdir()] == [".lock"]
 
 
 def test_an_archive_is_unpacked_wholly_or_not_at_all(tmp_path: Path) -> None:
     archive = archive_of(tmp_path / "a.tar.gz", {"c/one": b"1", "c/two": bytes(101)})
     with pytest.raises(DownloadError, match="larger than 100"):
-        unpack(archive, ["c/one", "c/two"], tmp_path / "target", largest=100)
+        extract_members(archive, ["c/one", "c/two"], tmp_path / "target", largest=100)
     (tmp_path / "cut.tar.gz").write_bytes(archive.read_bytes()[:-30])
     with pytest.raises(DownloadError):
-        unpack(tmp_path / "cut.tar.gz", ["c/one", "c/two"], tmp_path / "target", largest=1000)
+        extract_members(
+            tmp_path / "cut.tar.gz", ["c/one", "c/two"], tmp_path / "target", largest=1000
+        )
     assert [path.name for path in (tmp_path / "target").iterdir()] == [".lock"]
 
 

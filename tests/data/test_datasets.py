@@ -19,7 +19,7 @@ from fedwmsam.data import DATASETS, dataset_options, download, load_dataset, mni
 from fedwmsam.data.idx import read_idx
 
 SYSTEM_FASHION = Path("/usr/share/datasets/fashion-mnist")
-FASHION_NAMES = list(mnist.FILES)
+FASHION_NAMES = list(mnist.IDX_FILES)
 
 
 def small_fashion(images: int = 6, fill: int = 0) -> dict[str, bytes]:
@@ -43,7 +43,9 @@ def write_fashion(folder: Path, fill: int = 0, packed: bool = True, **changed: b
 
 def change_fashion(monkeypatch: pytest.MonkeyPatch, **changes: object) -> None:
     monkeypatch.setitem(
-        mnist.FAMILIES, "fashion-mnist", replace(mnist.FAMILIES["fashion-mnist"], **changes)
+        mnist.MNIST_VARIANTS,
+        "fashion-mnist",
+        replace(mnist.MNIST_VARIANTS["fashion-mnist"], **changes),
     )
 
 
@@ -498,7 +500,7 @@ def test_a_wrong_checksum_is_refused_and_leaves_nothing(server: Server, bare_mac
     assert (
         "MD5" in message
         and FASHION_NAMES[1] in message
-        and mnist.FAMILIES["fashion-mnist"].md5[FASHION_NAMES[1]] in message
+        and mnist.MNIST_VARIANTS["fashion-mnist"].md5[FASHION_NAMES[1]] in message
     )
     assert names_in(bare_machine) == {FASHION_NAMES[0]}
 
@@ -511,7 +513,7 @@ def test_a_server_that_lacks_the_file_is_reported(server: Server) -> None:
 def test_an_endless_download_is_stopped(
     server: Server, bare_machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "LARGEST", 10)
+    monkeypatch.setattr(download, "MAX_DOWNLOAD_BYTES", 10)
     assert "larger than 10 bytes" in refusal(lambda: load_dataset("fashion-mnist"))
     assert names_in(bare_machine) == set()
 

@@ -10,7 +10,7 @@ import torch
 from helpers.data_files import refusal
 from PIL import Image
 
-from fedwmsam.data import from_hub
+from fedwmsam.data import from_huggingface
 
 
 class Names:
@@ -55,7 +55,7 @@ def test_pictures(kind: str) -> None:
     data = StandIn(
         {"image": made[kind], "label": [0, 1] * 5}, {"label": Names("cat", "dog", "eel")}
     )
-    found = from_hub(data, image_size=2)
+    found = from_huggingface(data, image_size=2)
     assert (len(found.train), len(found.test)) == (8, 2) and found.input_shape == (3, 2, 2)
     assert found.class_names == ("cat", "dog", "eel") and found.classes == 3
     for part in (found.train, found.test):
@@ -67,7 +67,7 @@ def test_splits_and_groups() -> None:
         {"img": pictures(4), "label": ["a", "b", "a", "b"], "writer": ["w", "v", "w", "v"]}
     )
     test = StandIn({"img": pictures(2), "label": ["b", "a"], "writer": ["u", "w"]})
-    found = from_hub(
+    found = from_huggingface(
         {"train": train, "test": test}, image="img", group="writer", image_size=4, name="mine"
     )
     assert (
@@ -82,7 +82,7 @@ def test_splits_and_groups() -> None:
 
 def test_feature_columns_are_standardised() -> None:
     data = StandIn({"a": list(range(10)), "v": [[i, -i] for i in range(10)], "label": [0, 1] * 5})
-    found = from_hub(data, features=["a", "v"])
+    found = from_huggingface(data, features=["a", "v"])
     assert found.input_shape == (3,) and found.train.inputs.mean(dim=0).abs().max() < 1e-6
     assert torch.allclose(found.train.inputs[:, 0], -found.train.inputs[:, 2])
 
@@ -117,7 +117,7 @@ def test_feature_columns_are_standardised() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(data: Any, options: dict[str, Any], words: str) -> None:
-    assert words in refusal(lambda: from_hub(data, **options))
+    assert words in refusal(lambda: from_huggingface(data, **options))
 
 
 def test_pictures_still_in_their_files(tmp_path: Path) -> None:
@@ -125,10 +125,12 @@ def test_pictures_still_in_their_files(tmp_path: Path) -> None:
         picture.save(tmp_path / f"{index}.png")
     rows = [{"bytes": None, "path": str(tmp_path / f"{index}.png")} for index in range(4)]
     data = {"train": StandIn({"image": rows, "label": [0, 1] * 2})}
-    found = from_hub(data | {"test": data["train"]}, image_size=4)
+    found = from_huggingface(data | {"test": data["train"]}, image_size=4)
     assert found.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
     (tmp_path / "2.png").unlink()
-    assert "row 2" in refusal(lambda: from_hub(data | {"test": data["train"]}, image_size=4))
+    assert "row 2" in refusal(
+        lambda: from_huggingface(data | {"test": data["train"]}, image_size=4)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +172,7 @@ def test_real_splits_and_class_names(package: Any, real: Any) -> None:
     splits = package.DatasetDict(
         {"train": real.select(range(12)), "validation": real.select(range(12, 20))}
     )
-    found = from_hub(splits, image_size=5, group="writer")
+    found = from_huggingface(splits, image_size=5, group="writer")
     assert found.class_names == ("cat", "dog") and found.group_names == ("w0", "w1", "w2")
     assert rows_of(found.train.inputs) == list(range(12)) and rows_of(found.test.inputs) == list(
         range(12, 20)
@@ -179,7 +181,7 @@ def test_real_splits_and_class_names(package: Any, real: Any) -> None:
     assert found.test.groups is not None and found.test.groups.tolist() == [
         row % 3 for row in range(12, 20)
     ]
-    alone = from_hub(real, image_size=5)
+    alone = from_huggingface(real, image_size=5)
     assert sorted(rows_of(alone.train.inputs) + rows_of(alone.test.inputs)) == list(range(20))
     assert (
         len(alone.test) == 4
@@ -200,7 +202,10 @@ def test_real_splits_and_class_names(package: Any, real: Any) -> None:
 )
 def test_real_formats_change_nothing(real: Any, change: Any) -> None:
     for options in ({"image_size": 5}, {"features": ["row", "pair"], "group": "writer"}):
-        plain, formatted = from_hub(real, **options), from_hub(change(real), **options)
+        plain, formatted = (
+            from_huggingface(real, **options),
+            from_huggingface(change(real), **options),
+        )
         assert plain.hash == formatted.hash and plain.class_names == formatted.class_names == (
             "cat",
             "dog",
@@ -226,31 +231,31 @@ def test_real_formats_change_nothing(real: Any, change: Any) -> None:
 def test_real_rows_that_were_chosen(real: Any, choose: Any) -> None:
     chosen = choose(real)
     expected = chosen.with_format(None)["row"][:]
-    found = from_hub({"train": chosen, "test": real}, image_size=5)
+    found = from_huggingface({"train": chosen, "test": real}, image_size=5)
     assert rows_of(found.train.inputs) == expected and found.train.labels.tolist() == [
         row % 2 for row in expected
     ]
-    alone = from_hub(chosen, image_size=5)
+    alone = from_huggingface(chosen, image_size=5)
     assert sorted(rows_of(alone.train.inputs) + rows_of(alone.test.inputs)) == sorted(expected)
     assert (torch.tensor(rows_of(alone.train.inputs)) % 2 == alone.train.labels).all()
 
 
 def test_real_pictures_not_decoded(package: Any, real: Any, tmp_path: Path) -> None:
-    plain = from_hub(real, image_size=5)
+    plain = from_huggingface(real, image_size=5)
     encoded = real.cast_column("image", package.Image(decode=False))
-    assert torch.equal(from_hub(encoded, image_size=5).train.inputs, plain.train.inputs)
+    assert torch.equal(from_huggingface(encoded, image_size=5).train.inputs, plain.train.inputs)
     paths = []
     for row, picture in enumerate(real["image"]):
         paths.append(str(tmp_path / f"{row}.png"))
         picture.save(paths[-1])
     texts = real.remove_columns("image").add_column("image", paths)
-    assert "cast the column" in refusal(lambda: from_hub(texts, image_size=5))
+    assert "cast the column" in refusal(lambda: from_huggingface(texts, image_size=5))
     for kind in (package.Image(), package.Image(decode=False)):
-        found = from_hub(texts.cast_column("image", kind), image_size=5)
+        found = from_huggingface(texts.cast_column("image", kind), image_size=5)
         assert torch.equal(found.train.inputs, plain.train.inputs)
 
 
 def test_real_streams_are_refused(package: Any, real: Any) -> None:
     stream = real.to_iterable_dataset()
     for data in (stream, package.IterableDatasetDict({"train": stream})):
-        assert "without streaming" in refusal(lambda data=data: from_hub(data))
+        assert "without streaming" in refusal(lambda data=data: from_huggingface(data))

@@ -213,17 +213,17 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 def test_decoding_happens_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     classes(tmp_path / "root")
     first = load_dataset(str(tmp_path / "root"), image_size=3)
-    monkeypatch.setattr(image_folder, "_decode", None)
+    monkeypatch.setattr(image_folder, "_decode_images", None)
     assert torch.equal(
         load_dataset(str(tmp_path / "root"), image_size=3).train.inputs, first.train.inputs
     )
 
 
-@pytest.mark.parametrize("name", image_folder.COLLECTIONS)
+@pytest.mark.parametrize("name", image_folder.DOMAIN_DATASETS)
 def test_collections_are_found_below_the_data_folder(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folders, expected = image_folder.COLLECTIONS[name]
+    folders, expected = image_folder.DOMAIN_DATASETS[name]
     message = refusal(lambda: load_dataset(name, tmp_path))
     assert folders[0] in message and str(tmp_path) in message and "$FEDWMSAM_DATA" in message
     for domain in expected:

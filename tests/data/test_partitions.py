@@ -7,15 +7,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedwmsam.data.partitions import SYNTAX, Partition, heterogeneity, make_partition, parse_rule
+from fedwmsam.data.partitions import (
+    SYNTAX,
+    Partition,
+    make_partition,
+    measure_heterogeneity,
+    parse_partition_rule,
+)
 from fedwmsam.data.partitions.rules import (
     _apportion,
+    _ClassDraws,
     _draw_columns,
-    _Drawn,
+    _fill_order,
     _longtail_counts,
-    _renormalise,
-    _taken_from_the_top,
-    _turns,
+    _redraw_exhausted,
+    _removals_from_largest,
 )
 from fedwmsam.errors import InputError
 
@@ -108,7 +114,7 @@ def partition_repeats(partition: Partition) -> int:
 def test_the_fill_order_is_that_of_uniform_picks_with_full_clients_skipped() -> None:
     random = np.random.default_rng(0)
     sizes = np.array([3, 2])
-    found = np.array([(_turns(sizes, random) < 3) for _ in range(4000)]).mean(axis=0)
+    found = np.array([(_fill_order(sizes, random) < 3) for _ in range(4000)]).mean(axis=0)
     # by hand, P(client 0 has turn i): full clients are skipped, so the last turns are not proportional to the quotas
     expected = np.array([0.5, 0.5, 5 / 8, 11 / 16, 11 / 16])
     assert np.abs(found - expected).max() < 0.04
@@ -409,9 +415,9 @@ def test_the_syntax_lists_every_rule() -> None:
 
 
 def test_a_parsed_rule_has_all_its_options() -> None:
-    rule = parse_rule("longtail:100, beta=iid")
+    rule = parse_partition_rule("longtail:100, beta=iid")
     assert (rule.name, rule.value, rule.options) == ("longtail", 100.0, {"beta": "iid"})
-    assert parse_rule("dirichlet:0.3").options == {"exhausted": "reuse"}
+    assert parse_partition_rule("dirichlet:0.3").options == {"exhausted": "reuse"}
 
 
 def test_exhausted_options_differ_only_where_a_class_runs_out() -> None:
@@ -450,8 +456,8 @@ def test_renormalise_draws_as_a_loop_over_the_turns_would() -> None:
     random, repeats = np.random.default_rng(0), 6000
     found, expected = np.zeros((8, 3)), np.zeros((8, 3))
     for _ in range(repeats):
-        drawn = _Drawn(_draw_columns(priors, owners, random), owners, priors)
-        _renormalise("", drawn, np.arange(3), supply, random)
+        drawn = _ClassDraws(_draw_columns(priors, owners, random), owners, priors)
+        _redraw_exhausted("", drawn, np.arange(3), supply, random)
         found[np.arange(8), drawn.classes] += 1
         left = supply.copy()
         for turn, owner in enumerate(owners):
@@ -498,14 +504,14 @@ def test_dirichlet_class_raises_the_smallest_from_the_largest(least: int) -> Non
 
 
 def test_the_largest_give_first() -> None:
-    assert _taken_from_the_top(np.array([9, 1, 7, 0]), 2).tolist() == [2, 0, 0, 0]
-    assert _taken_from_the_top(np.array([9, 1, 7, 0]), 5).tolist() == [3, 0, 2, 0]
+    assert _removals_from_largest(np.array([9, 1, 7, 0]), 2).tolist() == [2, 0, 0, 0]
+    assert _removals_from_largest(np.array([9, 1, 7, 0]), 5).tolist() == [3, 0, 2, 0]
     for sizes in itertools.product(range(5), repeat=4):
         for total in range(1, sum(sizes) + 1):
             left = np.array(sizes)
             for _ in range(total):
                 left[left.argmax()] -= 1
-            given_away = _taken_from_the_top(np.array(sizes), total)
+            given_away = _removals_from_largest(np.array(sizes), total)
             assert sorted(np.array(sizes) - given_away) == sorted(left) and given_away.min() >= 0
 
 
@@ -522,7 +528,7 @@ def test_quantity_varies_sizes_only() -> None:
     sizes = partition.counts.sum(axis=1)
     assert sizes.sum() == 200_000
     assert np.log(sizes).std() == pytest.approx(0.7, rel=0.1)
-    assert heterogeneity(partition).mean_distance < 0.07
+    assert measure_heterogeneity(partition).mean_distance < 0.07
     assert np.ptp(make_partition("quantity:0", LABELS, 7, seed=0).counts.sum(axis=1)) <= 1
 
 
@@ -583,14 +589,14 @@ def counted(*counts: list[int]) -> Partition:
 
 
 def test_heterogeneity_by_hand() -> None:
-    same = heterogeneity(counted([2, 2, 0], [5, 5, 0]))
+    same = measure_heterogeneity(counted([2, 2, 0], [5, 5, 0]))
     assert same.mean_distance == same.largest_distance == 0
     assert same.effective_classes == pytest.approx(2)
     assert same.size_variation == pytest.approx(3 / 7)
-    apart = heterogeneity(counted([4, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4]))
+    apart = measure_heterogeneity(counted([4, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4]))
     assert apart.mean_distance == apart.largest_distance == pytest.approx(1 - 1 / 4)
     assert (apart.effective_classes, apart.size_variation) == (pytest.approx(1), 0)
-    mixed = heterogeneity(counted([4, 0], [4, 8]))  # overall 1/2 and 1/2
+    mixed = measure_heterogeneity(counted([4, 0], [4, 8]))  # overall 1/2 and 1/2
     assert mixed.mean_distance == pytest.approx((1 / 2 + 1 / 6) / 2)
     assert mixed.largest_distance == pytest.approx(1 / 2)
     assert mixed.effective_classes == pytest.approx((1 + 3 / 2 ** (2 / 3)) / 2)

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedwmsam.data import load_dataset
-from fedwmsam.data.cifar import RELEASES, _read_binary, _read_pickled
-from fedwmsam.data.download import DownloadError, unpack
+from fedwmsam.data.cifar import RELEASES, read_binary, read_pickled
+from fedwmsam.data.download import DownloadError, extract_members
 from fedwmsam.data.idx import read_idx
-from fedwmsam.data.npy import map_npy
+from fedwmsam.data.npy import memmap_npy
 
 fuzz = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -64,7 +64,7 @@ def test_cifar_records(tmp_path: Path, records: list[int], extra: int, name: str
     content = content[:extra] if extra < 0 else content + bytes(extra)
     (tmp_path / "a.bin").write_bytes(content)
     good = bool(records) and extra == 0 and max(records) < release.classes
-    assert survives(lambda: _read_binary(tmp_path / "a.bin", release)) == good
+    assert survives(lambda: read_binary(tmp_path / "a.bin", release)) == good
 
 
 PICKLES = [
@@ -82,7 +82,7 @@ PICKLES = [
     | st.one_of(*map(damaged, PICKLES))
 )
 def test_pickled_cifar(tmp_path: Path, content: bytes) -> None:
-    check(tmp_path / "a", content, lambda path: _read_pickled(path, RELEASES["cifar-10"]))
+    check(tmp_path / "a", content, lambda path: read_pickled(path, RELEASES["cifar-10"]))
 
 
 OPCODES = st.sampled_from(
@@ -114,7 +114,7 @@ WORDS = st.sampled_from(
 @settings(fuzz, max_examples=200)
 @given(parts=st.lists(OPCODES | WORDS, max_size=30))
 def test_random_pickle_programs(tmp_path: Path, parts: list[bytes]) -> None:
-    check(tmp_path / "a", b"".join(parts), lambda path: _read_pickled(path, RELEASES["cifar-10"]))
+    check(tmp_path / "a", b"".join(parts), lambda path: read_pickled(path, RELEASES["cifar-10"]))
 
 
 CSV = "a,b,client,label\n" + "".join(f"{i},{i / 3:.2f},c{i % 2},{i % 3}\n" for i in range(8))
@@ -235,13 +235,15 @@ def test_npy_headers(tmp_path: Path, parts: tuple[str, str, str, bytes], version
     code, fortran, shape, content = parts
     text = f"{{'descr': '{code}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n".encode()
     length = struct.pack("<H" if version == 1 else "<I", len(text))
-    check(tmp_path / "a.npy", b"\x93NUMPY" + bytes([version, 0]) + length + text + content, map_npy)
+    check(
+        tmp_path / "a.npy", b"\x93NUMPY" + bytes([version, 0]) + length + text + content, memmap_npy
+    )
 
 
 @fuzz
 @given(content=damaged(b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**32 - 1) + b"x" * 50))
 def test_npy(tmp_path: Path, content: bytes) -> None:
-    check(tmp_path / "a.npy", content, map_npy)
+    check(tmp_path / "a.npy", content, memmap_npy)
 
 
 def tar(compressed: bool) -> bytes:
@@ -262,7 +264,7 @@ def test_archives(tmp_path: Path, compressed: bool, data: st.DataObject) -> None
     content = data.draw(damaged(tar(compressed)))
     (tmp_path / "a.tar.gz").write_bytes(content if compressed else gzip.compress(content, 1))
     with suppress(DownloadError):
-        unpack(tmp_path / "a.tar.gz", ["c/good"], tmp_path / "target", largest=10)
+        extract_members(tmp_path / "a.tar.gz", ["c/good"], tmp_path / "target", largest=10)
     names = {
         path.name
         for path in tmp_path.rglob("*")
@@ -276,9 +278,9 @@ def test_archives(tmp_path: Path, compressed: bool, data: st.DataObject) -> None
 def test_pictures(tmp_path: Path, data: st.DataObject, kind: str) -> None:
     from PIL import Image
 
-    from fedwmsam.data.image_folder import _content, decode_picture
+    from fedwmsam.data.image_folder import decode_image, read_limited
 
     stream = io.BytesIO()
     Image.fromarray(np.arange(300, dtype=np.uint8).reshape(10, 10, 3)).save(stream, kind)
     content = data.draw(damaged(stream.getvalue()))
-    check(tmp_path / "a.png", content, lambda path: decode_picture(_content(path), str(path), 4))
+    check(tmp_path / "a.png", content, lambda path: decode_image(read_limited(path), str(path), 4))

@@ -10,12 +10,12 @@ from helpers.small_federation import FULL, make, run
 import fedwmsam
 from fedwmsam import InputError
 from fedwmsam.engine import aggregation
-from fedwmsam.engine.aggregation import Held, check_rule
+from fedwmsam.engine.aggregation import CoordinateTrimmedMean, check_rule
 from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.methods import METHODS, FedAvg, FedCM, FedWMSAM, MimeLite
 from fedwmsam.settings.config import Settings
-from fedwmsam.settings.parsers import Corruption, Rule, parse_rule
+from fedwmsam.settings.parsers import AggregationRule, Corruption, parse_aggregation
 
 ALLOWED = {
     "fedavg",
@@ -33,7 +33,7 @@ SHARES = {"median": None, "trimmed": 0.2}
 
 
 def ruled(method, kind, value=None, **settings):
-    return replace(make(method, FULL, per_round=5, **settings), rule=Rule(kind, value))
+    return replace(make(method, FULL, per_round=5, **settings), rule=AggregationRule(kind, value))
 
 
 def contributions(count, size=37):
@@ -52,7 +52,10 @@ def contributions(count, size=37):
 @pytest.mark.parametrize("kind", SHARES)
 def test_rules_work_coordinate_by_coordinate(kind, count, monkeypatch):
     monkeypatch.setattr(aggregation, "BLOCK", 8)  # several blocks and a rest
-    held, given = Held(Rule(kind, SHARES[kind]), count), contributions(count)
+    held, given = (
+        CoordinateTrimmedMean(AggregationRule(kind, SHARES[kind]), count),
+        contributions(count),
+    )
     for contribution in given:
         held.add(contribution, 1)
     found = held.value()
@@ -73,11 +76,14 @@ def test_rules_work_coordinate_by_coordinate(kind, count, monkeypatch):
 
 def test_at_least_one_is_trimmed_at_either_end():
     counts = [
-        aggregation.trimmed_count(Rule("trimmed", 0.1), count) for count in (1, 2, 3, 5, 10, 11, 30)
+        aggregation.trimmed_count(AggregationRule("trimmed", 0.1), count)
+        for count in (1, 2, 3, 5, 10, 11, 30)
     ]
     assert counts == [0, 0, 1, 1, 1, 2, 3]
-    assert aggregation.trimmed_count(Rule("trimmed", 0.0), 10) == 0
-    assert [aggregation.trimmed_count(Rule("median"), count) for count in (1, 2, 5, 6)] == [
+    assert aggregation.trimmed_count(AggregationRule("trimmed", 0.0), 10) == 0
+    assert [
+        aggregation.trimmed_count(AggregationRule("median"), count) for count in (1, 2, 5, 6)
+    ] == [
         0,
         0,
         2,
@@ -114,7 +120,7 @@ def test_norms_are_bounded_vector_by_vector():
         (k, fedwmsam.training.local.LocalResult(up, {}, 0.0, 0)) for k, up in enumerate(uploads)
     ]
     lengths = {name: [] for name in bounds}
-    for job, result in aggregation.bounded(Rule("norm_bound"), answers, 5):
+    for job, result in aggregation.clip_uploads(AggregationRule("norm_bound"), answers, 5):
         for name, value in result.up.items():
             true = uploads[job][name]
             assert float(value.norm()) == pytest.approx(min(float(true.norm()), bounds[name]))
@@ -133,17 +139,17 @@ def test_a_robust_mean_is_refused_where_the_server_must_know_the_mean(name, kind
     method = METHODS[name]()
     w = make(method).task.initial_weights
     if name in ALLOWED:
-        check_rule(Rule(kind, SHARES[kind]), method, w, "uniform")
+        check_rule(AggregationRule(kind, SHARES[kind]), method, w, "uniform")
         states, _ = run(ruled(method, kind, SHARES[kind]), 3)
         assert all(torch.isfinite(value).all() for value in states[-1].server.values())
     else:
         with pytest.raises(InputError, match=f"{name}: its (c|h|sigma) must stay the mean"):
-            check_rule(Rule(kind, SHARES[kind]), method, w, "uniform")
+            check_rule(AggregationRule(kind, SHARES[kind]), method, w, "uniform")
 
 
 def test_options_decide_too():
     method = FedWMSAM(correction="none")
-    check_rule(Rule("median"), method, make(method).task.initial_weights, "uniform")
+    check_rule(AggregationRule("median"), method, make(method).task.initial_weights, "uniform")
     clients = [(torch.randn(4, 2), torch.tensor([0, 1, 0, 1]))] * 4
     for settings in ({"method": "fedwmsam"}, {"method": "fedavg", "averaging": "size"}):
         with pytest.raises(InputError, match="aggregation median"):
@@ -168,7 +174,7 @@ def test_one_huge_update_in_five_moves_the_mean_and_not_these(method, kind, valu
             (run(honest, 1)[0][-1].server["w"] - run(hostile, 1)[0][-1].server["w"]).norm()
         )
 
-    assert distance(Rule()) > 5 and distance(Rule(kind, value)) < 0.5
+    assert distance(AggregationRule()) > 5 and distance(AggregationRule(kind, value)) < 0.5
 
 
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch):
@@ -183,13 +189,14 @@ def test_what_does_not_fit_into_memory_is_refused(monkeypatch):
 
 def test_rules_are_read_as_written():
     assert [
-        parse_rule(t) for t in ("mean", "median", "norm_bound", "norm_bound:2", "trimmed:0.1")
+        parse_aggregation(t)
+        for t in ("mean", "median", "norm_bound", "norm_bound:2", "trimmed:0.1")
     ] == [
-        Rule("mean"),
-        Rule("median"),
-        Rule("norm_bound"),
-        Rule("norm_bound", 2.0),
-        Rule("trimmed", 0.1),
+        AggregationRule("mean"),
+        AggregationRule("median"),
+        AggregationRule("norm_bound"),
+        AggregationRule("norm_bound", 2.0),
+        AggregationRule("trimmed", 0.1),
     ]
     assert Settings(aggregation="mean") == Settings()
 

@@ -8,8 +8,8 @@ import safetensors.torch
 import torch
 
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.checkpoint import Checkpoint, Damaged
-from fedwmsam.files import replacing
+from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError
+from fedwmsam.files import atomic_replace
 
 
 def test_bundles_come_back_as_they_were(tmp_path):
@@ -25,8 +25,8 @@ def test_bundles_come_back_as_they_were(tmp_path):
         "nothing": {},
     }
     notes = {"round": 3, "words": ["ü", None], "deep": {"bundle": 1.5}}
-    checkpoint.write(tmp_path / "file", Checkpoint(bundles, notes))
-    found = checkpoint.read(tmp_path / "file")
+    checkpoint.write_checkpoint(tmp_path / "file", Checkpoint(bundles, notes))
+    found = checkpoint.read_checkpoint(tmp_path / "file")
     assert found.notes == notes and found.bundles.keys() == bundles.keys()
     for bundle, vectors in bundles.items():
         assert found.bundles[bundle].keys() == vectors.keys()
@@ -39,13 +39,13 @@ def test_bundles_come_back_as_they_were(tmp_path):
 
 def test_another_format_is_refused_and_named(tmp_path):
     path = tmp_path / "file"
-    checkpoint.write(path, Checkpoint({"server": {"w": torch.ones(4)}}, {}))
+    checkpoint.write_checkpoint(path, Checkpoint({"server": {"w": torch.ones(4)}}, {}))
     content = path.read_bytes()
     other = b"fedwmsam checkpoint 9\n"
     assert content.startswith(checkpoint.MAGIC) and len(other) == len(checkpoint.MAGIC)
     path.write_bytes(other + content[len(other) :])
-    with pytest.raises(Damaged, match=r"file is damaged$"):
-        checkpoint.read(path)
+    with pytest.raises(DamagedFileError, match=r"file is damaged$"):
+        checkpoint.read_checkpoint(path)
     payload = content[len(checkpoint.MAGIC) + 32 :]
     assert (
         content[len(checkpoint.MAGIC) :][:32] == hashlib.blake2b(payload, digest_size=32).digest()
@@ -62,13 +62,13 @@ def test_a_file_and_then_its_name_are_on_the_disk(tmp_path, monkeypatch):
         seen.append((os.fstat(descriptor).st_ino, path.read_text()))
 
     monkeypatch.setattr(os, "fsync", noted)
-    with replacing(path) as beside:
+    with atomic_replace(path) as beside:
         beside.write_text("new")
     assert seen == [(path.stat().st_ino, "old"), (tmp_path.stat().st_ino, "new")]
 
 
 def test_tensors_move_to_the_device_asked_for():
-    moved = checkpoint.on({"w": torch.ones(2)}, torch.device("meta"))
+    moved = checkpoint.to_device({"w": torch.ones(2)}, torch.device("meta"))
     assert moved["w"].device.type == "meta" and moved["w"].shape == (2,)
 
 

@@ -23,7 +23,7 @@ from fedwmsam import InputError
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine import client_state as stores
 from fedwmsam.engine.checkpoint import Checkpoint
-from fedwmsam.engine.client_state import PAGE, Memory, Store, index_of
+from fedwmsam.engine.client_state import PAGE, ClientMemory, Store, index_of
 from fedwmsam.engine.rounds import first_state, run_round, train_client
 from fedwmsam.engine.run_folder import RunFolder
 from fedwmsam.methods import METHODS, FedWMSAM
@@ -77,7 +77,7 @@ class Disk:
             else RunFolder.create(path, {"rounds": 9})
         )
         found = self.folder.newest()
-        self.memory = Memory(self.folder.store, budget)
+        self.memory = ClientMemory(self.folder.store, budget)
         self.memory = self.folder.recall(found, self.memory) if found else self.memory
         self.round = found.notes["round"] if found else 0
 
@@ -109,7 +109,7 @@ def disk(tmp_path):
 
 @pytest.mark.parametrize("budget", [0, SIZE, 3 * SIZE, float("inf")])
 def test_an_earlier_memory_keeps_its_rows(budget):
-    first = after(Memory(budget=budget), {1: 10, 2: 20})
+    first = after(ClientMemory(budget=budget), {1: 10, 2: 20})
     second = after(first, {2: 21, 3: 31})
     third = after(second, {1: 12, 2: 22})
     assert values(first) == {1: 10, 2: 20}
@@ -118,7 +118,7 @@ def test_an_earlier_memory_keeps_its_rows(budget):
 
 
 def test_changes_given_up_leave_no_trace():
-    memory = after(Memory(budget=0), {1: 10, 2: 20})
+    memory = after(ClientMemory(budget=0), {1: 10, 2: 20})
     changes = memory.changing()
     changes.put(1, row(11))
     changes.put(3, row(31))
@@ -129,7 +129,7 @@ def test_changes_given_up_leave_no_trace():
 
 
 def test_ram_is_used_up_to_the_budget_and_no_further():
-    memory = after(Memory(budget=3 * SIZE), {client: client for client in range(5)})
+    memory = after(ClientMemory(budget=3 * SIZE), {client: client for client in range(5)})
     assert in_ram(memory) == {0, 1, 2} and set(slots(memory)) == {3, 4}
     memory = after(
         memory, {0: 10, 4: 14}
@@ -142,13 +142,13 @@ def test_ram_is_used_up_to_the_budget_and_no_further():
 
 def test_within_the_budget_there_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(stores, "unnamed_file", lambda: pytest.fail("a file was made"))
-    assert values(after(Memory(budget=5 * SIZE), {k: k for k in range(5)})) == {
+    assert values(after(ClientMemory(budget=5 * SIZE), {k: k for k in range(5)})) == {
         k: k for k in range(5)
     }
 
 
 def test_clients_of_which_nothing_is_kept_have_no_row():
-    changes = Memory(budget=0).changing()
+    changes = ClientMemory(budget=0).changing()
     changes.put(1, {})
     assert not changes.done() and changes.done().get(1) is None
 
@@ -167,7 +167,7 @@ def test_rows_come_back_bit_for_bit_and_aligned():
         "none": torch.empty(0, 3),
         "complex": torch.randn(2, dtype=torch.complex64),
     }
-    memory, changes = None, Memory(budget=0).changing()
+    memory, changes = None, ClientMemory(budget=0).changing()
     for client in range(3):
         changes.put(client, vectors)
     memory = changes.done()
@@ -180,7 +180,7 @@ def test_rows_come_back_bit_for_bit_and_aligned():
 
 
 def test_a_row_of_another_kind_is_refused():
-    changes = Memory(budget=0).changing()
+    changes = ClientMemory(budget=0).changing()
     changes.put(1, row(1))
     with pytest.raises(
         InputError, match=r"was c_k torch.float64\[5\], n .* is now c_k torch.float32\[5\], n "
@@ -266,7 +266,9 @@ def test_slots_that_were_free_before_a_crash_are_used_after_it(disk):
 def slots_on_disk(d, round):
     return {
         slot
-        for _, slot, _ in index_of(checkpoint.read(checkpoint.path_of(d.folder.checkpoints, round)))
+        for _, slot, _ in index_of(
+            checkpoint.read_checkpoint(checkpoint.path_of(d.folder.checkpoints, round))
+        )
     }
 
 
@@ -488,10 +490,12 @@ class AgainstADictionary(RuleBasedStateMachine):
     @invariant()
     def every_kept_checkpoint_is_whole(self):
         for round, saved in getattr(self, "saved", {}).items():
-            found = checkpoint.read(checkpoint.path_of(self.disk.folder.checkpoints, round))
+            found = checkpoint.read_checkpoint(
+                checkpoint.path_of(self.disk.folder.checkpoints, round)
+            )
             reader = Store(self.disk.folder.store.path)
             reader.check(found)
-            memory = Memory(reader).stored(reader.adopt([found])[0])
+            memory = ClientMemory(reader).stored(reader.adopt([found])[0])
             assert values(memory) == saved
             reader.close()
 
@@ -522,7 +526,7 @@ class TestAgainstADictionaryForLong(AgainstADictionary.TestCase):
 def test_a_round_holds_few_rows_at_a_time(monkeypatch):
     """However large the cohort: a row is read when its client is asked and again when it has answered."""
     federation = make(FedWMSAM(), sizes=(5,) * 30, per_round=30)
-    state = replace(first_state(federation), memory=Memory(budget=0))
+    state = replace(first_state(federation), memory=ClientMemory(budget=0))
     state, _ = run_round(federation, state)
     alive, most = weakref.WeakSet(), []
     read, write = Store.read, Store.write
@@ -550,7 +554,7 @@ def test_a_round_holds_few_rows_at_a_time(monkeypatch):
 def test_the_budget_changes_no_number(name):
     federation = make(METHODS[name]())
     expected, records = run(federation, 5)
-    state, found = replace(first_state(federation), memory=Memory(budget=0)), []
+    state, found = replace(first_state(federation), memory=ClientMemory(budget=0)), []
     for _ in range(5):
         state, record = run_round(federation, state)
         found.append(record)
@@ -592,7 +596,7 @@ def test_the_order_in_which_clients_are_asked_and_answer_changes_nothing():
 
     federation = make(FedWMSAM())
     expected = run(federation, 4)[0][-1]
-    state = replace(first_state(federation), memory=Memory(budget=0))
+    state = replace(first_state(federation), memory=ClientMemory(budget=0))
     for _ in range(4):
         state, _ = run_round(replace(federation, trainer=all_at_once), state)
     assert same(state.server, expected.server)

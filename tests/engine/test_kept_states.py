@@ -5,11 +5,11 @@ import pytest
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.records import read_lines
 from fedwmsam.engine.rounds import run_round
-from fedwmsam.engine.run_folder import recalled_state
+from fedwmsam.engine.run_folder import unpack_replay_state
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.settings.config import resolve
-from fedwmsam.training.task import calm_torch
+from fedwmsam.training.task import deterministic_torch
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedwmsam", "fedsmoo"])
@@ -22,13 +22,13 @@ def test_a_round_repeats_from_its_kept_state(tmp_path, method):
     rows = read_lines(tmp_path / "run" / "metrics.jsonl")
     states = sorted((tmp_path / "run" / "states").iterdir())
     assert checkpoint.rounds_in(tmp_path / "run" / "states") == [4, 2, 0]
-    with calm_torch():
+    with deterministic_torch():
         federation = make_federation(
             config, config.make_method(), experiment.task, experiment.clients
         )
         for path in states:
-            kept = checkpoint.read(path)
-            _, record = run_round(federation, recalled_state(federation, kept))
+            kept = checkpoint.read_checkpoint(path)
+            _, record = run_round(federation, unpack_replay_state(federation, kept))
             row = rows[kept.notes["round"]]
             assert record == {key: row[key] for key in record}
 
@@ -45,5 +45,5 @@ def test_a_kept_state_holds_no_more_than_its_cohort(tmp_path):
     )
     experiment = prepare(config)
     experiment.run(experiment.create(tmp_path / "run"))
-    kept = checkpoint.read(checkpoint.path_of(tmp_path / "run" / "states", 8))
+    kept = checkpoint.read_checkpoint(checkpoint.path_of(tmp_path / "run" / "states", 8))
     assert sum(name.startswith("memory/") for name in kept.bundles) <= 5

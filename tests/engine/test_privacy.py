@@ -14,7 +14,7 @@ from helpers.small_federation import FULL, make, run
 import fedwmsam
 from fedwmsam import InputError
 from fedwmsam.engine import rounds
-from fedwmsam.engine.privacy import Accountant, Privacy, check_method, noise_for
+from fedwmsam.engine.privacy import Accountant, Privacy, calibrate_noise, check_method
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import METHODS, FedAvg, FedLESAM, FedWMSAM, MimeLite
 from fedwmsam.settings.config import Settings
@@ -238,7 +238,7 @@ def test_epsilon_grows_with_rounds_and_sampling_and_falls_with_noise(accounting)
 
 
 def test_the_noise_for_a_target_is_the_least_that_keeps_it(accounting):
-    noise = noise_for(3.0, 1e-5, 0.2, 30)
+    noise = calibrate_noise(3.0, 1e-5, 0.2, 30)
     assert Accountant(noise, 0.2, 1e-5)(30) <= 3.0 < Accountant(noise - 0.01, 0.2, 1e-5)(30)
 
 

@@ -12,8 +12,8 @@ from fedwmsam.engine import checkpoint
 from fedwmsam.engine.records import read_lines
 from fedwmsam.engine.run_folder import RunFolder
 from fedwmsam.errors import InputError
-from fedwmsam.files import replacing
-from fedwmsam.settings.config import ALWAYS_TOLD
+from fedwmsam.files import atomic_replace
+from fedwmsam.settings.config import ALWAYS_IDENTIFYING
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "killed_run.py"
 ROUNDS = 40
@@ -101,7 +101,9 @@ def test_a_run_older_than_a_setting_goes_on_with_its_default(tmp_path, monkeypat
     )
     with pytest.raises(InputError, match=r"was run with lr_decay = None, not 0\.998"):
         small_run(tmp_path, rounds=4)
-    monkeypatch.setattr("fedwmsam.settings.config.ALWAYS_TOLD", ALWAYS_TOLD - {"lr_decay"})
+    monkeypatch.setattr(
+        "fedwmsam.settings.config.ALWAYS_IDENTIFYING", ALWAYS_IDENTIFYING - {"lr_decay"}
+    )
     small_run(tmp_path, rounds=4)
     assert len(read_lines(folder / "metrics.jsonl")) == 4
 
@@ -129,12 +131,12 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, ca
 @pytest.mark.parametrize("length", [0, 5, 40, 500])
 def test_a_truncated_checkpoint_is_noticed(tmp_path, length):
     path = tmp_path / "round-0000001.checkpoint"
-    checkpoint.write(
+    checkpoint.write_checkpoint(
         path, checkpoint.Checkpoint({"server": {"w": __import__("torch").ones(1000)}}, {"round": 1})
     )
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(checkpoint.Damaged):
-        checkpoint.read(path)
+    with pytest.raises(checkpoint.DamagedFileError):
+        checkpoint.read_checkpoint(path)
 
 
 def test_all_checkpoints_damaged_starts_again(tmp_path):
@@ -172,7 +174,7 @@ def test_only_two_checkpoints_are_kept(tmp_path):
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(RuntimeError), replacing(path) as beside:
+    with pytest.raises(RuntimeError), atomic_replace(path) as beside:
         beside.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old"
@@ -220,6 +222,6 @@ def test_loading_a_checkpoint_runs_nothing(tmp_path):
 
     path = tmp_path / "round-0000001.checkpoint"
     path.write_bytes(checkpoint.MAGIC + pickle.dumps(Evil()))
-    with pytest.raises(checkpoint.Damaged):
-        checkpoint.read(path)
+    with pytest.raises(checkpoint.DamagedFileError):
+        checkpoint.read_checkpoint(path)
     assert not (tmp_path / "executed").exists()

@@ -13,11 +13,11 @@ from torch import nn
 
 from fedwmsam import InputError
 from fedwmsam.engine.aggregation import WeightedMean
-from fedwmsam.engine.client_state import Memory, Store
+from fedwmsam.engine.client_state import ClientMemory, Store
 from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.rounds import (
+    ClientFailure,
     Diverged,
-    Fault,
     all_finite,
     first_state,
     run_round,
@@ -26,7 +26,7 @@ from fedwmsam.engine.rounds import (
 )
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM, MimeLite
-from fedwmsam.settings.parsers import Corruption, Rule, Stragglers
+from fedwmsam.settings.parsers import AggregationRule, Corruption, Stragglers
 from fedwmsam.training.task import Task
 
 SIZES = (9, 14, 5, 11, 7)
@@ -73,7 +73,7 @@ def losing(*clients, rejected=False):
 
     def trainer(federation, jobs):
         for job, result in train_cohort(federation, jobs):
-            yield job, Fault("gone", rejected) if job.client in clients else result
+            yield job, ClientFailure("gone", rejected) if job.client in clients else result
 
     return trainer
 
@@ -270,7 +270,9 @@ def test_a_norm_bound_without_a_number_is_the_median_of_the_round():
         first_state(federation),
         lambda _, result: norms.append(float(result.up["delta"].norm())),
     )
-    _, record = run_round(replace(federation, rule=Rule("norm_bound")), first_state(federation))
+    _, record = run_round(
+        replace(federation, rule=AggregationRule("norm_bound")), first_state(federation)
+    )
     assert record["update_norm"] == pytest.approx(
         np.mean(np.minimum(norms, np.median(norms))), rel=1e-12
     )
@@ -278,7 +280,7 @@ def test_a_norm_bound_without_a_number_is_the_median_of_the_round():
 
 def test_rows_go_where_the_first_memory_says(tmp_path):
     federation, store = make(SCAFFOLD(), per_round=5), Store(tmp_path / "rows")
-    state, _ = run_round(federation, first_state(federation, Memory(store, budget=0)))
+    state, _ = run_round(federation, first_state(federation, ClientMemory(store, budget=0)))
     plain, _ = run_round(federation, first_state(federation))
     assert (tmp_path / "rows").stat().st_size >= 5 * 8 * federation.task.size
     assert all(
@@ -294,7 +296,9 @@ def normed(federation):
     return replace(federation, task=task)
 
 
-@pytest.mark.parametrize("rule", [Rule(), Rule("median")], ids=lambda rule: rule.kind)
+@pytest.mark.parametrize(
+    "rule", [AggregationRule(), AggregationRule("median")], ids=lambda rule: rule.kind
+)
 def test_buffers_travel_and_are_combined_by_the_rule(rule):
     federation = normed(make(FedAvg(), per_round=5, sizes=(7, 14, 7, 21, 14), batch_size=7))
     found = []

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from fedwmsam import InputError
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.checkpoint import Checkpoint, Damaged
-from fedwmsam.engine.client_state import Memory, Store
+from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError
+from fedwmsam.engine.client_state import ClientMemory, Store
 from fedwmsam.engine.records import read_json, read_lines
 from fedwmsam.engine.run_folder import RunFolder, is_run
 from fedwmsam.experiment.experiment import prepare
@@ -25,7 +25,7 @@ from fedwmsam.settings.config import resolve
 def saved(path, rounds, every=2):
     """A folder after so many rounds with a line each, saved every so often."""
     folder = RunFolder.create(path, {"rounds": rounds})
-    memory = Memory(folder.store)
+    memory = ClientMemory(folder.store)
     for round in range(1, rounds + 1):
         folder.append("metrics.jsonl", {"round": round, "loss": 1 / round})
         folder.append("timings.jsonl", {"round": round})
@@ -159,7 +159,7 @@ def test_the_digest_of_metrics_goes_on_over_resumes_and_interrupts(tmp_path, reo
         json.dumps(records[4]) + "\n"
     )  # interrupted before it was noted
     folder.complete(records)
-    folder.save(Checkpoint({}, {"round": 6}), Memory(folder.store))
+    folder.save(Checkpoint({}, {"round": 6}), ClientMemory(folder.store))
     folder.close()
     assert newest(reopened, path) == 6 and read_lines(path / "metrics.jsonl") == records
 
@@ -186,7 +186,7 @@ fuzz = settings(max_examples=100, suppress_health_check=[HealthCheck.function_sc
 
 def checkpoint_bytes(folder):
     path = folder / "round-0000001.checkpoint"
-    checkpoint.write(path, Checkpoint({"server": GOOD}, {"round": 1}))
+    checkpoint.write_checkpoint(path, Checkpoint({"server": GOOD}, {"round": 1}))
     return path.read_bytes()
 
 
@@ -206,8 +206,8 @@ def test_an_edited_checkpoint_is_refused_or_the_same(tmp_path, whole, data):
     (tmp_path / "a").write_bytes(content)
     try:
         with little_memory():
-            found = checkpoint.read(tmp_path / "a")
-    except Damaged:
+            found = checkpoint.read_checkpoint(tmp_path / "a")
+    except DamagedFileError:
         assert content != whole
     else:
         assert (
@@ -231,8 +231,8 @@ def test_a_forged_checkpoint_is_refused_or_holds_tensors(tmp_path, whole, data):
     (tmp_path / "a").write_bytes(sealed(data.draw(damaged(payload))))
     try:
         with little_memory():
-            found = checkpoint.read(tmp_path / "a")
-    except Damaged:
+            found = checkpoint.read_checkpoint(tmp_path / "a")
+    except DamagedFileError:
         return
     assert all(
         isinstance(value, torch.Tensor)
@@ -261,7 +261,7 @@ def test_rows_that_a_checkpoint_merely_claims_take_no_memory(tmp_path, notes):
     }
     (tmp_path / "rows").write_bytes(bytes(100))
     store = Store(tmp_path / "rows")
-    with little_memory(), pytest.raises(Damaged):
+    with little_memory(), pytest.raises(DamagedFileError):
         store.check(Checkpoint({"memory": index}, {"memory": notes}))
     store.close()
 
@@ -273,7 +273,7 @@ def test_an_index_that_lacks_a_part_is_damage(tmp_path, part):
         for name in ("clients", "slots", "digests")
         if name != part
     }
-    with pytest.raises(Damaged):
+    with pytest.raises(DamagedFileError):
         Store(tmp_path / "rows").check(
             Checkpoint({"memory": index}, {"memory": {"c": ["float32", [3]]}})
         )

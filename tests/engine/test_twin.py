@@ -14,7 +14,7 @@ from torch import nn
 import fedwmsam
 from fedwmsam import InputError, Result
 from fedwmsam.engine.records import read_json, read_lines
-from fedwmsam.engine.rounds import Fault, first_state, run_round
+from fedwmsam.engine.rounds import ClientFailure, first_state, run_round
 from fedwmsam.experiment.experiment import load_config, prepare
 from fedwmsam.methods import METHODS, FedAvg
 
@@ -162,7 +162,7 @@ def test_a_round_that_nobody_answered_leaves_it_as_it_is() -> None:
     state, _ = run_round(federation, first_state(federation))
 
     def lost(_: Any, jobs: Any) -> Any:
-        yield from ((job, Fault("gone", rejected=False)) for job in jobs)
+        yield from ((job, ClientFailure("gone", rejected=False)) for job in jobs)
 
     after, _ = run_round(replace(federation, trainer=lost), state)
     assert after.round == 2 and after.average is state.average
@@ -173,7 +173,7 @@ def test_its_weights_do_not_tell_how_many_answered_where_that_is_private(
 ) -> None:
     shares = []
     monkeypatch.setattr(
-        "fedwmsam.engine.rounds.averaged",
+        "fedwmsam.engine.rounds.update_average",
         lambda average, newest, power, info: shares.append(info.share) or newest,
     )
     private = {"dp_noise": 1.0, "dp_clip": 1.0, "method": "fedavg"}

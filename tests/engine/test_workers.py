@@ -16,7 +16,7 @@ from helpers.small_federation import Broken, largest_file, make, run
 import fedwmsam
 from fedwmsam import InputError
 from fedwmsam.engine.rounds import first_state, run_round
-from fedwmsam.engine.workers import Block, Pool
+from fedwmsam.engine.workers import Pool, SharedMemoryBlock
 from fedwmsam.methods import METHODS, FedWMSAM
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
@@ -172,8 +172,8 @@ def test_the_command_line_gives_the_same_bytes_with_any_number_of_workers(cli, t
 
 
 def test_a_block_grows_and_is_seen_from_the_other_side():
-    here = Block()
-    there = Block(os.dup(here.descriptor))
+    here = SharedMemoryBlock()
+    there = SharedMemoryBlock(os.dup(here.descriptor))
     for size in (3, 5000, 7):
         sent = {
             "a": torch.arange(size, dtype=torch.float32),
@@ -188,7 +188,7 @@ def test_a_block_grows_and_is_seen_from_the_other_side():
 
 def test_shared_memory_is_taken_when_it_is_asked_for():
     """Otherwise a full /dev/shm would end the process by a signal, at the first write."""
-    block = Block()
+    block = SharedMemoryBlock()
     block.reach(1 << 20)
     assert os.fstat(block.descriptor).st_blocks * 512 >= 1 << 20
     with largest_file(1 << 20), pytest.raises(OSError, match="File too large: '/dev/shm'"):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedwmsam.experiment.evaluation import Breakdown, fine_tuned
+from fedwmsam.experiment.evaluation import AccuracyBreakdown, fine_tune_accuracies
 from fedwmsam.experiment.experiment import prepare, resolve
-from fedwmsam.training.task import calm_torch
+from fedwmsam.training.task import deterministic_torch
 
 OUTPUTS = torch.eye(3)[[0, 0, 1, 1, 2, 0]]  # predictions
 TARGETS = torch.tensor(
@@ -17,14 +17,14 @@ TARGETS = torch.tensor(
 
 
 def test_by_class():
-    breakdown = Breakdown(4, torch.ones(1, 4))
+    breakdown = AccuracyBreakdown(4, torch.ones(1, 4))
     found = breakdown.by_class(OUTPUTS, TARGETS)
     assert found[:3].tolist() == pytest.approx([1.0, 2 / 3, 0.0]) and found[3].isnan()
 
 
 def test_by_client_weighs_classes_by_the_clients_own_mix():
     mixes = torch.tensor([[10, 0, 0], [0, 5, 5], [0, 0, 7]])
-    breakdown = Breakdown(3, mixes)
+    breakdown = AccuracyBreakdown(3, mixes)
     assert breakdown.by_client(OUTPUTS, TARGETS).tolist() == pytest.approx([1.0, 1 / 3, 0.0])
     columns = breakdown.columns(OUTPUTS, TARGETS)
     assert columns["worst_client_accuracy"] == 0.0
@@ -34,11 +34,13 @@ def test_by_client_weighs_classes_by_the_clients_own_mix():
 
 
 def test_a_class_the_test_data_lack_does_not_count():
-    assert Breakdown(4, torch.tensor([[5, 0, 0, 5]])).by_client(OUTPUTS, TARGETS).tolist() == [1.0]
+    assert AccuracyBreakdown(4, torch.tensor([[5, 0, 0, 5]])).by_client(
+        OUTPUTS, TARGETS
+    ).tolist() == [1.0]
 
 
 def test_by_group_uses_the_groups_own_samples():
-    breakdown = Breakdown(3, torch.ones(2, 3), groups=torch.tensor([0, 0, 0, 1, 1, 1]))
+    breakdown = AccuracyBreakdown(3, torch.ones(2, 3), groups=torch.tensor([0, 0, 0, 1, 1, 1]))
     assert breakdown.by_client(OUTPUTS, TARGETS).tolist() == pytest.approx([1.0, 1 / 3])
 
 
@@ -94,14 +96,16 @@ def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
     """One epoch at a vanishing step size leaves every client where the global model is."""
     experiment = prepare(resolve({"rounds": 1, "clients": 4}))
     result = experiment.run(experiment.create(tmp_path / "run"))
-    with calm_torch():
+    with deterministic_torch():
         w, buffers = experiment.task.adopt(result.model)
         from fedwmsam.experiment.assembly import make_federation
 
         federation = make_federation(
             experiment.config, experiment.config.make_method(), experiment.task, experiment.clients
         )
-        tuned = fine_tuned(federation, w, buffers, experiment.test, experiment.breakdown, 1, 1e-12)
+        tuned = fine_tune_accuracies(
+            federation, w, buffers, experiment.test, experiment.breakdown, 1, 1e-12
+        )
         plain = experiment.breakdown.by_client(
             *experiment.task.outputs_of(w, buffers, experiment.test)
         )

@@ -16,7 +16,7 @@ from helpers.flower_deployment import HOST, free_port
 from fedwmsam.flower import check
 from fedwmsam.flower.keys import make_keys
 
-SWITCHES = {name: value for name, (value, _) in check.SWITCHES.items()}
+SWITCHES = {name: value for name, (value, _) in check.ENVIRONMENT.items()}
 
 
 @pytest.fixture
@@ -110,9 +110,9 @@ def test_what_flower_would_do_unasked_is_said(app, cli, monkeypatch):
 
 
 def test_missing_and_untested_versions_are_said(monkeypatch):
-    monkeypatch.setattr(check, "installed", {"flwr": "1.43.0"}.get)
+    monkeypatch.setattr(check, "installed_version", {"flwr": "1.43.0"}.get)
     assert [f.grade for f in check.check_versions(simulation=True)][:2] == ["ERROR", "ERROR"]
-    monkeypatch.setattr(check, "installed", {}.get)
+    monkeypatch.setattr(check, "installed_version", {}.get)
     assert "pip install 'fedwmsam[flower]'" in next(check.check_versions(simulation=False)).text
 
 

@@ -13,13 +13,13 @@ from helpers.loose_modules import module_of
 
 import fedwmsam
 from fedwmsam import rng
-from fedwmsam.data.reader import make_reader
-from fedwmsam.engine.rounds import Fault, train_client
+from fedwmsam.data.adapter import make_data_adapter
+from fedwmsam.engine.rounds import ClientFailure, train_client
 from fedwmsam.experiment.assembly import make_run
 from fedwmsam.methods import make_method
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import OBJECTIVES
-from fedwmsam.training.task import Task, calm_torch
+from fedwmsam.training.task import Task, deterministic_torch
 
 pytestmark = pytest.mark.slow
 SIMULATION = Path(sys.prefix) / "simulation" / "bin"
@@ -43,13 +43,13 @@ def assert_same(ours, theirs):
 
 def simulated(method, rows):
     """The simulator's model after the same rounds, with the same clients missing."""
-    with calm_torch():
+    with deterministic_torch():
         task = Task(
             flower_task.make_model,
             OBJECTIVES["classification"],
-            seed=rng.key(SETTINGS["seed"], "init"),
+            seed=rng.derive_seed(SETTINGS["seed"], "init"),
         )
-        members = make_reader(task).clients(clients(), None)
+        members = make_data_adapter(task).clients(clients(), None)
         run = make_run(
             Settings(rounds=len(rows), **SETTINGS), make_method(method), task, members, None, None
         )
@@ -57,7 +57,10 @@ def simulated(method, rows):
         def trainer(federation, jobs):
             for job in jobs:
                 missing = job.client in lost(rows[job.info.round])
-                yield job, Fault("", rejected=False) if missing else train_client(federation, job)
+                yield (
+                    job,
+                    ClientFailure("", rejected=False) if missing else train_client(federation, job),
+                )
 
         run.federation = replace(run.federation, trainer=trainer)
         run.execute()

@@ -24,9 +24,15 @@ from helpers.flower_in_process import (
 from torch import nn
 
 import fedwmsam
-from fedwmsam.engine.rounds import Fault, train_client
+from fedwmsam.engine.rounds import ClientFailure, train_client
 from fedwmsam.errors import InputError
-from fedwmsam.flower import FlowerStrategy, TooFew, exchange, from_run_config, make_client_app
+from fedwmsam.flower import (
+    FlowerStrategy,
+    TooFewReplies,
+    exchange,
+    from_run_config,
+    make_client_app,
+)
 from fedwmsam.flower import client as client_side
 from fedwmsam.methods import METHODS, FedAvg, FedWMSAM, make_method
 
@@ -72,7 +78,7 @@ def without(faults, method=None):
     def trainer(federation, jobs):
         for job in jobs:
             lost = (job.info.round + 1, job.client) in faults
-            yield job, Fault("", rejected=False) if lost else train_client(federation, job)
+            yield job, ClientFailure("", rejected=False) if lost else train_client(federation, job)
 
     run.federation, run.further = replace(run.federation, clients=members, trainer=trainer), None
     run.execute()
@@ -218,7 +224,7 @@ def test_an_order_that_a_restarted_node_has_lost_is_not_waited_for(told, monkeyp
     victim = ours.run.federation.schedule.cohort(1)[0]
 
     def dies_and_is_back(message, answer):
-        monkeypatch.setattr(client_side, "starter", lambda: "another process")
+        monkeypatch.setattr(client_side, "launcher_process_id", lambda: "another process")
 
     grid.faults[2, victim] = dies_and_is_back
     ours.start(grid)
@@ -262,7 +268,9 @@ def test_below_the_quorum_clients_are_asked_again():
 def test_without_a_quorum_the_run_stops_and_a_new_one_goes_on(tmp_path):
     grid, first = FakeGrid(), strategy(quorum=1.0, run_folder=tmp_path / "run")
     grid.faults[3, first.run.federation.schedule.cohort(2)[0]] = raising
-    with pytest.raises(TooFew, match="Round 3 got 2 usable answers of 3 clients and needs 3"):
+    with pytest.raises(
+        TooFewReplies, match="Round 3 got 2 usable answers of 3 clients and needs 3"
+    ):
         first.start(grid)
     second = strategy(quorum=1.0, run_folder=tmp_path / "run")
     grid = FakeGrid()
@@ -318,7 +326,7 @@ def test_another_model_is_refused(told):
     def other():
         return nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 3))
 
-    with pytest.raises(TooFew):
+    with pytest.raises(TooFewReplies):
         strategy().start(FakeGrid(make_client_app(other, load_data)))
     assert "differ from the server's" in told.text
 

@@ -9,12 +9,12 @@ from helpers.flower_in_process import network
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedwmsam.engine.client_state import Layout
-from fedwmsam.engine.rounds import Job, jobs, opening
+from fedwmsam.engine.client_state import RowLayout
+from fedwmsam.engine.rounds import Job, make_jobs, sample_cohort
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.strategy import FlowerStrategy
-from fedwmsam.flower.wire import Terms, WireError
+from fedwmsam.flower.wire import TrainConfig, WireError
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.models import model_factory
 from fedwmsam.training.local import LocalResult
@@ -30,7 +30,7 @@ BUNDLE = {
 
 
 def test_numbers_arrive_as_they_were():
-    arrived = wire.unpack(wire.pack(BUNDLE)[0], Layout.of(BUNDLE))
+    arrived = wire.unpack(wire.pack(BUNDLE)[0], RowLayout.of(BUNDLE))
     assert arrived.keys() == BUNDLE.keys()
     assert all(
         torch.equal(arrived[name], value) and arrived[name].dtype == value.dtype
@@ -41,7 +41,7 @@ def test_numbers_arrive_as_they_were():
 def test_half_precision_says_how_wrong_it_is():
     small = {"delta": torch.randn(10_000) * 1e-7}  # plain float16 would make most of them zero
     record, error = wire.pack(small, "float16")
-    arrived = wire.unpack(record, Layout.of(small))["delta"]
+    arrived = wire.unpack(record, RowLayout.of(small))["delta"]
     true = float((arrived - small["delta"]).norm() / small["delta"].norm())
     assert error == pytest.approx(true, rel=1e-3) and 1e-5 < true < 2**-11
     assert len(record["delta"].data) == 2 * 10_000 + 4
@@ -76,7 +76,7 @@ def array(dtype="float32", shape=(4,), stype=wire.RAW, data=bytes(16)):
 )
 def test_anything_else_is_refused(record, reason):
     with pytest.raises(WireError, match=reason):
-        wire.unpack(record, Layout.of({"delta": torch.zeros(4)}))
+        wire.unpack(record, RowLayout.of({"delta": torch.zeros(4)}))
 
 
 def test_a_claimed_size_takes_no_memory():
@@ -98,15 +98,15 @@ def test_serialized_messages_are_as_large_as_the_methods_declare(name):
     server = {
         key: torch.randn_like(value) for key, value in run.state.server.items()
     }  # zeros would be sent once
-    _, info = opening(run.federation, 0)
+    _, info = sample_cohort(run.federation, 0)
     memory = {
         key: torch.randn_like(value)
         for key, value in run.federation.method.memory_init(server["w"]).items()
     }
     job = Job(0, run.federation.method.downlink(server, memory, info), {}, info)
-    down = Message(wire.write_order(job, Terms.of(run.federation, "float32"))[0], 1, "train")
+    down = Message(wire.pack_job(job, TrainConfig.of(run.federation, "float32"))[0], 1, "train")
     result = LocalResult(random(strategy.answer), {}, loss=1.5, backprops=300)
-    up = Message(wire.write_answer(job, result, "float32"), reply_to=down)
+    up = Message(wire.pack_result(job, result, "float32"), reply_to=down)
     assert serialized(down) == pytest.approx(4 * (cost.down * size + cost.down_scalars), rel=0.05)
     assert serialized(up) == pytest.approx(4 * cost.up * size, rel=0.05)
 
@@ -124,11 +124,11 @@ def test_terms_reach_the_client_exactly():
         make_method("fedwmsam", rho=0.1 + 0.2), network, clients=4, clip_norm=None, lr=1 / 3
     )
     federation, state = strategy.run.federation, strategy.run.state
-    cohort, info = opening(federation, 0)
-    job = next(jobs(federation, state, cohort, info))
-    content, _ = wire.write_order(job, strategy.terms)
-    assert Terms.read(wire.note_of(content)) == strategy.terms
-    arrived = wire.read_order(content, federation.task)
+    cohort, info = sample_cohort(federation, 0)
+    job = next(make_jobs(federation, state, cohort, info))
+    content, _ = wire.pack_job(job, strategy.terms)
+    assert TrainConfig.read(wire.config_record_of(content)) == strategy.terms
+    arrived = wire.unpack_job(content, federation.task)
     assert arrived.info == job.info and arrived.client == job.client
     assert all(torch.equal(arrived.down[name], value) for name, value in job.down.items())
 
@@ -155,13 +155,13 @@ VALUES = NUMBERS | WORDS | st.binary(max_size=8) | st.lists(st.integers(-3, 3), 
     strict=st.booleans(),
 )
 def test_any_arrays_are_tensors_or_refused(record, strict):
-    expected = Layout.of({"delta": torch.zeros(2)}) if strict else None
+    expected = RowLayout.of({"delta": torch.zeros(2)}) if strict else None
     try:
         found = wire.unpack(ArrayRecord(record), expected)
     except WireError:
         return
     assert all(isinstance(value, torch.Tensor) for value in found.values())
-    assert expected is None or Layout.of(found) == expected
+    assert expected is None or RowLayout.of(found) == expected
 
 
 @pytest.fixture(scope="module")
@@ -169,15 +169,15 @@ def exchange():
     """An order, the client's answer to it and what both were made from."""
     strategy = FlowerStrategy(make_method("fedwmsam"), network, clients=4)
     federation = strategy.run.federation
-    job = next(jobs(federation, strategy.run.state, *opening(federation, 0)))
+    job = next(make_jobs(federation, strategy.run.state, *sample_cohort(federation, 0)))
     result = LocalResult(
         {k: torch.ones(v[1], dtype=v[0]) for k, v in strategy.answer.parts.items()}, {}, 0.5, 3
     )
     return (
         strategy,
         job,
-        wire.write_order(job, strategy.terms)[0],
-        wire.write_answer(job, result, "float32"),
+        wire.pack_job(job, strategy.terms)[0],
+        wire.pack_result(job, result, "float32"),
     )
 
 
@@ -185,26 +185,26 @@ def exchange():
     "options", ["[1]", "3", "null", '{"name": "fedavg"}', '{"rho": []}', "[" * 5000, "{"]
 )
 def test_options_that_are_none_are_refused(exchange, options):
-    note = ConfigRecord(dict(exchange[2][wire.NOTE]) | {"options": options})
+    note = ConfigRecord(dict(exchange[2][wire.CONFIG_KEY]) | {"options": options})
     with pytest.raises(InputError):
-        Terms.read(note)
+        TrainConfig.read(note)
 
 
 def altered(content, data):
     """The message with some notes changed, dropped or added, and perhaps other arrays."""
-    note = dict(content[wire.NOTE])
+    note = dict(content[wire.CONFIG_KEY])
     for key in data.draw(st.lists(st.sampled_from([*note, "more"]), max_size=3)):
         if data.draw(st.booleans()):
             note.pop(key, None)
         else:
             note[key] = data.draw(VALUES)
     records = {
-        wire.NOTE: ConfigRecord(note),
+        wire.CONFIG_KEY: ConfigRecord(note),
         wire.VECTORS: content[wire.VECTORS],
         wire.BUFFERS: content[wire.BUFFERS],
     }
     for name in data.draw(
-        st.lists(st.sampled_from([wire.VECTORS, wire.BUFFERS, wire.NOTE]), max_size=1)
+        st.lists(st.sampled_from([wire.VECTORS, wire.BUFFERS, wire.CONFIG_KEY]), max_size=1)
     ):
         records[name] = ArrayRecord({data.draw(st.sampled_from(["w", "delta"])): data.draw(ARRAYS)})
     return RecordDict(records)
@@ -215,11 +215,11 @@ def test_any_answer_is_taken_as_it_should_be_or_refused(exchange, data):
     strategy, job, _, answer = exchange
     content = altered(answer, data)
     try:
-        result, _ = wire.read_answer(content, job, strategy.answer, Layout.of(job.buffers))
+        result, _ = wire.unpack_result(content, job, strategy.answer, RowLayout.of(job.buffers))
     except InputError as refusal:
         assert str(refusal)
         return
-    assert Layout.of(result.up) == strategy.answer and isinstance(result.backprops, int)
+    assert RowLayout.of(result.up) == strategy.answer and isinstance(result.backprops, int)
 
 
 @given(data=st.data())
@@ -227,8 +227,8 @@ def test_any_order_is_understood_or_refused(exchange, data):
     strategy, job, order, _ = exchange
     content = altered(order, data)
     try:
-        Terms.read(wire.note_of(content))
-        arrived = wire.read_order(content, strategy.run.federation.task)
+        TrainConfig.read(wire.config_record_of(content))
+        arrived = wire.unpack_job(content, strategy.run.federation.task)
     except InputError as refusal:
         assert str(refusal)
         return

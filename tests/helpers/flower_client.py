@@ -20,7 +20,7 @@ app.query("whoami")(honest.introduce)
 @app.train()
 def train(message: Message, context: Context) -> Message:
     plan = Path(str(context.node_config["misbehaviour"]))
-    fault = planned(plan).get(str(message.content[wire.NOTE]["round"] + 1))
+    fault = planned(plan).get(str(message.content[wire.CONFIG_KEY]["round"] + 1))
     if fault == "raise":
         raise RuntimeError("the scanner is switched off")
     if fault == "hold":
@@ -39,13 +39,13 @@ def planned(plan: Path) -> dict[str, str]:
 
 
 def spoilt(answer: Message, fault: str | None) -> Message:
-    note = answer.content[wire.NOTE]
+    note = answer.content[wire.CONFIG_KEY]
     vectors = wire.unpack(answer.content[wire.VECTORS])
     if fault == "NaN":
         vectors["delta"][3] = torch.nan
     if fault == "short":
         vectors["delta"] = vectors["delta"][1:].clone()
     if fault == "stale":
-        answer.content[wire.NOTE] = ConfigRecord({**note, "round": note["round"] - 1})
+        answer.content[wire.CONFIG_KEY] = ConfigRecord({**note, "round": note["round"] - 1})
     answer.content[wire.VECTORS] = wire.pack(vectors)[0]
     return answer

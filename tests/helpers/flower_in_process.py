@@ -101,7 +101,7 @@ class FakeGrid(Grid):
             for m in self.sent
             if m.metadata.message_type == "train" and m.metadata.group_id == str(round)
         ]
-        return [message.content[wire.NOTE]["client"] for message in orders]
+        return [message.content[wire.CONFIG_KEY]["client"] for message in orders]
 
 
 def silent(message: Message, answer: Callable[[], Message]) -> None:
@@ -117,7 +117,7 @@ def changed(**entries) -> Fault:
 
     def fault(message: Message, answer: Callable[[], Message]) -> Message:
         reply = answer()
-        reply.content[wire.NOTE] = ConfigRecord({**reply.content[wire.NOTE], **entries})
+        reply.content[wire.CONFIG_KEY] = ConfigRecord({**reply.content[wire.CONFIG_KEY], **entries})
         return reply
 
     return fault

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedwmsam.analysis.loss_surface import Sample, Surface, draw
+from fedwmsam.analysis.loss_surface import LossSurface, Sample, draw_sample
 from fedwmsam.data.clients import TensorSamples
-from fedwmsam.training.objectives import OBJECTIVES, Measure, make_objective
+from fedwmsam.training.objectives import OBJECTIVES, MetricFunction, make_objective
 from fedwmsam.training.task import Task
 
 DATA = torch.Generator().manual_seed(5)
@@ -25,12 +25,16 @@ def network(dtype: torch.dtype = torch.float64) -> nn.Module:
 
 
 def surface_of(
-    model: nn.Module, x: Tensor = X, y: Tensor = Y, loss: Measure | None = None, batch: int = 7
-) -> Surface:
+    model: nn.Module,
+    x: Tensor = X,
+    y: Tensor = Y,
+    loss: MetricFunction | None = None,
+    batch: int = 7,
+) -> LossSurface:
     objective = make_objective(loss) if loss else OBJECTIVES["classification"]
     task = Task(model, objective)
     x = x.to(task.dtype) if x.is_floating_point() else x
-    return Surface(task, draw(TensorSamples(x, y), None, batch, 0))
+    return LossSurface(task, draw_sample(TensorSamples(x, y), None, batch, 0))
 
 
 def dense_hessian(model: nn.Module, x: Tensor = X, y: Tensor = Y) -> Tensor:
@@ -65,11 +69,11 @@ class Weights(nn.Module):
 
 def function_surface(
     function: Callable[[Tensor], Tensor], w: list[float]
-) -> tuple[Surface, Tensor]:
+) -> tuple[LossSurface, Tensor]:
     """The surface of any function of a few weights, and the point w."""
     task = Task(Weights(w), make_objective(lambda outputs, _: function(outputs)))
     sample = Sample(((torch.zeros(1, 1), torch.zeros(1)),), 1, 1, 1)
-    return Surface(task, sample), task.initial_weights
+    return LossSurface(task, sample), task.initial_weights
 
 
 def quadratic(eigenvalues: list[float], seed: int = 0) -> Tensor:

@@ -11,7 +11,7 @@ from helpers.loose_modules import module_of
 from helpers.small_federation import FULL, make, run
 
 from fedwmsam.engine import checkpoint, rounds
-from fedwmsam.engine.client_state import Memory, Store
+from fedwmsam.engine.client_state import ClientMemory, Store
 from fedwmsam.engine.rounds import Job, State, first_state, run_round, train_client
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.experiment.verify import federation_of
@@ -210,15 +210,17 @@ def test_server_vectors_that_are_means_of_memories_are_declared(method):
 
 def from_disk(state, path):
     store = Store(path.with_suffix(".rows"))
-    changes = Memory(store, budget=0).changing()
+    changes = ClientMemory(store, budget=0).changing()
     for client, row in state.memory.items():
         changes.put(client, row)
     index = store.describe(changes.done().save())
     bundles = {"server": state.server, "buffers": state.buffers} | index.bundles
-    checkpoint.write(path, checkpoint.Checkpoint(bundles, {"round": state.round} | index.notes))
-    read, again = checkpoint.read(path), Store(store.path)
+    checkpoint.write_checkpoint(
+        path, checkpoint.Checkpoint(bundles, {"round": state.round} | index.notes)
+    )
+    read, again = checkpoint.read_checkpoint(path), Store(store.path)
     again.check(read)
-    memory = Memory(again, budget=0).stored(again.adopt([read])[0])
+    memory = ClientMemory(again, budget=0).stored(again.adopt([read])[0])
     return State(state.round, read.bundles["server"], read.bundles["buffers"], memory)
 
 

@@ -39,9 +39,11 @@ def test_verify_runs_the_real_round_loop(monkeypatch):
 
 def test_verify_notices_a_changed_local_loop(monkeypatch):
     """Break the loop that training really uses: the verdict must change."""
-    real = rounds.train
+    real = rounds.train_locally
     monkeypatch.setattr(
-        rounds, "train", lambda *a, **k: real(*a[:-1], rounds.LocalRules(2e-3, "sgd", 10.0), **k)
+        rounds,
+        "train_locally",
+        lambda *a, **k: real(*a[:-1], rounds.LocalRules(2e-3, "sgd", 10.0), **k),
     )
     assert verify.verify_file(READY[0]).worst > 1e-6
 

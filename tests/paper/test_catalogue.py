@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedwmsam.comparison.grid import fingerprint
-from fedwmsam.paper.numbers import NUMBERS
+from fedwmsam.comparison.grid import config_fingerprint
+from fedwmsam.paper.numbers import PAPER_NUMBERS
 from fedwmsam.paper.recipe import Plan
 from fedwmsam.paper.reproduction import RECIPES
 from fedwmsam.paper.tables import VARIANTS
@@ -88,7 +88,7 @@ def test_every_recipe_can_be_planned(name: str, scale: str) -> None:
     members = plan.members()
     assert {member.config.seed for member in members} == {0, 3}
     assert len({member.folder for member in members}) == len(
-        {fingerprint(member.config) for member in members}
+        {config_fingerprint(member.config) for member in members}
     )
     names = [contender.name for contender in recipe.contenders]
     assert recipe.reference in names and len(set(names)) == len(names)
@@ -113,7 +113,7 @@ def test_what_two_recipes_need_is_one_run() -> None:
     )
 
 
-@pytest.mark.parametrize("label", NUMBERS)
+@pytest.mark.parametrize("label", PAPER_NUMBERS)
 def test_every_cell_has_its_printed_number_and_every_number_its_cell(label: str) -> None:
     recipe = next(recipe for recipe in RECIPES.values() if label in recipe.labels)
     cells = {
@@ -122,8 +122,8 @@ def test_every_cell_has_its_printed_number_and_every_number_its_cell(label: str)
         for column in recipe.settings["paper"].columns
         if not (label == "tab:performance_comparison" and contender.name in VARIANTS)
     }
-    assert recipe.printed is NUMBERS[label] and set(NUMBERS[label]) == cells
-    assert all(number == "-" or float(number) > 0 for number in NUMBERS[label].values())
+    assert recipe.printed is PAPER_NUMBERS[label] and set(PAPER_NUMBERS[label]) == cells
+    assert all(number == "-" or float(number) > 0 for number in PAPER_NUMBERS[label].values())
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_every_cell_has_its_printed_number_and_every_number_its_cell(label: str)
     ],
 )
 def test_printed_numbers(label: str, row: str, column: str, number: str) -> None:
-    assert NUMBERS[label][row, column] == number
+    assert PAPER_NUMBERS[label][row, column] == number
 
 
 def test_the_guide_lists_every_recipe_with_its_runs() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedwmsam.comparison.grid import fingerprint
-from fedwmsam.data.mnist import FAMILIES, _missing
-from fedwmsam.data.paths import candidates
+from fedwmsam.comparison.grid import config_fingerprint
+from fedwmsam.data.mnist import MNIST_VARIANTS, missing_files
+from fedwmsam.data.paths import candidate_folders
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.paper.recipe import Plan
 from fedwmsam.paper.reproduction import RECIPES
@@ -184,12 +184,15 @@ def test_a_dry_runs_commands_are_the_runs(
     members = Plan(RECIPES[name], "paper", (4, 7)).members()
     assert len(lines) == len(members) and not list(tmp_path.iterdir())
     asked: list[Any] = []
-    monkeypatch.setattr("fedwmsam.commands.run.start", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(
+        "fedwmsam.commands.run.start_run", lambda *arguments: asked.append(arguments)
+    )
     for line in lines[:3] + lines[-3:]:
         assert cli(*shlex.split(line)[1:]).code == 0
     for (config, place, folder, _), member in zip(asked, members[:3] + members[-3:], strict=True):
         assert (
-            fingerprint(config) == fingerprint(member.config) and config.seed == member.config.seed
+            config_fingerprint(config) == config_fingerprint(member.config)
+            and config.seed == member.config.seed
         )
         assert (place, folder) == (tmp_path / "runs", member.folder)
 
@@ -258,7 +261,8 @@ def test_mistakes(
 def test_two_rounds_of_the_papers_own_setting(tmp_path: Path) -> None:
     """FedWMSAM's run in Table 1 on Fashion-MNIST; on the digits where that is not installed."""
     installed = any(
-        not _missing(folder) for folder in candidates(None, (FAMILIES["fashion-mnist"].folder,))
+        not missing_files(folder)
+        for folder in candidate_folders(None, (MNIST_VARIANTS["fashion-mnist"].folder,))
     )
     plan = Plan(RECIPES["table-1"], "paper", overrides={"rounds": 2})
     column = next(column for column in plan.columns if column.name == "Fashion-MNIST β = 0.1")

@@ -13,7 +13,7 @@ from fedwmsam.experiment.experiment import prepare
 from fedwmsam.paper.recipe import Column, Contender, Plan
 from fedwmsam.paper.reproduction import RECIPES
 from fedwmsam.paper.results import Results
-from fedwmsam.report.text_tables import Sheet
+from fedwmsam.report.text_tables import TextTable
 
 Curve = Callable[[Contender, Column, int], Sequence[float]]
 
@@ -41,7 +41,7 @@ def written(
     return Results(found, out)
 
 
-def cells(sheet: Sheet, *row: str) -> dict[str, str]:
+def cells(sheet: TextTable, *row: str) -> dict[str, str]:
     """The line that begins so, by column."""
     (line,) = [line for line in sheet.rows if line[: len(row)] == row]
     return dict(zip(sheet.header, line, strict=True))

@@ -9,15 +9,15 @@ from helpers.small_federation import make
 
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import make_method
-from fedwmsam.recording.drift import Drift, spread_of
+from fedwmsam.recording.drift import Drift, update_statistics
 from fedwmsam.recording.echo import (
     autocorrelation,
     echo,
     flips,
     in_order,
     oscillation,
+    push_update,
     straightness,
-    trail_after,
 )
 
 
@@ -54,7 +54,7 @@ def test_flips_of_parameters_that_did_not_move_do_not_count():
 def test_the_trail_holds_the_newest_first():
     trail = {}
     for value in range(5):
-        trail = trail_after(trail, torch.tensor([float(value)]), lags=3)
+        trail = push_update(trail, torch.tensor([float(value)]), lags=3)
     assert [float(update) for update in in_order(trail)] == [4, 3, 2]
 
 
@@ -83,7 +83,7 @@ def test_a_restless_column():
 
 
 def test_drift_by_hand():
-    found = spread_of({3: torch.tensor([3.0, 0.0]), 8: torch.tensor([0.0, 4.0])})
+    found = update_statistics({3: torch.tensor([3.0, 0.0]), 8: torch.tensor([0.0, 4.0])})
     assert found["norm"]["clients"] == {"3": 3, "8": 4} and found["norm"]["mean"] == 3.5
     assert found["distance"]["clients"] == pytest.approx({"3": 2.5, "8": 2.5})
     assert found["to_mean"]["clients"] == pytest.approx({"3": 0.6, "8": 0.8})
@@ -92,7 +92,7 @@ def test_drift_by_hand():
 
 
 def test_clients_that_agree():
-    found = spread_of({k: torch.tensor([1.0, 2.0]) for k in range(4)})
+    found = update_statistics({k: torch.tensor([1.0, 2.0]) for k in range(4)})
     assert found["coherence"] == pytest.approx(1) and found["pairs"]["mean"] == pytest.approx(1)
     assert found["distance"]["mean"] == pytest.approx(0)
 

@@ -12,13 +12,13 @@ from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.methods.fedavg import FedAvg
 from fedwmsam.methods.vectors import cosine
-from fedwmsam.recording.alignment import Alignment, Care
-from fedwmsam.recording.instrumentation import moments, watching
+from fedwmsam.recording.alignment import Alignment, RecordingConfig
+from fedwmsam.recording.instrumentation import make_observing_trainer, step_positions
 from fedwmsam.recording.training_surface import global_surface, local_surface, worst_direction
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
-ALL = Care(sample=1000, ascents=0, clients=None)
+ALL = RecordingConfig(sample=1000, ascents=0, clients=None)
 
 
 def sights(federation, state):
@@ -32,7 +32,7 @@ def sights(federation, state):
         }
         found.append(replace(sight, **copies))
 
-    run_round(replace(federation, trainer=watching(see, range(1000))), state)
+    run_round(replace(federation, trainer=make_observing_trainer(see, range(1000))), state)
     return found
 
 
@@ -41,16 +41,17 @@ def after(federation, rounds):
 
 
 def test_moments():
-    assert moments(1) == {0: "first"}
-    assert moments(2) == {0: "first", 1: "last"}
-    assert moments(60) == {0: "first", 29: "middle", 59: "last"}
+    assert step_positions(1) == {0: "first"}
+    assert step_positions(2) == {0: "first", 1: "last"}
+    assert step_positions(60) == {0: "first", 29: "middle", 59: "last"}
 
 
 def test_fedsam_goes_up_its_own_gradient():
     federation = make(make_method("fedsam", rho=0.05), batch_size=100, epochs=3)
     alignment = Alignment(federation, 0, ALL)
     run_round(
-        replace(federation, trainer=watching(alignment.see, range(5))), first_state(federation)
+        replace(federation, trainer=make_observing_trainer(alignment.see, range(5))),
+        first_state(federation),
     )
     found = alignment.record()
     assert found["local"]["mean"] == pytest.approx(1, abs=1e-9)
@@ -66,7 +67,10 @@ def test_alone_a_client_is_the_federation():
         make_method("fedsam", rho=0.05), sizes=(9,), per_round=1, batch_size=100, epochs=3
     )
     alignment = Alignment(federation, 0, ALL)
-    run_round(replace(federation, trainer=watching(alignment.see, [0])), first_state(federation))
+    run_round(
+        replace(federation, trainer=make_observing_trainer(alignment.see, [0])),
+        first_state(federation),
+    )
     found = alignment.record()
     assert [
         found[name]["mean"] for name in ("global", "worst", "local", "gradients")
@@ -77,7 +81,8 @@ def test_without_a_perturbation_there_is_no_cosine():
     federation = make(make_method("fedavg"))
     alignment = Alignment(federation, 0, ALL)
     run_round(
-        replace(federation, trainer=watching(alignment.see, range(5))), first_state(federation)
+        replace(federation, trainer=make_observing_trainer(alignment.see, range(5))),
+        first_state(federation),
     )
     found = alignment.record()
     assert found["global"]["mean"] is None and found["worst"]["first"] is None
@@ -155,9 +160,9 @@ def test_looking_changes_nothing(method):
     plain = make(make_method(method), FULL, sizes=(8, 12, 4, 12, 8))
     federation = replace(plain, task=Task(noisy_network, OBJECTIVES["classification"], seed=3))
     state = after(federation, 2)
-    alignment = Alignment(federation, 0, Care(sample=20, ascents=2, clients=None))
+    alignment = Alignment(federation, 0, RecordingConfig(sample=20, ascents=2, clients=None))
     watched, lines = run_round(
-        replace(federation, trainer=watching(alignment.see, range(5))), state
+        replace(federation, trainer=make_observing_trainer(alignment.see, range(5))), state
     )
     untouched, others = run_round(federation, state)
     assert alignment.record()["gradients"]["mean"] is not None

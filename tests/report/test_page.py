@@ -18,12 +18,12 @@ from helpers.run_folders import write_run
 from fedwmsam import toml
 from fedwmsam.errors import InputError
 from fedwmsam.page import analyses
-from fedwmsam.page.page import page_text
-from fedwmsam.page.provenance import command
-from fedwmsam.report.runs import Run, find_runs, read_run, with_twins
-from fedwmsam.report.series import curve
+from fedwmsam.page.page import render_page
+from fedwmsam.page.provenance import rerun_command
+from fedwmsam.report.runs import LoadedRun, add_averaged_model_runs, find_runs, read_run
+from fedwmsam.report.series import compute_curve
 from fedwmsam.report.summary import Comparison, make_goal, summarise
-from fedwmsam.report.text_tables import sheets
+from fedwmsam.report.text_tables import make_text_tables
 from fedwmsam.settings.config import RunConfig, resolve
 
 Cli = Callable[..., Any]
@@ -73,7 +73,7 @@ def compared(folder: Path, baseline: str | None = None, **goal: Any) -> Comparis
 
 
 def read(comparison: Comparison) -> Reader:
-    return Reader(page_text(comparison))
+    return Reader(render_page(comparison))
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_the_page_holds_every_cell_and_remark_of_the_report(two_methods: Path) -
     comparison = compared(two_methods, baseline="fedavg", targets=(0.8, 0.95))
     page = read(comparison)
     cells, remarks = page.texts["td"] + page.texts["th"], page.texts["li"]
-    for sheet in sheets(comparison):
+    for sheet in make_text_tables(comparison):
         assert {cell for row in sheet.rows for cell in row} <= set(cells)
         assert set(sheet.notes) <= set(remarks)
     assert page.texts["h1"] == ["Accuracy of fedavg and fedwmsam"]
@@ -138,7 +138,7 @@ def test_a_page_with_averaged_twins_as_rows_counts_and_repeats_each_run_once(
     for seed in (0, 1):
         columns = {"averaged_accuracy": [0.6, 0.7]}
         write_run(tmp_path / str(seed), [0.5, 0.6], seed=seed, twin=8.0, columns=columns)
-    found = summarise(with_twins(find_runs([tmp_path])[0]))
+    found = summarise(add_averaged_model_runs(find_runs([tmp_path])[0]))
     page = read(found)
     assert "2 configurations over 2 seeds: 2 runs, all counted." in page.texts["p"]
     assert {"fedavg", "fedavg twin=8"} <= set(page.texts["th"])
@@ -199,7 +199,7 @@ def test_a_name_in_an_attribute_stays_in_it(tmp_path: Path) -> None:
 
 def test_the_data_block_cannot_be_ended_from_inside(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.5, 0.6], columns={"</script><!--": [0.1, 0.2]})
-    _, _, rest = page_text(compared(tmp_path)).partition(
+    _, _, rest = render_page(compared(tmp_path)).partition(
         '<script type="application/json" id="numbers">'
     )
     block, _, _ = rest.partition("<")
@@ -211,7 +211,7 @@ def test_bytes_that_are_no_characters_are_replaced(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"un\xff")
     folder.mkdir()
     (folder / "config.toml").write_text("= =")
-    text = page_text(compared(tmp_path))
+    text = render_page(compared(tmp_path))
     assert text.encode() and f"{tmp_path}/un?" in Reader(text).texts["th"]
 
 
@@ -229,7 +229,7 @@ def test_a_choice_of_one_is_not_offered(tmp_path: Path) -> None:
 
 
 def test_the_page_fetches_nothing_and_allows_its_own_script_only(two_methods: Path) -> None:
-    text = page_text(compared(two_methods))
+    text = render_page(compared(two_methods))
     page = Reader(text)
     assert set(re.findall(r"https?://[^\"\s]+", text)) == {
         "http://www.w3.org/2000/svg"
@@ -245,7 +245,7 @@ def test_the_page_fetches_nothing_and_allows_its_own_script_only(two_methods: Pa
 
 
 def test_the_same_runs_give_the_same_page(two_methods: Path) -> None:
-    assert page_text(compared(two_methods)) == page_text(compared(two_methods))
+    assert render_page(compared(two_methods)) == render_page(compared(two_methods))
 
 
 def test_the_curves_are_those_of_the_runs_in_five_digits(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_the_curves_are_those_of_the_runs_in_five_digits(tmp_path: Path) -> None
         "accuracy",
         "lr",
     ]  # the loss never changes, bytes and backprops are axes
-    found = curve(comparison.tables[0].rows[0], "accuracy", "bytes")
+    found = compute_curve(comparison.tables[0].rows[0], "accuracy", "bytes")
     assert found is not None and row["x"]["bytes"][0] == pytest.approx(found.x[0] / 1e6)
     assert row["x"]["seconds"] == [2, 4, 6, 8] and row["x"]["backprops"] == [7, 14, 21, 28]
 
@@ -350,7 +350,7 @@ def test_a_hundred_thousand_clients_take_no_more_room_than_a_hundred(tmp_path: P
             client_accuracy=[n % 997 / 1000 for n in range(count)],
         )
         assert len(read_run(path).clients) == count
-        sizes.append(len(page_text(compared(tmp_path / str(count)))))
+        sizes.append(len(render_page(compared(tmp_path / str(count)))))
     assert sizes[1] < sizes[0] + 1000
 
 
@@ -446,7 +446,7 @@ def test_pictures_of_analyses_are_on_the_page_or_named(
     scores = [{"by": "class", "of": "features", "silhouette": 0.25, "davies_bouldin": 1.5}]
     embedding = {"settings": {}, "rounds": [{"round": 3, "scores": scores}]}
     (place / "embedding.json").write_text(json.dumps(embedding))
-    text = page_text(compared(two_methods))
+    text = render_page(compared(two_methods))
     for kind, content in (("image/png", b"a picture"), ("image/svg+xml", b"<svg/>")):
         assert f"data:{kind};base64,{base64.b64encode(content).decode()}" in text
     assert (
@@ -455,8 +455,8 @@ def test_pictures_of_analyses_are_on_the_page_or_named(
     assert ["fedavg, seed 0", "3", "0.25", "1.5"] in [
         row for table in Reader(text).tables for row in table
     ]
-    monkeypatch.setattr(analyses, "TOGETHER", 8)
-    text = page_text(compared(two_methods))
+    monkeypatch.setattr(analyses, "MAX_EMBEDDED_BYTES", 8)
+    text = render_page(compared(two_methods))
     assert "data:image/svg" in text and "data:image/png" not in text and "Not shown" in text
 
 
@@ -478,7 +478,7 @@ def test_settings_say_what_differs_and_what_does_not(two_methods: Path) -> None:
 def configuration_of(monkeypatch: pytest.MonkeyPatch, cli: Cli, text: str) -> dict[str, Any]:
     """What `fedwmsam run` makes of the words of a command."""
     found: list[RunConfig] = []
-    monkeypatch.setattr("fedwmsam.commands.run.start", lambda config, *_: found.append(config))
+    monkeypatch.setattr("fedwmsam.commands.run.start_run", lambda config, *_: found.append(config))
     name, *arguments = shlex.split(text)
     outcome = cli(*arguments)
     assert name == "fedwmsam" and outcome.code == 0, outcome.err
@@ -536,7 +536,7 @@ def test_the_command_of_a_run_has_its_configuration(
 ) -> None:
     run = read_run(write_run(tmp_path / "a", [0.5], **({"method": "fedwmsam"} | settings)))
     assert (
-        configuration_of(monkeypatch, cli, command(run))
+        configuration_of(monkeypatch, cli, rerun_command(run))
         == resolve(toml.load(tmp_path / "a" / "config.toml")).flat()
     )
 
@@ -545,17 +545,19 @@ def test_a_command_says_only_what_differs(tmp_path: Path) -> None:
     run = read_run(
         write_run(tmp_path / "a", [0.5], method="fedsam", preset="paper", rho=0.2, rounds=500)
     )
-    assert command(run) == "fedwmsam run --method fedsam --preset paper --set rho=0.2"
+    assert rerun_command(run) == "fedwmsam run --method fedsam --preset paper --set rho=0.2"
 
 
 def test_runs_of_fit_and_of_unknown_methods_have_no_command(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="fit"):
-        command(Run(tmp_path, config={"method": "fedavg", "seed": 0}))
+        rerun_command(LoadedRun(tmp_path, config={"method": "fedavg", "seed": 0}))
     with pytest.raises(InputError, match="newest"):
-        command(Run(tmp_path, config={"dataset": "digits", "method": "newest", "seed": 0}))
+        rerun_command(
+            LoadedRun(tmp_path, config={"dataset": "digits", "method": "newest", "seed": 0})
+        )
     run = read_run(write_run(tmp_path / "a", [0.5]))
     with pytest.raises(InputError, match="later_setting"):
-        command(replace(run, config=run.config | {"later_setting": 1}))
+        rerun_command(replace(run, config=run.config | {"later_setting": 1}))
 
 
 def test_the_page_lists_the_commands_and_why_there_is_none(tmp_path: Path) -> None:
@@ -613,7 +615,7 @@ def test_compare_writes_the_page(
     cli: Cli, two_methods: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quiet: bool
 ) -> None:
     folders = [two_methods / name for name in ("a0", "a1", "b0", "b1")]
-    monkeypatch.setattr("fedwmsam.comparison.comparison.compare", lambda *_: folders)
+    monkeypatch.setattr("fedwmsam.comparison.comparison.run_comparison", lambda *_: folders)
     out = tmp_path / "page.html"
     words = [
         "--methods",

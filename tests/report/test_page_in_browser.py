@@ -15,7 +15,7 @@ from helpers.run_folders import write_run
 
 from fedwmsam.page.page import write_page
 from fedwmsam.report.runs import find_runs
-from fedwmsam.report.series import curve
+from fedwmsam.report.series import compute_curve
 from fedwmsam.report.summary import Comparison, make_goal, summarise
 
 pytestmark = pytest.mark.slow
@@ -141,7 +141,7 @@ def expected(
     comparison: Comparison, column: str, round: int, window: int = 1, against: str = "rounds"
 ) -> list[str]:
     """What the legend must say: what the pictures of the report are drawn from, in four digits."""
-    found = [curve(row, column, against, window) for row in comparison.tables[0].rows]
+    found = [compute_curve(row, column, against, window) for row in comparison.tables[0].rows]
     return [f"{one.mean[round - 1]:.4f} ± {one.deviation[round - 1]:.4f}" for one in found if one]
 
 

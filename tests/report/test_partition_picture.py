@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fedwmsam.data.partitions import Partition, make_partition
 from fedwmsam.errors import InputError
-from fedwmsam.report.partition import draw_partition, partition_chart
+from fedwmsam.report.partition_plot import make_partition_chart, save_partition_plot
 
 TEN = np.repeat(np.arange(10), 60)
 
@@ -19,7 +19,9 @@ def printed(
     partition: Partition, width: int = 100, names: tuple[str, ...] = (), encoding: str = "utf-8"
 ) -> str:
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    Console(file=stream, width=width, color_system=None).print(partition_chart(partition, names))
+    Console(file=stream, width=width, color_system=None).print(
+        make_partition_chart(partition, names)
+    )
     stream.seek(0)
     return stream.read()
 
@@ -79,8 +81,8 @@ def test_pictures_are_written_by_suffix_and_the_same_twice(
     pytest.importorskip("matplotlib")
     partition = make_partition("dirichlet:0.1", TEN, 6, seed=0)
     first, second = tmp_path / f"new/first{suffix}", tmp_path / f"second{suffix}"
-    draw_partition(partition, first)
-    draw_partition(partition, str(second))
+    save_partition_plot(partition, first)
+    save_partition_plot(partition, str(second))
     assert first.read_bytes().startswith(start)
     assert first.read_bytes() == second.read_bytes()
 
@@ -89,7 +91,7 @@ def test_pictures_are_written_by_suffix_and_the_same_twice(
 def test_any_shape_can_be_drawn(tmp_path: Path, clients: int, classes: int) -> None:
     pytest.importorskip("matplotlib")
     partition = make_partition("iid", np.tile(np.arange(classes), 200), clients, seed=0)
-    draw_partition(
+    save_partition_plot(
         partition, tmp_path / "picture.png", [f"kind {number}" for number in range(classes)]
     )
 
@@ -98,7 +100,7 @@ def test_the_picture_names_rule_hash_and_classes(tmp_path: Path) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     partition = make_partition("dirichlet:0.1", TEN, 6, seed=0)
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        draw_partition(partition, tmp_path / "picture.svg", list("abcdefghij"))
+        save_partition_plot(partition, tmp_path / "picture.svg", list("abcdefghij"))
     text = (tmp_path / "picture.svg").read_text()
     for part in ("dirichlet:0.1", "6 clients, 600 samples", partition.hash, ">j<", "TV distance"):
         assert part in text
@@ -107,7 +109,7 @@ def test_the_picture_names_rule_hash_and_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["picture.jpgg", "picture"])
 def test_unknown_formats_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"\.png") as refusal:
-        draw_partition(make_partition("iid", TEN, 2, seed=0), tmp_path / name)
+        save_partition_plot(make_partition("iid", TEN, 2, seed=0), tmp_path / name)
     assert name in str(refusal.value)
 
 
@@ -116,11 +118,13 @@ def test_a_missing_matplotlib_is_named_with_the_remedy(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"pip install fedwmsam\[plot\]"):
-        draw_partition(make_partition("iid", TEN, 2, seed=0), tmp_path / "picture.png")
+        save_partition_plot(make_partition("iid", TEN, 2, seed=0), tmp_path / "picture.png")
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot be written"):
-        draw_partition(make_partition("iid", TEN, 2, seed=0), tmp_path / "file" / "picture.png")
+        save_partition_plot(
+            make_partition("iid", TEN, 2, seed=0), tmp_path / "file" / "picture.png"
+        )

@@ -59,7 +59,7 @@ EVERY = {
 
 
 def test_every_picture_the_runs_support_is_written(tmp_path: Path) -> None:
-    written = plots.draw(
+    written = plots.save_comparison_plots(
         comparison(write_all(tmp_path / "runs"), 0.5, 0.7), tmp_path / "new" / "pictures"
     )
     assert {path.name for path in written} == {f"{name}.png" for name in EVERY}
@@ -69,7 +69,7 @@ def test_every_picture_the_runs_support_is_written(tmp_path: Path) -> None:
 def test_what_the_runs_lack_is_not_drawn(tmp_path: Path) -> None:
     path = write_run(tmp_path / "runs" / "a", [0.1, 0.5])
     (path / "timings.jsonl").unlink()
-    written = plots.draw(comparison(tmp_path / "runs"), tmp_path)
+    written = plots.save_comparison_plots(comparison(tmp_path / "runs"), tmp_path)
     assert {path.stem for path in written} == {
         "accuracy-over-rounds",
         "loss-over-rounds",
@@ -82,7 +82,9 @@ def test_several_tables_have_pictures_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "b", [0.1, 0.5, 0.6])
     write_run(tmp_path / "runs" / "c", [0.1], status=None, rounds=9)
     write_run(tmp_path / "runs" / "d", [0.1], dataset="/far/away" * 40)
-    names = {path.stem for path in plots.draw(comparison(tmp_path / "runs"), tmp_path)}
+    names = {
+        path.stem for path in plots.save_comparison_plots(comparison(tmp_path / "runs"), tmp_path)
+    }
     assert (
         len(names) == 12
         and "accuracy-over-rounds-digits-dirichlet-0.1-mlp-20-clients-3-rounds" in names
@@ -93,7 +95,9 @@ def test_several_tables_have_pictures_of_their_own(tmp_path: Path) -> None:
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path, format: str, start: bytes) -> None:
     write_run(tmp_path / "runs" / "a", [0.1, 0.5])
     found = comparison(tmp_path / "runs", 0.4)
-    first, second = (plots.draw(found, tmp_path / name, format) for name in ("one", "two"))
+    first, second = (
+        plots.save_comparison_plots(found, tmp_path / name, format) for name in ("one", "two")
+    )
     assert len(first) == 5 and all(path.suffix == f".{format}" for path in first)
     for one, two in zip(first, second, strict=True):
         assert one.read_bytes() == two.read_bytes() and one.read_bytes().startswith(start)
@@ -105,7 +109,7 @@ def figures(found: Comparison) -> Iterator[tuple[str, Any]]:
     from matplotlib.figure import Figure
 
     with rc_context(plots.STYLE):
-        for name, height, drawing in plots.pictures(found):
+        for name, height, drawing in plots.comparison_plots(found):
             figure = Figure(figsize=(plots.WIDTH, height), layout="constrained")
             FigureCanvasAgg(figure)
             drawing(figure)
@@ -186,7 +190,7 @@ def test_tick_labels_do_not_touch_each_other(tmp_path: Path) -> None:
 
 
 def test_curves_differ_without_colour_too() -> None:
-    looks = [plots.style(number) for number in range(40)]
+    looks = [plots.line_style(number) for number in range(40)]
     assert len({(look["color"], str(look["linestyle"]), look["marker"]) for look in looks}) == 40
     assert len({(str(look["linestyle"]), look["marker"]) for look in looks[:8]}) == 8
 
@@ -205,4 +209,4 @@ def test_without_matplotlib_it_says_how_to_get_it(
     write_run(tmp_path / "a", [0.5])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"matplotlib.*fedwmsam\[plot\].*--plots"):
-        plots.draw(comparison(tmp_path), tmp_path)
+        plots.save_comparison_plots(comparison(tmp_path), tmp_path)

@@ -11,21 +11,27 @@ from helpers.run_folders import write_run
 
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.summary import make_goal, summarise
-from fedwmsam.report.text_tables import Sheet, latex_text, markdown_text, seeds_needed, sheets
+from fedwmsam.report.text_tables import (
+    TextTable,
+    latex_text,
+    make_text_tables,
+    markdown_text,
+    seeds_needed,
+)
 
 Cli = Callable[..., Any]
 
 
 def pages(
     folder: Path, *, paper_columns: bool = False, baseline: str | None = None, **goal: Any
-) -> list[Sheet]:
+) -> list[TextTable]:
     found = summarise(
         find_runs([folder])[0], make_goal(**({"metric": "accuracy"} | goal)), baseline
     )
-    return sheets(found, paper_columns)
+    return make_text_tables(found, paper_columns)
 
 
-def notes(sheet: Sheet) -> str:
+def notes(sheet: TextTable) -> str:
     return "\n".join(sheet.notes)
 
 
@@ -148,7 +154,7 @@ def test_large_and_small_values_keep_their_digits(tmp_path: Path) -> None:
 
 
 def test_markdown_has_a_cell_for_each_column_and_no_markup_of_others() -> None:
-    text = markdown_text([Sheet("a*b", ("method", "x"), (("m|n", "<b>"),), ("see_this",))])
+    text = markdown_text([TextTable("a*b", ("method", "x"), (("m|n", "<b>"),), ("see_this",))])
     assert text.splitlines() == [
         r"### a\*b",
         "",
@@ -163,7 +169,7 @@ def test_markdown_has_a_cell_for_each_column_and_no_markup_of_others() -> None:
 def test_latex_is_a_booktabs_table_with_everything_escaped() -> None:
     text = latex_text(
         [
-            Sheet(
+            TextTable(
                 "50% & more",
                 ("method", "x"),
                 (("a_b#1 $", "0.5 ± 0.1"), (r"c\d{e}", "–")),

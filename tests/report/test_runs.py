@@ -8,7 +8,7 @@ import pytest
 from helpers.run_folders import write_run
 
 from fedwmsam.errors import InputError
-from fedwmsam.report.runs import State, find_runs, read_run
+from fedwmsam.report.runs import RunStatus, find_runs, read_run
 
 
 def names(*places: Path) -> list[str]:
@@ -38,30 +38,35 @@ def test_what_holds_no_run_is_named_and_only_refused_if_nothing_is_left(tmp_path
 @pytest.mark.parametrize(
     ("status", "rounds", "state", "words"),
     [
-        ("completed", 3, State.COMPLETED, "completed"),
+        ("completed", 3, RunStatus.COMPLETED, "completed"),
         (
             "reached accuracy 0.9",
             5,
-            State.STOPPED,
+            RunStatus.STOPPED,
             "stopped early after 3 of 5 rounds: reached accuracy 0.9",
         ),
-        ("diverged at round 4: not finite", 5, State.DIVERGED, "diverged at round 4: not finite"),
-        (None, 5, State.UNFINISHED, "not finished after 3 of 5 rounds"),
+        (
+            "diverged at round 4: not finite",
+            5,
+            RunStatus.DIVERGED,
+            "diverged at round 4: not finite",
+        ),
+        (None, 5, RunStatus.UNFINISHED, "not finished after 3 of 5 rounds"),
         # Killed at the start of an extension, when the new goal was written and the old summary not yet gone.
-        ("completed", 5, State.UNFINISHED, "not finished after 3 of 5 rounds"),
+        ("completed", 5, RunStatus.UNFINISHED, "not finished after 3 of 5 rounds"),
     ],
 )
 def test_the_state_of_a_run_that_went_on_for_three_rounds(
-    tmp_path: Path, status: str | None, rounds: int, state: State, words: str
+    tmp_path: Path, status: str | None, rounds: int, state: RunStatus, words: str
 ) -> None:
     run = read_run(write_run(tmp_path / "run", [0.1, 0.2, 0.3], status=status, rounds=rounds))
-    assert run.state == state and run.counts == (state in (State.COMPLETED, State.STOPPED))
+    assert run.state == state and run.counts == (state in (RunStatus.COMPLETED, RunStatus.STOPPED))
     assert run.describe() == words
 
 
 def test_a_run_that_has_only_begun_is_empty(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", [], status=None, rounds=3))
-    assert run.state == State.EMPTY and not run.counts
+    assert run.state == RunStatus.EMPTY and not run.counts
 
 
 @pytest.mark.parametrize(
@@ -97,7 +102,7 @@ def test_a_damaged_run_says_what_is_wrong(
     path = write_run(tmp_path / "run", [0.1, 0.2])
     (path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     run = read_run(path)
-    assert run.state == State.DAMAGED and not run.counts and reason in run.remark, run.remark
+    assert run.state == RunStatus.DAMAGED and not run.counts and reason in run.remark, run.remark
 
 
 def test_client_accuracies_of_an_end_that_was_overtaken_do_not_count(tmp_path: Path) -> None:
@@ -115,7 +120,7 @@ def test_a_line_cut_short_by_a_crash_is_no_damage(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", [0.1, 0.2], status=None, rounds=3)
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"round": 3, "acc')
-    assert read_run(path).state == State.UNFINISHED
+    assert read_run(path).state == RunStatus.UNFINISHED
 
 
 def test_costs_add_up_round_by_round_and_unknown_ones_are_nan(tmp_path: Path) -> None:

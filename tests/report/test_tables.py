@@ -13,9 +13,9 @@ import pytest
 from helpers.run_folders import write_run
 
 from fedwmsam.errors import InputError
-from fedwmsam.report.runs import State, find_runs, with_twins
+from fedwmsam.report.runs import RunStatus, add_averaged_model_runs, find_runs
 from fedwmsam.report.summary import Comparison, make_goal, parse_targets, summarise
-from fedwmsam.report.text_tables import sheets
+from fedwmsam.report.text_tables import make_text_tables
 from fedwmsam.settings import config
 from fedwmsam.statistics import bootstrap_interval
 
@@ -143,7 +143,7 @@ def test_a_setting_newer_than_a_run_does_not_split_its_row(
             f'method = "fedavg"\nclients = 3\nrounds = 1\nseed = {seed}\n{line}'
         )
     assert [row.seeds for row in comparison(tmp_path).tables[0].rows] == [[0], [1]]
-    monkeypatch.setattr(config, "ALWAYS_TOLD", config.ALWAYS_TOLD - {"lr_decay"})
+    monkeypatch.setattr(config, "ALWAYS_IDENTIFYING", config.ALWAYS_IDENTIFYING - {"lr_decay"})
     assert rows_of(tmp_path) == {"fedavg": [0, 1]}
 
 
@@ -173,7 +173,7 @@ def twins(make: Make, tmp_path: Path) -> Path:
 
 
 def test_averaged_twins_are_columns(twins: Path) -> None:
-    (sheet,) = sheets(comparison(twins))
+    (sheet,) = make_text_tables(comparison(twins))
     place = sheet.header.index("averaged: last")
     assert sheet.header[place + 1] == "averaged: mean of last 2"
     cells = {row[0]: row[place : place + 2] for row in sheet.rows}
@@ -186,7 +186,7 @@ def test_averaged_twins_are_columns(twins: Path) -> None:
 
 
 def test_averaged_twins_are_rows_on_request(twins: Path) -> None:
-    runs = with_twins(find_runs([twins])[0])
+    runs = add_averaged_model_runs(find_runs([twins])[0])
     found = summarise(runs, make_goal("accuracy", [0.65]), "scaffold twin=8")
     (table,) = found.tables
     assert [row.label for row in table.rows] == [
@@ -210,7 +210,7 @@ def test_averaged_twins_are_rows_on_request(twins: Path) -> None:
     assert table.differences[0].label == "fedavg"
     assert table.differences[0].values == pytest.approx([-0.35, -0.35])
     assert len(table.rows[2].left_out) == 1 and not table.rows[3].left_out, "said once"
-    assert "averaged: last" not in sheets(found)[0].header
+    assert "averaged: last" not in make_text_tables(found)[0].header
 
 
 def test_a_run_with_a_twin_is_the_same_row_as_one_without_and_counts_instead_of_it(
@@ -222,7 +222,9 @@ def test_a_run_with_a_twin_is_the_same_row_as_one_without_and_counts_instead_of_
     found = comparison(tmp_path)
     (row,) = found.tables[0].rows
     assert (row.label, row.seeds, row.scores[0].averaged_last) == ("fedavg", [0, 1], 0.9)
-    assert any("and the same numbers; not counted" in note for note in sheets(found)[0].notes)
+    assert any(
+        "and the same numbers; not counted" in note for note in make_text_tables(found)[0].notes
+    )
 
 
 # What does not count is shown
@@ -239,10 +241,10 @@ def test_runs_that_do_not_count_are_kept_beside_their_row(make: Make, tmp_path: 
     (row,) = table.rows
     assert row.seeds == [0] and row.spread("last") == pytest.approx((0.2, math.nan, 1), nan_ok=True)
     assert [run.state for run in row.left_out] == [
-        State.DIVERGED,
-        State.UNFINISHED,
-        State.EMPTY,
-        State.DAMAGED,
+        RunStatus.DIVERGED,
+        RunStatus.UNFINISHED,
+        RunStatus.EMPTY,
+        RunStatus.DAMAGED,
     ]
 
 
@@ -266,7 +268,7 @@ def test_a_run_without_the_metric_does_not_count(make: Make, tmp_path: Path) -> 
     make([0.1], columns={"f1": [0.5]})
     make([0.1], seed=1)
     row = comparison(tmp_path, "f1").tables[0].rows[0]
-    assert row.seeds == [0] and [run.state for run in row.left_out] == [State.UNMEASURED]
+    assert row.seeds == [0] and [run.state for run in row.left_out] == [RunStatus.UNMEASURED]
 
 
 # Numbers of one run

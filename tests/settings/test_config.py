@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedwmsam import METHODS, InputError, toml
 from fedwmsam.settings.config import RunConfig, Settings, parse_assignments, resolve
-from fedwmsam.settings.options import kinds_of
+from fedwmsam.settings.options import field_types
 
 PAPER = {
     "clients": 100,
@@ -334,7 +334,7 @@ OPTIONS = {
 
 
 def test_the_strategies_below_cover_every_setting() -> None:
-    assert set(kinds_of(RunConfig)) - {"options", "method"} == set(SETTINGS)
+    assert set(field_types(RunConfig)) - {"options", "method"} == set(SETTINGS)
 
 
 @given(st.fixed_dictionaries({}, optional=SETTINGS), st.fixed_dictionaries({}, optional=OPTIONS))
@@ -385,7 +385,7 @@ def test_any_keys_and_values_are_a_run_or_one_sentence(
         assert resolve(config.flat()).flat() == config.flat()
 
 
-@given(st.dictionaries(st.sampled_from(list(kinds_of(Settings))), anything, max_size=3))
+@given(st.dictionaries(st.sampled_from(list(field_types(Settings))), anything, max_size=3))
 def test_any_arguments_are_settings_or_one_sentence(given: dict[str, Any]) -> None:
     try:
         Settings(**given)

@@ -45,7 +45,7 @@ def test_a_new_setting_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     larger = make_dataclass("Larger", [("boldness", float, new)], bases=(RunConfig,), frozen=True)
     monkeypatch.setattr(options, "RunConfig", larger)
     (declared,) = (f for f in fields(larger) if f.name == "boldness")
-    flag = options.flag_of(declared).annotation
+    flag = options.make_flag(declared).annotation
     assert flag.__metadata__[0].help == "How bold to be, between 0 and 1; docs/bold.md."
     assert flag.__metadata__[0].show_default == "0.5" and flag.__origin__ == float | None
 

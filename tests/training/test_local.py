@@ -11,7 +11,7 @@ from fedwmsam.data.clients import TensorSamples
 from fedwmsam.methods import FedAvg
 from fedwmsam.methods.base import Info
 from fedwmsam.methods.vectors import clip
-from fedwmsam.training.local import LocalRules, Step, train
+from fedwmsam.training.local import LocalRules, Step, train_locally
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
@@ -66,7 +66,7 @@ def trained(method, rules=PLAIN, **more):
     )
     down = {"w": START.clone(), **more}
     sent = {name: value.clone() for name, value in down.items()}
-    result = train(task, method, down, {}, SAMPLES, steps, info, rules, epoch=1)
+    result = train_locally(task, method, down, {}, SAMPLES, steps, info, rules, epoch=1)
     assert all(torch.equal(down[name], value) for name, value in sent.items())
     return START + result.up["delta"]
 
@@ -123,7 +123,9 @@ def test_the_loss_told_is_the_mean_of_what_each_step_began_with():
         round=0, lr=LR, clients=1, cohort=1, share=1.0, steps=STEPS, samples=8, layout=task.layout
     )
     down = {"w": START.double()}
-    result = train(task, LooksTwice(), down, {}, TensorSamples(x, y), steps, info, PLAIN, epoch=1)
+    result = train_locally(
+        task, LooksTwice(), down, {}, TensorSamples(x, y), steps, info, PLAIN, epoch=1
+    )
     assert (
         result.loss == pytest.approx(sum(losses) / STEPS, rel=1e-13) and losses[0] > 2 * losses[-1]
     )
@@ -169,7 +171,7 @@ def test_the_whole_gradient_is_that_of_the_steps_and_draws_what_they_draw():
         round=0, lr=0.0, clients=1, cohort=1, share=1.0, steps=3, samples=8, layout=task.layout
     )
     samples, rules = Augmented(SAMPLES.inputs, SAMPLES.targets), LocalRules(0.1, "objective", None)
-    result = train(task, Compares(), {"w": START}, {}, samples, steps, info, rules, epoch=2)
+    result = train_locally(task, Compares(), {"w": START}, {}, samples, steps, info, rules, epoch=2)
     assert torch.allclose(result.up["whole"], (5 * seen[0] + 3 * seen[1]) / 8, atol=1e-6)
     assert not torch.allclose(seen[0], seen[2]) and torch.equal(result.up["from"], START)
     assert result.backprops == 2 + 3
@@ -191,7 +193,7 @@ def test_a_look_at_the_whole_gradient_moves_no_statistics():
         )
         down, steps = {"w": task.initial_weights}, [Step(torch.arange(8), seed=0)]
         found.append(
-            train(
+            train_locally(
                 task, method, down, task.initial_buffers, SAMPLES, steps, info, PLAIN, epoch=1
             ).buffers
         )

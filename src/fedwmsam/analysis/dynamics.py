@@ -9,45 +9,56 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedwmsam.analysis.replay import Past
+from fedwmsam.analysis.replay import ReplayedRun
 from fedwmsam.analysis.saved_run import load_analysis, save_analysis
 from fedwmsam.engine.records import Record, read_lines
 from fedwmsam.errors import InputError
-from fedwmsam.recording.alignment import COSINES, Care, mean_of
+from fedwmsam.recording.alignment import COSINES, RecordingConfig, mean_of
 from fedwmsam.recording.echo import autocorrelation, flips, oscillation, straightness
-from fedwmsam.recording.instrumentation import MOMENTS
-from fedwmsam.recording.recorder import Recorder
-from fedwmsam.recording.training_surface import length
+from fedwmsam.recording.instrumentation import STEP_POSITIONS
+from fedwmsam.recording.recorder import DynamicsRecorder
+from fedwmsam.recording.training_surface import l2_norm
 from fedwmsam.report.plots import (
-    Picture,
+    PlotSpec,
     add_legend,
-    draw_pictures,
+    describe_spread,
     legend_height,
-    scale,
-    spread_words,
-    style,
+    line_style,
+    save_plots,
+    set_x_scale,
 )
-from fedwmsam.report.runs import Run, State, configuration, find_runs, grouped, labels
-from fedwmsam.report.text_tables import NOTHING, Sheet, spread_cell
+from fedwmsam.report.runs import (
+    LoadedRun,
+    RunStatus,
+    find_runs,
+    group_runs,
+    make_labels,
+    row_config,
+)
+from fedwmsam.report.text_tables import MISSING, TextTable, spread_cell
 from fedwmsam.settings.config import RECORDABLE
-from fedwmsam.statistics import Numbers, mean_spread
-from fedwmsam.training.task import calm_torch
+from fedwmsam.statistics import FloatArray, mean_spread
+from fedwmsam.training.task import deterministic_torch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-THOROUGH = Care(sample=3000, ascents=1, clients=None)
+THOROUGH = RecordingConfig(sample=3000, ascents=1, clients=None)
 STATES = 10
 SUCCESSIVE = 3
 """Rounds that are replayed from each kept state, if all they read is known."""
 QUARTER = 4
 """Early is the first quarter of the rounds, late the last."""
-FILE = "dynamics.json"
-RESTLESS = ("accuracy", "loss", "similarity", "alpha")
+DYNAMICS_FILE = "dynamics.json"
+OSCILLATING_METRICS = ("accuracy", "loss", "similarity", "alpha")
 """Columns of the metrics whose fluctuation is worth a number."""
 PATHS: dict[str, tuple[str | int, ...]] = {
     **{name: ("alignment", name, "mean") for name in (*COSINES, "radius")},
-    **{f"{name}_{moment}": ("alignment", name, moment) for name in COSINES for moment in MOMENTS},
+    **{
+        f"{name}_{moment}": ("alignment", name, moment)
+        for name in COSINES
+        for moment in STEP_POSITIONS
+    },
     "update_norm": ("drift", "norm", "mean"),
     "update_norm_spread": ("drift", "norm", "spread"),
     "distance": ("drift", "distance", "mean"),
@@ -67,14 +78,16 @@ PATHS: dict[str, tuple[str | int, ...]] = {
 """A number of the summary, and where a line has it."""
 
 
-def dynamics(folder: Path, states: int = STATES, care: Care = THOROUGH) -> Record:
+def compute_dynamics(
+    folder: Path, states: int = STATES, care: RecordingConfig = THOROUGH
+) -> Record:
     """Everything the run's folder can tell; writes nothing."""
-    with calm_torch():
-        past = Past.of(folder)
+    with deterministic_torch():
+        past = ReplayedRun.of(folder)
         chosen = spread_out(past.kept(), states)
         recorded = {line["round"]: line for line in read_lines(folder / "recordings.jsonl")}
         lines = dict(recorded)
-        for line in replayed(past, chosen, care):
+        for line in replay_states(past, chosen, care):
             lines[line["round"]] = merged(recorded.get(line["round"], {}), line)
         ending = last_rounds(past)
     ordered = [lines[round] for round in sorted(lines)]
@@ -88,9 +101,10 @@ def dynamics(folder: Path, states: int = STATES, care: Care = THOROUGH) -> Recor
         "ascents": care.ascents,
         "not_as_it_was": past.strangers,
         "last_rounds": ending,
-        "restless": restless(past.rows),
+        "restless": metric_oscillation(past.rows),
         "summary": {
-            name: summarise(of_period(ordered, len(past.rows), name)) for name in ("early", "late")
+            name: summarise_dynamics(of_period(ordered, len(past.rows), name))
+            for name in ("early", "late")
         },
         "lines": ordered,
     }
@@ -110,17 +124,19 @@ def spread_out(rounds: Sequence[int], count: int) -> list[int]:
     )
 
 
-def replayed(past: Past, chosen: Sequence[int], care: Care) -> Iterator[Record]:
+def replay_states(
+    past: ReplayedRun, chosen: Sequence[int], care: RecordingConfig
+) -> Iterator[Record]:
     """The line of each chosen round, and those of the rounds right after it, where they can be known."""
     kept = past.kept()
-    thorough = Recorder(RECORDABLE, 1, past.config.seed, care)
-    brief = Recorder(("echo",), 10**12, past.config.seed, care)
+    thorough = DynamicsRecorder(RECORDABLE, 1, past.config.seed, care)
+    brief = DynamicsRecorder(("echo",), 10**12, past.config.seed, care)
     for round in chosen:
         state = past.state(round)
         found = past.repeat(state, thorough)
         following = kept[kept.index(round) + 1 :][:1]
         for later in following:
-            way = length(past.state(later).server["w"] - state.server["w"])
+            way = l2_norm(past.state(later).server["w"] - state.server["w"])
             found.line["echo"]["straightness"] = straightness(
                 way, [found.line["echo"]["norm"]], later - round
             )
@@ -130,7 +146,7 @@ def replayed(past: Past, chosen: Sequence[int], care: Care) -> Iterator[Record]:
             yield repeated.line
 
 
-def last_rounds(past: Past) -> Record | None:
+def last_rounds(past: ReplayedRun) -> Record | None:
     """Successive updates at the end of a run that is over, from its older checkpoint; every method has that."""
     state = past.last_checkpoint()
     if state is None:
@@ -142,7 +158,7 @@ def last_rounds(past: Past) -> Record | None:
     updates = [after - before for before, after in pairwise(models)]
     if len(updates) < 2:
         return None
-    way, norms = length(models[-1] - models[0]), [length(update) for update in updates]
+    way, norms = l2_norm(models[-1] - models[0]), [l2_norm(update) for update in updates]
     turned = [flips(after, before) for before, after in pairwise(updates)]
     return {
         "first": state.round + 1,
@@ -154,10 +170,13 @@ def last_rounds(past: Past) -> Record | None:
     }
 
 
-def restless(rows: Sequence[Record]) -> Record:
+def metric_oscillation(rows: Sequence[Record]) -> Record:
     """How the metrics fluctuate late in the run."""
     late = of_period(rows, len(rows), "late")
-    found = {name: [row[name] for row in late if row.get(name) is not None] for name in RESTLESS}
+    found = {
+        name: [row[name] for row in late if row.get(name) is not None]
+        for name in OSCILLATING_METRICS
+    }
     return {name: oscillation(values) for name, values in found.items() if values}
 
 
@@ -167,7 +186,7 @@ def of_period(lines: Sequence[Record], rounds: int, period: str) -> list[Record]
     return [line for line in lines if QUARTER * line["round"] > (QUARTER - 1) * rounds]
 
 
-def summarise(lines: Sequence[Record]) -> Record:
+def summarise_dynamics(lines: Sequence[Record]) -> Record:
     """The mean of everything over these lines, over those that have it."""
     paths: dict[str, tuple[str | int, ...]] = dict(PATHS)
     for line in lines:
@@ -176,10 +195,10 @@ def summarise(lines: Sequence[Record]) -> Record:
         paths |= {
             f"client {name}": ("drift", "memory", name, "mean") for name in kept.get("memory", {})
         }
-    return {name: mean_of([pick(line, path) for line in lines]) for name, path in paths.items()}
+    return {name: mean_of([value_at(line, path) for line in lines]) for name, path in paths.items()}
 
 
-def pick(line: Record, path: Sequence[str | int]) -> float | None:
+def value_at(line: Record, path: Sequence[str | int]) -> float | None:
     value: Any = line
     for key in path:
         inside = (
@@ -203,28 +222,28 @@ def run_dynamics(
     again: bool,
     plots: tuple[Path, str] | None,
     say: Callable[[str], None],
-) -> tuple[list[Sheet], list[Path]]:
+) -> tuple[list[TextTable], list[Path]]:
     """One run after the other, each written when it is done; a run that went on since is analysed again.
 
     `plots` are a folder for pictures and their format. Returns the tables and what was written.
     """
-    runs, care = readable(places), replace(THOROUGH, sample=sample)
+    runs, care = find_readable_runs(places), replace(THOROUGH, sample=sample)
     written = []
     for run in runs:
-        before = load_analysis(run.path, FILE)
+        before = load_analysis(run.path, DYNAMICS_FILE)
         if again or before is None or before["rounds"] != len(run.rows):
             say(f"Replaying {run.path} …")
-            found = dynamics(run.path, states, care)
-            written.append(save_analysis(run.path, FILE, found))
-            for remark in remarks(found):
+            found = compute_dynamics(run.path, states, care)
+            written.append(save_analysis(run.path, DYNAMICS_FILE, found))
+            for remark in dynamics_notes(found):
                 say(f"- {remark}")
     groups = groups_of(runs)
     if plots is not None:
-        written += draw_pictures(pictures(groups), *plots)
-    return sheets(groups), written
+        written += save_plots(dynamics_plots(groups), *plots)
+    return dynamics_tables(groups), written
 
 
-def remarks(found: Record) -> list[str]:
+def dynamics_notes(found: Record) -> list[str]:
     """What a reader of the numbers must know of this run."""
     notes = []
     if not found["recorded"] and not found["replayed"]:
@@ -243,9 +262,9 @@ def remarks(found: Record) -> list[str]:
     return notes
 
 
-def readable(places: Sequence[Path]) -> list[Run]:
+def find_readable_runs(places: Sequence[Path]) -> list[LoadedRun]:
     """Runs that have a round; the others cannot be analysed."""
-    runs = [run for run in find_runs(places)[0] if run.rows and run.state is not State.DAMAGED]
+    runs = [run for run in find_runs(places)[0] if run.rows and run.state is not RunStatus.DAMAGED]
     if not runs:
         raise InputError(
             f"No run in {', '.join(map(str, places))} has done a round that can be read."
@@ -281,16 +300,16 @@ class Group:
 
     def cell(self, *path: str | int) -> str:
         """Mean and deviation over the seeds of a number of their records."""
-        known = [value for record in self.records if (value := pick(record, path)) is not None]
-        return spread_cell(mean_spread(known)) if known else NOTHING
+        known = [value for record in self.records if (value := value_at(record, path)) is not None]
+        return spread_cell(mean_spread(known)) if known else MISSING
 
-    def curve(self, name: str) -> tuple[list[int], Numbers]:
+    def curve(self, name: str) -> tuple[list[int], FloatArray]:
         """A number over the rounds that all seeds have it in; a line for each seed."""
         found = [
             {
                 line["round"]: value
                 for line in record["lines"]
-                if (value := pick(line, PATHS[name])) is not None
+                if (value := value_at(line, PATHS[name])) is not None
             }
             for record in self.records
         ]
@@ -298,14 +317,16 @@ class Group:
         return rounds, np.array([[values[round] for round in rounds] for values in found])
 
 
-def groups_of(runs: Iterable[Run]) -> list[Group]:
+def groups_of(runs: Iterable[LoadedRun]) -> list[Group]:
     """Those runs that have been analysed."""
     analysed = [
-        (run, record) for run in runs if run.config and (record := load_analysis(run.path, FILE))
+        (run, record)
+        for run in runs
+        if run.config and (record := load_analysis(run.path, DYNAMICS_FILE))
     ]
     records = {run.path: record for run, record in analysed}
-    sets = grouped([run for run, _ in analysed], configuration)
-    names = labels([configuration(members[0]) for members in sets])
+    sets = group_runs([run for run, _ in analysed], row_config)
+    names = make_labels([row_config(members[0]) for members in sets])
     return [
         Group(name, tuple(records[run.path] for run in members))
         for name, members in zip(names, sets, strict=True)
@@ -315,7 +336,7 @@ def groups_of(runs: Iterable[Run]) -> list[Group]:
 # Tables
 
 
-def sheets(groups: Sequence[Group]) -> list[Sheet]:
+def dynamics_tables(groups: Sequence[Group]) -> list[TextTable]:
     return [alignment_sheet(groups), echo_sheet(groups), drift_sheet(groups)] if groups else []
 
 
@@ -328,7 +349,7 @@ def rows(
     )
 
 
-def alignment_sheet(groups: Sequence[Group]) -> Sheet:
+def alignment_sheet(groups: Sequence[Group]) -> TextTable:
     columns: dict[str, tuple[str | int, ...]] = {
         "global, early": ("summary", "early", "global"),
         "global": ("summary", "late", "global"),
@@ -356,7 +377,7 @@ def alignment_sheet(groups: Sequence[Group]) -> Sheet:
         f"Late is the last quarter of the rounds, early the first. Samples: {' or '.join(map(str, samples)) or 'none'} "
         "of the training data; clients and their first, middle and last steps are averaged.",
     )
-    return Sheet(
+    return TextTable(
         "Alignment of perturbations (late)",
         ("method", "seeds", *columns),
         rows(groups, columns),
@@ -364,7 +385,7 @@ def alignment_sheet(groups: Sequence[Group]) -> Sheet:
     )
 
 
-def echo_sheet(groups: Sequence[Group]) -> Sheet:
+def echo_sheet(groups: Sequence[Group]) -> TextTable:
     columns: dict[str, tuple[str | int, ...]] = {
         "lag 1": ("summary", "late", "lag_1"),
         "lag 2": ("summary", "late", "lag_2"),
@@ -388,12 +409,12 @@ def echo_sheet(groups: Sequence[Group]) -> Sheet:
         "Noise: deviation of the accuracy's changes from round to round, over √2; residual: its deviation around a "
         "line; alternation: how often it turns, 2/3 for independent noise. All over the last quarter.",
     )
-    return Sheet(
+    return TextTable(
         "Momentum echo (late)", ("method", "seeds", *columns), rows(groups, columns), notes
     )
 
 
-def drift_sheet(groups: Sequence[Group]) -> Sheet:
+def drift_sheet(groups: Sequence[Group]) -> TextTable:
     columns: dict[str, tuple[str | int, ...]] = {
         "update norm": ("summary", "late", "update_norm"),
         "distance": ("summary", "late", "distance"),
@@ -412,7 +433,7 @@ def drift_sheet(groups: Sequence[Group]) -> Sheet:
     cells = tuple(
         (*row, kept_cell(group)) for row, group in zip(rows(groups, columns), groups, strict=True)
     )
-    return Sheet("Client drift (late)", ("method", "seeds", *columns, "kept"), cells, notes)
+    return TextTable("Client drift (late)", ("method", "seeds", *columns, "kept"), cells, notes)
 
 
 def kept_cell(group: Group) -> str:
@@ -422,16 +443,16 @@ def kept_cell(group: Group) -> str:
     ]
     return (
         ", ".join(f"‖{name.split()[1]}‖ {group.cell('summary', 'late', name)}" for name in kept)
-        or NOTHING
+        or MISSING
     )
 
 
 # Pictures
 
 
-def pictures(groups: Sequence[Group]) -> list[Picture]:
+def dynamics_plots(groups: Sequence[Group]) -> list[PlotSpec]:
     """Those there is something to draw for."""
-    found: list[Picture] = []
+    found: list[PlotSpec] = []
     for name, columns in PICTURES.items():
         known = [column for column in columns if any(group.curve(column)[0] for group in groups)]
         if known:
@@ -447,14 +468,14 @@ def draw_stack(groups: Sequence[Group], columns: Sequence[str], figure: "Figure"
         for number, group in enumerate(groups):
             rounds, values = group.curve(column)
             mean = values.mean(axis=0) if rounds else np.array([])
-            axes.plot(rounds, mean, label=group.label, **style(number))
+            axes.plot(rounds, mean, label=group.label, **line_style(number))
             if len(values) > 1 and rounds:
                 spread = values.std(axis=0, ddof=1)
                 axes.fill_between(
                     rounds,
                     mean - spread,
                     mean + spread,
-                    color=style(number)["color"],
+                    color=line_style(number)["color"],
                     alpha=0.1,
                     lw=0,
                 )
@@ -462,7 +483,7 @@ def draw_stack(groups: Sequence[Group], columns: Sequence[str], figure: "Figure"
         axes.grid()
         if column not in ("update_norm", "straightness", "carried"):
             axes.axhline(0, color="black", linewidth=0.6)
-    scale(stack[-1], "rounds")
+    set_x_scale(stack[-1], "rounds")
     stack[-1].set_xlabel("round")
     figure.align_ylabels()
-    add_legend(figure, stack[0], spread_words([len(group.records) for group in groups]))
+    add_legend(figure, stack[0], describe_spread([len(group.records) for group in groups]))

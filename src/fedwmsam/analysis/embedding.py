@@ -16,15 +16,21 @@ import torch
 from torch import Tensor, nn
 
 from fedwmsam import rng
-from fedwmsam.analysis.flatness import Say, digits
-from fedwmsam.analysis.loss_surface import Sample, everybody, owners, picked, read
-from fedwmsam.analysis.saved_run import Archive, SavedRun
+from fedwmsam.analysis.flatness import ReportProgress, digits
+from fedwmsam.analysis.loss_surface import (
+    Sample,
+    clients_of_samples,
+    draw_indices,
+    gather_sample,
+    pool_clients,
+)
+from fedwmsam.analysis.saved_run import AnalysisCache, SavedRun
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
-from fedwmsam.report.plots import COLOURS, FONT, MARKERS, Picture, add_legend, legend_height
-from fedwmsam.report.text_tables import NOTHING, Sheet
-from fedwmsam.statistics import Numbers
-from fedwmsam.training.task import Task, calm_torch
+from fedwmsam.report.plots import COLOURS, FONT, MARKERS, PlotSpec, add_legend, legend_height
+from fedwmsam.report.text_tables import MISSING, TextTable
+from fedwmsam.statistics import FloatArray
+from fedwmsam.training.task import Task, deterministic_torch
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,7 +50,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Embedding:
-    points: Numbers
+    points: FloatArray
     classes: list[int]
     clients: list[int] | None
     scores: tuple[Score, ...]
@@ -80,7 +86,7 @@ def embed(
         )
     name, features = features_before(task.model, sample, layer)
     method = TSNE(
-        perplexity=perplexity, init="pca", random_state=rng.key(seed, "embedding") % 2**32
+        perplexity=perplexity, init="pca", random_state=rng.derive_seed(seed, "embedding") % 2**32
     )
     points = np.asarray(method.fit_transform(features), dtype=np.float64)
     owners = {"class": torch.cat([batch[1] for batch in sample.batches]).cpu().numpy()}
@@ -90,13 +96,13 @@ def embed(
         score
         for by, labels in owners.items()
         for of, places in (("features", features), ("picture", points))
-        for score in scored(of, by, places, labels)
+        for score in cluster_scores(of, by, places, labels)
     )
     own = owners["client"].tolist() if "client" in owners else None
     return Embedding(points, owners["class"].tolist(), own, scores, name, features.shape[1])
 
 
-def scored(of: str, by: str, places: Numbers, labels: Any) -> Iterator[Score]:
+def cluster_scores(of: str, by: str, places: FloatArray, labels: Any) -> Iterator[Score]:
     """Nothing if there are not two groups, or if each sample is one."""
     from sklearn.metrics import davies_bouldin_score, silhouette_score
 
@@ -111,7 +117,7 @@ def scored(of: str, by: str, places: Numbers, labels: Any) -> Iterator[Score]:
 
 def features_before(
     model: nn.Module, sample: Sample, layer: str | None = None
-) -> tuple[str, Numbers]:
+) -> tuple[str, FloatArray]:
     """The name of the layer (the linear one that is used last, unless named) and its inputs, a row a sample."""
     model.eval()
     modules = dict(model.named_modules())
@@ -164,12 +170,12 @@ def last_linear(model: nn.Module, inputs: Any) -> str:
 # Of a run's models
 
 
-FILE = "embedding.json"
+EMBEDDING_FILE = "embedding.json"
 SOURCES = ("train", "test")
 
 
 @dataclass(frozen=True)
-class Choice:
+class EmbeddingConfig:
     """Of what, and how."""
 
     data: str = "train"
@@ -186,14 +192,18 @@ class Choice:
 
 
 def run_embedding(
-    run: SavedRun, rounds: list[int], choice: Choice, place: Path, say: Say = lambda _: None
+    run: SavedRun,
+    rounds: list[int],
+    choice: EmbeddingConfig,
+    place: Path,
+    say: ReportProgress = lambda _: None,
 ) -> list[Record]:
     """Computed, or read from `place` if it was computed like that before."""
-    archive = Archive(place / FILE, asdict(choice))
+    archive = AnalysisCache(place / EMBEDDING_FILE, asdict(choice))
     missing = [round for round in rounds if round not in archive]
     if missing:
-        with calm_torch():
-            sample, clients = chosen(run, choice)
+        with deterministic_torch():
+            sample, clients = draw_samples(run, choice)
             for round in missing:
                 say(f"round {round}, t-SNE of {sample.count:,} samples")
                 run.load(round)
@@ -209,27 +219,27 @@ def run_embedding(
     return [archive.found[round] for round in rounds]
 
 
-def chosen(run: SavedRun, choice: Choice) -> tuple[Sample, torch.Tensor | None]:
+def draw_samples(run: SavedRun, choice: EmbeddingConfig) -> tuple[Sample, torch.Tensor | None]:
     """The samples, and the client of each if it has one."""
-    experiment, stream = run.experiment, rng.key(choice.seed, "embedded sample")
+    experiment, stream = run.experiment, rng.derive_seed(choice.seed, "embedded sample")
     if choice.data == "train":
-        index = picked(len(everybody(experiment.clients)), choice.samples, stream)
-        return read(everybody(experiment.clients), index, choice.batch_size), owners(
-            experiment.clients, index
-        )
+        index = draw_indices(len(pool_clients(experiment.clients)), choice.samples, stream)
+        return gather_sample(
+            pool_clients(experiment.clients), index, choice.batch_size
+        ), clients_of_samples(experiment.clients, index)
     index, groups = (
-        picked(len(experiment.test), choice.samples, stream),
+        draw_indices(len(experiment.test), choice.samples, stream),
         experiment.breakdown.groups,
     )
-    return read(experiment.test, index, choice.batch_size), None if groups is None else groups[
-        index
-    ]
+    return gather_sample(
+        experiment.test, index, choice.batch_size
+    ), None if groups is None else groups[index]
 
 
 # Tables
 
 
-def cluster_sheet(named: Sequence[tuple[str, Record]], notes: Sequence[str] = ()) -> Sheet:
+def cluster_sheet(named: Sequence[tuple[str, Record]], notes: Sequence[str] = ()) -> TextTable:
     """Silhouette and Davies–Bouldin index of embeddings."""
     kinds = list(
         dict.fromkeys((score["by"], score["of"]) for _, one in named for score in one["scores"])
@@ -241,7 +251,7 @@ def cluster_sheet(named: Sequence[tuple[str, Record]], notes: Sequence[str] = ()
     for name, one in named:
         scores = {(score["by"], score["of"]): score for score in one["scores"]}
         cells = [
-            digits(scores[kind][figure]) if kind in scores else NOTHING
+            digits(scores[kind][figure]) if kind in scores else MISSING
             for kind in kinds
             for figure in ("silhouette", "davies_bouldin")
         ]
@@ -250,7 +260,7 @@ def cluster_sheet(named: Sequence[tuple[str, Record]], notes: Sequence[str] = ()
         "Silhouette: −1 to 1, more is better. Davies–Bouldin: from 0, less is better. Compare those of the features: "
         "t-SNE makes clusters look better than they are.",
     )
-    return Sheet("Clusters before the last layer", tuple(header), tuple(rows), (*notes, *said))
+    return TextTable("Clusters before the last layer", tuple(header), tuple(rows), (*notes, *said))
 
 
 # Pictures
@@ -264,7 +274,7 @@ PANEL = 1.75
 """Inches: the height of one of two embeddings side by side."""
 
 
-def embedding_pictures(records: Sequence[Record], class_names: Sequence[str]) -> list[Picture]:
+def embedding_pictures(records: Sequence[Record], class_names: Sequence[str]) -> list[PlotSpec]:
     """A picture for each round, by class and, if the samples have clients, beside it by client."""
     return [
         (
@@ -291,7 +301,7 @@ def draw_embedding(record: Record, class_names: Sequence[str], figure: "Figure")
 
 def grid_of_embeddings(
     named: Sequence[tuple[str, Record]], class_names: Sequence[str], name: str
-) -> Picture:
+) -> PlotSpec:
     """Several models beside each other, by class."""
     rows = math.ceil(len(named) / 2)
     height = 0.3 + rows * PANEL + legend_height(shown_names(named[0][1], class_names))

@@ -18,31 +18,37 @@ import torch
 from torch import Tensor, nn
 
 from fedwmsam import rng
-from fedwmsam.analysis.hessian import Estimate, largest_eigenvalues, trace
-from fedwmsam.analysis.loss_surface import Surface, client_samples, draw, everybody, some_clients
-from fedwmsam.analysis.saved_run import Archive, SavedRun, read_archive
-from fedwmsam.analysis.sharpness import Rise, rises
-from fedwmsam.data.reader import make_reader
+from fedwmsam.analysis.hessian import MonteCarloEstimate, estimate_trace, largest_eigenvalues
+from fedwmsam.analysis.loss_surface import (
+    LossSurface,
+    client_samples,
+    draw_clients,
+    draw_sample,
+    pool_clients,
+)
+from fedwmsam.analysis.saved_run import AnalysisCache, SavedRun, read_analysis_cache
+from fedwmsam.analysis.sharpness import LossIncrease, measure_sharpness
+from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
-from fedwmsam.report.plots import COLOURS, Picture, add_legend, legend_height, style
-from fedwmsam.report.runs import Run
-from fedwmsam.report.summary import Table
-from fedwmsam.report.text_tables import NOTHING, Sheet, spread_cell
-from fedwmsam.settings.options import check, option
+from fedwmsam.report.plots import COLOURS, PlotSpec, add_legend, legend_height, line_style
+from fedwmsam.report.runs import LoadedRun
+from fedwmsam.report.summary import ResultTable
+from fedwmsam.report.text_tables import MISSING, TextTable, spread_cell
+from fedwmsam.settings.options import option, validate_fields
 from fedwmsam.statistics import mean_spread
-from fedwmsam.training.objectives import Measure, make_objective
-from fedwmsam.training.task import Task, calm_torch
+from fedwmsam.training.objectives import MetricFunction, make_objective
+from fedwmsam.training.task import Task, deterministic_torch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Say = Callable[[str], None]
+ReportProgress = Callable[[str], None]
 """Takes what is being computed, for whoever waits."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FlatnessConfig:
     """What is measured, and how thoroughly."""
 
     eigenvalues: int = option(5, "largest eigenvalues of the Hessian", low=1, high=100)
@@ -56,7 +62,7 @@ class Wanted:
     seed: int = option(0, "key of what is drawn", low=0, high=2**62)
 
     def __post_init__(self) -> None:
-        check("", self)
+        validate_fields("", self)
         for name in ("rho", "adaptive_rho"):
             radii = getattr(self, name)
             wrong = [radius for radius in radii if not 0 < radius < float("inf")]
@@ -76,10 +82,10 @@ class Flatness:
     residuals: tuple[float, ...]
     """An eigenvalue of the Hessian is no further away than this."""
     converged: bool
-    trace: Estimate
+    trace: MonteCarloEstimate
     trace_is_exact: bool
-    sharpness: tuple[Rise, ...]
-    adaptive: tuple[Rise, ...]
+    sharpness: tuple[LossIncrease, ...]
+    adaptive: tuple[LossIncrease, ...]
     samples: int
     of: int
     """What they were drawn from."""
@@ -100,10 +106,10 @@ def measure_flatness(
     inputs: Any,
     targets: Any,
     *,
-    loss: str | Measure = "classification",
+    loss: str | MetricFunction = "classification",
     samples: int | None = 5000,
     batch_size: int = 1000,
-    say: Say = lambda _: None,
+    say: ReportProgress = lambda _: None,
     **wanted: Any,
 ) -> Flatness:
     """Of any module on any data: the mean `loss` over (at most) so many samples, without dropout or augmentation.
@@ -114,15 +120,19 @@ def measure_flatness(
         raise InputError(
             f"samples and batch_size must be at least 1, not {samples} and {batch_size}."
         )
-    known = Wanted(**wanted)
-    with calm_torch():
+    known = FlatnessConfig(**wanted)
+    with deterministic_torch():
         task = Task(model, make_objective(loss))
-        data = make_reader(task).samples((inputs, targets), "The data")
-        sample = draw(data, samples, batch_size, rng.key(known.seed, "global sample"))
-        return flatness_at(Surface(task, sample), task.initial_weights, known, say)
+        data = make_data_adapter(task).samples((inputs, targets), "The data")
+        sample = draw_sample(
+            data, samples, batch_size, rng.derive_seed(known.seed, "global sample")
+        )
+        return flatness_at(LossSurface(task, sample), task.initial_weights, known, say)
 
 
-def flatness_at(surface: Surface, w: Tensor, wanted: Wanted, say: Say = lambda _: None) -> Flatness:
+def flatness_at(
+    surface: LossSurface, w: Tensor, wanted: FlatnessConfig, say: ReportProgress = lambda _: None
+) -> Flatness:
     """Of a loss surface at w; the caller has put the model's buffers in place."""
     sample = surface.sample
     gradient, loss = surface.gradient(w)
@@ -130,9 +140,9 @@ def flatness_at(surface: Surface, w: Tensor, wanted: Wanted, say: Say = lambda _
     along = partial(surface.product, w)
     spectrum = largest_eigenvalues(along, w, wanted.eigenvalues, wanted.seed)
     say("trace")
-    estimate, exact = trace(along, w, wanted.probes, wanted.seed, spectrum)
+    estimate, exact = estimate_trace(along, w, wanted.probes, wanted.seed, spectrum)
     climb = partial(
-        rises,
+        measure_sharpness,
         surface,
         w,
         steps=wanted.steps,
@@ -164,28 +174,33 @@ def from_record(record: Mapping[str, Any]) -> Flatness:
     """What `record` wrote; what was not finite is NaN again."""
     values = {**record}
     for name in ("eigenvalues", "residuals"):
-        values[name] = tuple(map(number, values[name]))
+        values[name] = tuple(map(float_or_nan, values[name]))
     for name in ("sharpness", "adaptive"):
         values[name] = tuple(
-            Rise(**{key: number(value) for key, value in rise.items()}) for rise in values[name]
+            LossIncrease(**{key: float_or_nan(value) for key, value in rise.items()})
+            for rise in values[name]
         )
-    values["trace"] = Estimate(**{key: number(value) for key, value in values["trace"].items()})
-    return Flatness(**values | {key: number(values[key]) for key in ("loss", "gradient_norm")})
+    values["trace"] = MonteCarloEstimate(
+        **{key: float_or_nan(value) for key, value in values["trace"].items()}
+    )
+    return Flatness(
+        **values | {key: float_or_nan(values[key]) for key in ("loss", "gradient_norm")}
+    )
 
 
-def number(value: object) -> float:
+def float_or_nan(value: object) -> float:
     return float(value) if isinstance(value, int | float) else float("nan")
 
 
 # Of a run's models
 
 
-FILE, AVERAGED_FILE = "flatness.json", "flatness-averaged.json"
+FLATNESS_FILE, AVERAGED_FLATNESS_FILE = "flatness.json", "flatness-averaged.json"
 """Of a run's models, and of their averaged twins."""
 
 
 @dataclass(frozen=True)
-class Scope:
+class SampleConfig:
     """Which samples, of whom."""
 
     samples: int | None = 5000
@@ -215,20 +230,23 @@ class RoundFlatness:
 def run_flatness(
     run: SavedRun,
     rounds: list[int],
-    wanted: Wanted,
-    scope: Scope,
+    wanted: FlatnessConfig,
+    scope: SampleConfig,
     place: Path,
-    say: Say = lambda _: None,
+    say: ReportProgress = lambda _: None,
     averaged: bool = False,
 ) -> list[RoundFlatness]:
     """Measured, or read from `place` if it was measured like that before; each round is kept there at once.
 
     `averaged`: of the averaged twins instead of the models.
     """
-    archive = Archive(place / (AVERAGED_FILE if averaged else FILE), asdict(wanted) | asdict(scope))
+    archive = AnalysisCache(
+        place / (AVERAGED_FLATNESS_FILE if averaged else FLATNESS_FILE),
+        asdict(wanted) | asdict(scope),
+    )
     missing = [round for round in rounds if round not in archive]
     if missing:
-        with calm_torch():
+        with deterministic_torch():
             everyone, single = surfaces(run, scope, wanted.seed)
             for round in missing:
                 w, _ = run.load(round, averaged)
@@ -236,19 +254,28 @@ def run_flatness(
     return [round_from(archive.path, archive.found[round]) for round in rounds]
 
 
-def surfaces(run: SavedRun, scope: Scope, seed: int) -> tuple[Surface, dict[int, Surface]]:
+def surfaces(
+    run: SavedRun, scope: SampleConfig, seed: int
+) -> tuple[LossSurface, dict[int, LossSurface]]:
     """Of the loss of everybody, and of some clients' losses."""
     clients, size, task = run.experiment.clients, scope.batch_size, run.task
-    everyone = draw(everybody(clients), scope.samples, size, rng.key(seed, "global sample"))
-    chosen = some_clients(len(clients), scope.clients, seed)
+    everyone = draw_sample(
+        pool_clients(clients), scope.samples, size, rng.derive_seed(seed, "global sample")
+    )
+    chosen = draw_clients(len(clients), scope.clients, seed)
     own = client_samples(clients, chosen, scope.samples, size, seed)
-    return Surface(task, everyone), {
-        client: Surface(task, sample) for client, sample in zip(chosen, own, strict=True)
+    return LossSurface(task, everyone), {
+        client: LossSurface(task, sample) for client, sample in zip(chosen, own, strict=True)
     }
 
 
 def at_round(
-    round: int, w: Tensor, everyone: Surface, single: dict[int, Surface], wanted: Wanted, say: Say
+    round: int,
+    w: Tensor,
+    everyone: LossSurface,
+    single: dict[int, LossSurface],
+    wanted: FlatnessConfig,
+    say: ReportProgress,
 ) -> RoundFlatness:
     together = flatness_at(
         everyone, w, wanted, lambda what: say(f"round {round}, all clients: {what}")
@@ -273,7 +300,7 @@ def round_from(path: Path, record: Record) -> RoundFlatness:
 
 def read_flatness(path: Path) -> tuple[Record, Iterator[RoundFlatness]]:
     """A file's settings, and its rounds, rising."""
-    settings, found = read_archive(path)
+    settings, found = read_analysis_cache(path)
     return settings, (round_from(path, found[round]) for round in sorted(found))
 
 
@@ -285,10 +312,10 @@ RISES = (
 
 
 def digits(value: float) -> str:
-    return NOTHING if math.isnan(value) else f"{value:.4g}"
+    return MISSING if math.isnan(value) else f"{value:.4g}"
 
 
-def with_error(estimate: Estimate) -> str:
+def with_error(estimate: MonteCarloEstimate) -> str:
     return digits(estimate.value) + (
         "" if math.isnan(estimate.error) else f" ± {estimate.error:.2g}"
     )
@@ -297,7 +324,7 @@ def with_error(estimate: Estimate) -> str:
 # Tables of single runs
 
 
-def flatness_sheets(named: Sequence[Named], settings: Record) -> list[Sheet]:
+def flatness_sheets(named: Sequence[Named], settings: Record) -> list[TextTable]:
     """Curvature, and rises if any were wanted."""
     return [
         curvature_sheet(named, settings),
@@ -305,7 +332,7 @@ def flatness_sheets(named: Sequence[Named], settings: Record) -> list[Sheet]:
     ]
 
 
-def curvature_sheet(named: Sequence[Named], settings: Record) -> Sheet:
+def curvature_sheet(named: Sequence[Named], settings: Record) -> TextTable:
     count = max(len(one.all.eigenvalues) for _, one in named)
     header = (
         "run",
@@ -328,12 +355,12 @@ def curvature_sheet(named: Sequence[Named], settings: Record) -> Sheet:
                 digits(found.loss),
                 digits(found.gradient_norm),
                 *values,
-                *([NOTHING] * (count - len(values))),
+                *([MISSING] * (count - len(values))),
                 with_error(found.trace),
                 *((over_clients(one, largest), over_clients(one, whole_trace)) if single else ()),
             )
         )
-    return Sheet("Curvature", header, tuple(rows), tuple(curvature_notes(named, settings)))
+    return TextTable("Curvature", header, tuple(rows), tuple(curvature_notes(named, settings)))
 
 
 def curvature_notes(named: Sequence[Named], settings: Record) -> Iterator[str]:
@@ -361,7 +388,7 @@ def curvature_notes(named: Sequence[Named], settings: Record) -> Iterator[str]:
         yield "Some eigenvalues did not converge; the file says how far off each may be (residuals)."
 
 
-def rise_sheet(named: Sequence[Named]) -> Sheet:
+def rise_sheet(named: Sequence[Named]) -> TextTable:
     """A row for each ball."""
     single = any(one.clients for _, one in named)
     header = (
@@ -380,19 +407,19 @@ def rise_sheet(named: Sequence[Named]) -> Sheet:
             ball,
             f"{rise.rho:g}",
             digits(rise.worst),
-            with_error(Estimate(rise.average, rise.average_error)),
+            with_error(MonteCarloEstimate(rise.average, rise.average_error)),
             *([over_clients(one, worst(kind, place))] * single),
         )
         for name, one in named
         for kind, ball in (("sharpness", "plain"), ("adaptive", "adaptive"))
         for place, rise in enumerate(getattr(one.all, kind))
     )
-    return Sheet("Rise of the loss near the model", header, rows, RISES)
+    return TextTable("Rise of the loss near the model", header, rows, RISES)
 
 
 def over_clients(one: RoundFlatness, value: Callable[[Flatness], float]) -> str:
     values = [value(client) for client in one.clients.values()]
-    return f"{np.mean(values):.4g} ({min(values):.3g} to {max(values):.3g})" if values else NOTHING
+    return f"{np.mean(values):.4g} ({min(values):.3g} to {max(values):.3g})" if values else MISSING
 
 
 def largest(found: Flatness) -> float:
@@ -417,13 +444,17 @@ def subscript(number: int) -> str:
 # Tables over the seeds
 
 
-Measured = tuple[Record, RoundFlatness]
+MeasuredFlatness = tuple[Record, RoundFlatness]
 """With which settings, and what was found."""
 
 
-def measured(run: Run, averaged: bool = False) -> list[Measured]:
+def read_last_flatness(run: LoadedRun, averaged: bool = False) -> list[MeasuredFlatness]:
     """What is known of a run's last measured model, or averaged twin; nothing if none was measured."""
-    path = run.path / "analysis" / (AVERAGED_FILE if averaged or run.is_twin else FILE)
+    path = (
+        run.path
+        / "analysis"
+        / (AVERAGED_FLATNESS_FILE if averaged or run.is_twin else FLATNESS_FILE)
+    )
     if not path.exists():
         return []
     settings, rounds = read_flatness(path)
@@ -431,20 +462,20 @@ def measured(run: Run, averaged: bool = False) -> list[Measured]:
 
 
 def measured_rows(
-    table: Table, complain: Callable[[str], None], averaged: bool = False
-) -> dict[str, list[Measured]]:
+    table: ResultTable, complain: Callable[[str], None], averaged: bool = False
+) -> dict[str, list[MeasuredFlatness]]:
     """Each row's, over those of its seeds that were measured; rows without any are left out."""
-    found: dict[str, list[Measured]] = {}
+    found: dict[str, list[MeasuredFlatness]] = {}
     for row in table.rows:
         for score in row.scores:
             try:
-                found.setdefault(row.label, []).extend(measured(score.run, averaged))
+                found.setdefault(row.label, []).extend(read_last_flatness(score.run, averaged))
             except InputError as error:
                 complain(f"{row.label}, seed {score.run.seed}: {error}")
     return {label: of for label, of in found.items() if of}
 
 
-def seeds_sheet(table: Table) -> Sheet | None:
+def seeds_sheet(table: ResultTable) -> TextTable | None:
     """Flatness over the seeds, None if it was never measured."""
     notes: list[str] = []
     rows = measured_rows(table, notes.append)
@@ -493,7 +524,7 @@ def seeds_sheet(table: Table) -> Sheet | None:
         f"On {example.samples:,} of {example.of:,} training samples and {len(known[0][1].clients)} single clients; "
         "mean ± standard deviation (n − 1) over the seeds.",
     ]
-    return Sheet("Flatness of the last model that was measured", header, cells, tuple(notes))
+    return TextTable("Flatness of the last model that was measured", header, cells, tuple(notes))
 
 
 def seeds_cells(found: Sequence[RoundFlatness], radii: dict[str, list[float]]) -> Iterator[str]:
@@ -508,7 +539,7 @@ def seeds_cells(found: Sequence[RoundFlatness], radii: dict[str, list[float]]) -
     yield (
         cell(lambda one: float(np.mean([c.eigenvalues[0] for c in one.clients.values()])))
         if single
-        else NOTHING
+        else MISSING
     )
     for kind, wanted in radii.items():
         for rho in wanted:
@@ -516,7 +547,7 @@ def seeds_cells(found: Sequence[RoundFlatness], radii: dict[str, list[float]]) -
 
 
 def largest_cell(found: Sequence[RoundFlatness]) -> str:
-    return spread_cell(mean_spread([one.all.eigenvalues[0] for one in found])) if found else NOTHING
+    return spread_cell(mean_spread([one.all.eigenvalues[0] for one in found])) if found else MISSING
 
 
 def rise_at(found: Flatness, kind: str, rho: float) -> float:
@@ -526,12 +557,12 @@ def rise_at(found: Flatness, kind: str, rho: float) -> float:
 # Pictures over the rounds
 
 
-def flatness_pictures(found: Sequence[RoundFlatness], prefix: str = "") -> list[Picture]:
+def flatness_pictures(found: Sequence[RoundFlatness], prefix: str = "") -> list[PlotSpec]:
     """One round is a number, not a picture; the names of the pictures' files begin with the prefix."""
     if len(found) < 2:
         return []
     names = ["all clients", "mean of single clients"] if found[0].clients else ["all clients"]
-    pictures: list[Picture] = [
+    pictures: list[PlotSpec] = [
         (
             f"{prefix}largest-eigenvalue-over-rounds",
             2.0 + legend_height(names),
@@ -553,12 +584,14 @@ def flatness_pictures(found: Sequence[RoundFlatness], prefix: str = "") -> list[
 def draw_eigenvalues(found: Sequence[RoundFlatness], figure: "Figure") -> None:
     axes = figure.add_subplot()
     rounds = [one.round for one in found]
-    axes.plot(rounds, [one.all.eigenvalues[0] for one in found], label="all clients", **style(0))
+    axes.plot(
+        rounds, [one.all.eigenvalues[0] for one in found], label="all clients", **line_style(0)
+    )
     if found[0].clients:
         values = np.array(
             [[client.eigenvalues[0] for client in one.clients.values()] for one in found]
         )
-        axes.plot(rounds, values.mean(axis=1), label="mean of single clients", **style(1))
+        axes.plot(rounds, values.mean(axis=1), label="mean of single clients", **line_style(1))
         low, high = np.quantile(values, [0.1, 0.9], axis=1)
         axes.fill_between(rounds, low, high, color=COLOURS[1], alpha=0.2, linewidth=0)
     axes.set(xlabel="round", ylabel="largest eigenvalue", ylim=(0, None))
@@ -570,7 +603,9 @@ def draw_rises(found: Sequence[RoundFlatness], figure: "Figure") -> None:
     axes = figure.add_subplot()
     for number, rise in enumerate(found[0].all.sharpness):
         values = [one.all.sharpness[number].worst for one in found]
-        axes.plot([one.round for one in found], values, label=rise_name(rise.rho), **style(number))
+        axes.plot(
+            [one.round for one in found], values, label=rise_name(rise.rho), **line_style(number)
+        )
     axes.set(xlabel="round", ylabel="largest rise of the loss", ylim=(0, None))
     axes.grid()
     add_legend(figure, axes, "all clients' loss")

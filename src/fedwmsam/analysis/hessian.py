@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 from fedwmsam import rng
-from fedwmsam.statistics import Numbers
+from fedwmsam.statistics import FloatArray
 
 Product = Callable[[Tensor], Tensor]
 """v → H v."""
 TOLERANCE = 1e-4
 """Length of an eigenpair's residual, as a share of the largest eigenvalue."""
 MOST_PRODUCTS = 500
-ROOM = 30
+EXTRA_BASIS_VECTORS = 30
 """Vectors kept beside two for each wanted eigenvalue."""
 
 
-class Estimate(NamedTuple):
+class MonteCarloEstimate(NamedTuple):
     """A mean of random draws and its standard error."""
 
     value: float
@@ -34,10 +34,10 @@ class Estimate(NamedTuple):
 class Spectrum:
     """The largest eigenvalues, falling."""
 
-    values: Numbers
+    values: FloatArray
     vectors: Tensor
     """A row each."""
-    residuals: Numbers
+    residuals: FloatArray
     """‖H v − λ v‖: an eigenvalue of H is no further away from λ than this."""
     products: int
     converged: bool
@@ -58,9 +58,9 @@ def largest_eigenvalues(
     """
     size = like.numel()
     count = min(count, size)
-    room = min(size, 2 * count + ROOM)
+    room = min(size, 2 * count + EXTRA_BASIS_VECTORS)
     basis, projected, used = like.new_zeros(room, size), np.zeros((room, room)), 0
-    draw = Normal(like, seed, "lanczos")
+    draw = GaussianVectors(like, seed, "lanczos")
     rest, values, vectors, errors, done = draw(), np.zeros(0), np.zeros((0, 0)), np.zeros(0), False
     products = 0
     while not done and products < most:
@@ -68,7 +68,7 @@ def largest_eigenvalues(
             used = restart(basis, projected, values, vectors, count)
         basis[used] = rest / torch.linalg.vector_norm(rest)
         image, products, used = product(basis[used]), products + 1, used + 1
-        coefficients, rest = split(image, basis[:used])
+        coefficients, rest = orthogonalise(image, basis[:used])
         projected[used - 1, :used] = projected[:used, used - 1] = (
             coefficients.double().cpu().numpy()
         )
@@ -79,14 +79,14 @@ def largest_eigenvalues(
         if (
             length <= 100 * torch.finfo(like.dtype).eps * scale
         ):  # nothing new can be reached from here
-            rest = split(draw(), basis[:used])[1]
+            rest = orthogonalise(draw(), basis[:used])[1]
     chosen = torch.from_numpy(vectors[:, :count].copy()).to(basis)
     return Spectrum(
         values[:count].copy(), chosen.T @ basis[:used], errors[:count].copy(), products, done
     )
 
 
-def split(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
+def orthogonalise(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
     """v's coefficients on orthonormal rows and what they leave over; twice, because once leaves rounding errors."""
     coefficients = basis @ v
     rest = v - coefficients @ basis
@@ -95,7 +95,7 @@ def split(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def restart(
-    basis: Tensor, projected: Numbers, values: Numbers, vectors: Numbers, count: int
+    basis: Tensor, projected: FloatArray, values: FloatArray, vectors: FloatArray, count: int
 ) -> int:
     """Make room: the best half of the free vectors stays beside those wanted, and no progress is lost."""
     keep = count + (len(values) - count) // 2
@@ -106,9 +106,9 @@ def restart(
     return keep
 
 
-def trace(
+def estimate_trace(
     product: Product, like: Tensor, probes: int, seed: int = 0, spectrum: Spectrum | None = None
-) -> tuple[Estimate, bool]:
+) -> tuple[MonteCarloEstimate, bool]:
     """Hutchinson's estimate: the mean of zᵀHz over random signs z; and whether it is exact.
 
     The part of the trace in known eigenvectors is their eigenvalues' sum; only the rest is estimated, which takes the
@@ -116,18 +116,18 @@ def trace(
     """
     size = like.numel()
     if probes >= size:
-        return Estimate(
+        return MonteCarloEstimate(
             float(sum(product(unit)[place] for place, unit in enumerate(units(like)))), 0.0
         ), True
     known = like.new_zeros(0, size) if spectrum is None else spectrum.vectors
-    draw = Signs(like, seed, "hutchinson")
+    draw = RademacherVectors(like, seed, "hutchinson")
     values = []
     for _ in range(probes):
-        z = split(draw(), known)[1]
+        z = orthogonalise(draw(), known)[1]
         values.append(float(torch.dot(z.double(), product(z).double())))
     found = 0.0 if spectrum is None else float(spectrum.values.sum())
     error = float(np.std(values, ddof=1) / np.sqrt(probes)) if probes > 1 else float("nan")
-    return Estimate(found + float(np.mean(values)), error), False
+    return MonteCarloEstimate(found + float(np.mean(values)), error), False
 
 
 def units(like: Tensor) -> "map[Tensor]":
@@ -139,7 +139,7 @@ def units(like: Tensor) -> "map[Tensor]":
     return map(unit, range(like.numel()))
 
 
-class Normal:
+class GaussianVectors:
     """Vectors of standard normal numbers, the next one on each call."""
 
     def __init__(self, like: Tensor, seed: int, purpose: str, *indices: int) -> None:
@@ -149,7 +149,7 @@ class Normal:
         return torch.from_numpy(self.stream.standard_normal(self.like.numel())).to(self.like)
 
 
-class Signs(Normal):
+class RademacherVectors(GaussianVectors):
     """Vectors of +1 and −1."""
 
     def __call__(self) -> Tensor:

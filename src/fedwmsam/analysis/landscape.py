@@ -18,21 +18,21 @@ import torch
 from torch import Tensor, nn
 
 from fedwmsam import rng
-from fedwmsam.analysis.flatness import Say, Scope, digits, surfaces
-from fedwmsam.analysis.hessian import Normal
-from fedwmsam.analysis.loss_surface import Surface, draw
+from fedwmsam.analysis.flatness import ReportProgress, SampleConfig, digits, surfaces
+from fedwmsam.analysis.hessian import GaussianVectors
+from fedwmsam.analysis.loss_surface import LossSurface, draw_sample
 from fedwmsam.analysis.saved_run import SavedRun, write_json
-from fedwmsam.data.reader import make_reader
+from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
-from fedwmsam.files import replacing
-from fedwmsam.methods.base import Slot
+from fedwmsam.files import atomic_replace
+from fedwmsam.methods.base import ParameterSlice
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.report.plots import COLOURS, FONT, Picture, add_legend, legend_height, style
-from fedwmsam.report.text_tables import Sheet
-from fedwmsam.statistics import Numbers
-from fedwmsam.training.objectives import Measure, make_objective
-from fedwmsam.training.task import Task, calm_torch
+from fedwmsam.report.plots import COLOURS, FONT, PlotSpec, add_legend, legend_height, line_style
+from fedwmsam.report.text_tables import TextTable
+from fedwmsam.statistics import FloatArray
+from fedwmsam.training.objectives import MetricFunction, make_objective
+from fedwmsam.training.task import Task, deterministic_torch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 EVERYBODY = "all clients"
 LINE_POINTS, PLANE_POINTS = 43, 25
 """Both 1 more than a multiple of 6: then a line between two models has a point at each of them."""
-REACH = 1.0
+HALF_WIDTH = 1.0
 """How far random directions are followed both ways: at 1, a shift is as long as the filters themselves."""
 BEYOND = 0.25
 """How far past either model a line between two goes, as a share of their distance."""
@@ -52,9 +52,9 @@ Point = tuple[Tensor, Vectors]
 class Landscape:
     """Losses at the points of a line (x) or of a plane (y, x); the model is at 0, another one, if any, at x = 1."""
 
-    x: Numbers
-    y: Numbers | None
-    losses: dict[str, Numbers]
+    x: FloatArray
+    y: FloatArray | None
+    losses: dict[str, FloatArray]
     """By whose loss it is."""
     axes: tuple[str, ...]
     """What each axis is."""
@@ -99,7 +99,9 @@ class Landscape:
         ]
 
 
-def filter_direction(w: Tensor, layout: Sequence[Slot], draw: Callable[[], Tensor]) -> Tensor:
+def filter_direction(
+    w: Tensor, layout: Sequence[ParameterSlice], draw: Callable[[], Tensor]
+) -> Tensor:
     """A random direction whose filters (rows of the first axis) have the lengths of the model's."""
     direction = draw()
     for slot in layout:
@@ -114,40 +116,42 @@ def filter_direction(w: Tensor, layout: Sequence[Slot], draw: Callable[[], Tenso
 
 
 @dataclass(frozen=True)
-class Axis:
+class LandscapeAxis:
     name: str
     direction: Tensor
-    at: Numbers
+    at: FloatArray
     """Where along it, in units of the direction."""
 
 
 def random_axis(
-    w: Tensor, layout: Sequence[Slot], points: int, reach: float, seed: int, place: int
-) -> Axis:
-    direction = filter_direction(w, layout, Normal(w, seed, "landscape", place))
-    return Axis("random, filters normalised", direction, np.linspace(-reach, reach, points))
+    w: Tensor, layout: Sequence[ParameterSlice], points: int, reach: float, seed: int, place: int
+) -> LandscapeAxis:
+    direction = filter_direction(w, layout, GaussianVectors(w, seed, "landscape", place))
+    return LandscapeAxis(
+        "random, filters normalised", direction, np.linspace(-reach, reach, points)
+    )
 
 
-def axis_to(w: Tensor, other: Tensor, points: int, name: str) -> Axis:
+def axis_to(w: Tensor, other: Tensor, points: int, name: str) -> LandscapeAxis:
     if other.shape != w.shape:
         raise InputError(
             f"The other model has {other.numel():,} weights and this one {w.numel():,}; take one alike."
         )
-    return Axis(f"to {name}", other - w, np.linspace(-BEYOND, 1 + BEYOND, points))
+    return LandscapeAxis(f"to {name}", other - w, np.linspace(-BEYOND, 1 + BEYOND, points))
 
 
-def landscape(
+def compute_landscape(
     task: Task,
-    surfaces: Mapping[str, Surface],
+    surfaces: Mapping[str, LossSurface],
     model: Point,
     *,
     other: Point | None = None,
     other_name: str = "other",
     plane: bool = False,
     points: int | None = None,
-    reach: float = REACH,
+    reach: float = HALF_WIDTH,
     seed: int = 0,
-    say: Say = lambda _: None,
+    say: ReportProgress = lambda _: None,
 ) -> Landscape:
     """`surfaces` are those of the losses to draw, `EVERYBODY`'s among them. The model is in place again afterwards."""
     count = points or (PLANE_POINTS if plane else LINE_POINTS)
@@ -175,12 +179,12 @@ def landscape(
 
 def losses_at(
     task: Task,
-    surfaces: Mapping[str, Surface],
+    surfaces: Mapping[str, LossSurface],
     model: Point,
     other: Point | None,
-    axes: Sequence[Axis],
-    say: Say,
-) -> dict[str, Numbers]:
+    axes: Sequence[LandscapeAxis],
+    say: ReportProgress,
+) -> dict[str, FloatArray]:
     """Each surface's loss by row (second axis) and column (first axis)."""
     (w, buffers), across = model, axes[0]
     rows = axes[1].at if len(axes) > 1 else np.zeros(1)
@@ -190,7 +194,7 @@ def losses_at(
         for column, along in enumerate(across.at):
             say(f"point {row * len(across.at) + column + 1:,} of {len(rows) * len(across.at):,}")
             if other is not None:
-                task.load_buffers(between(buffers, other[1], float(along)))
+                task.load_buffers(interpolate_buffers(buffers, other[1], float(along)))
             for whose, surface in surfaces.items():
                 losses[whose][row, column] = surface.loss(start + float(along) * across.direction)
     task.load(w)
@@ -198,7 +202,7 @@ def losses_at(
     return losses
 
 
-def between(first: Vectors, other: Vectors, share: float) -> Vectors:
+def interpolate_buffers(first: Vectors, other: Vectors, share: float) -> Vectors:
     """Running statistics mixed as the weights are, and never a negative variance; counters stay the first one's."""
     share = min(max(share, 0.0), 1.0)
     return {
@@ -213,22 +217,24 @@ def measure_landscape(
     targets: Any,
     *,
     other: nn.Module | None = None,
-    loss: str | Measure = "classification",
+    loss: str | MetricFunction = "classification",
     samples: int | None = 5000,
     batch_size: int = 1000,
     plane: bool = False,
     points: int | None = None,
-    reach: float = REACH,
+    reach: float = HALF_WIDTH,
     seed: int = 0,
 ) -> Landscape:
     """Of any module on any data, around it or from it to another one of the same shape."""
-    with calm_torch():
+    with deterministic_torch():
         task = Task(model, make_objective(loss))
-        data = make_reader(task).samples((inputs, targets), "The data")
-        surface = Surface(task, draw(data, samples, batch_size, rng.key(seed, "global sample")))
+        data = make_data_adapter(task).samples((inputs, targets), "The data")
+        surface = LossSurface(
+            task, draw_sample(data, samples, batch_size, rng.derive_seed(seed, "global sample"))
+        )
         second = None if other is None else task.adopt(other.state_dict())
         here = task.initial_weights, task.initial_buffers
-        return landscape(
+        return compute_landscape(
             task,
             {EVERYBODY: surface},
             here,
@@ -257,17 +263,17 @@ class RunLandscape:
 def run_landscape(
     run: SavedRun,
     round: int,
-    scope: Scope,
+    scope: SampleConfig,
     other: SavedRun | None,
     place: Path,
     *,
     seed: int,
     plane: bool,
-    say: Say = lambda _: None,
+    say: ReportProgress = lambda _: None,
     **options: Any,
 ) -> RunLandscape:
     """On this run's data; the other's model is its last one."""
-    with calm_torch():
+    with deterministic_torch():
         everyone, single = surfaces(run, scope, seed)
         model, end = run.load(round), None
         if other is not None:
@@ -280,7 +286,7 @@ def run_landscape(
             f"client {client}": surface for client, surface in single.items()
         }
         name = "" if other is None else other.path.name
-        found = landscape(
+        found = compute_landscape(
             run.task,
             named,
             model,
@@ -306,12 +312,12 @@ def run_landscape(
     )
     files = [place / f"{title}.json", place / f"{title}.csv"]
     write_json(files[0], {"settings": settings, **found.record()})
-    with replacing(files[1]) as beside:
-        beside.write_text(csv_text(found), encoding="utf-8")
+    with atomic_replace(files[1]) as beside:
+        beside.write_text(landscape_csv(found), encoding="utf-8")
     return RunLandscape(title, found, round, everyone.sample.count, everyone.sample.total, files)
 
 
-def csv_text(found: Landscape) -> str:
+def landscape_csv(found: Landscape) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, ["loss_of", "x", "y", "loss"], lineterminator="\n")
     writer.writeheader()
@@ -322,7 +328,7 @@ def csv_text(found: Landscape) -> str:
 # Tables
 
 
-def landscape_sheet(name: str, found: RunLandscape) -> Sheet:
+def landscape_sheet(name: str, found: RunLandscape) -> TextTable:
     """What a slice shows, in a few numbers."""
     landscape = found.landscape
     rows = tuple(
@@ -348,10 +354,10 @@ def landscape_sheet(name: str, found: RunLandscape) -> Sheet:
             "between their losses."
         )
     title = f"Loss on a {'line' if landscape.y is None else 'plane'} through {name}, round {found.round}"
-    return Sheet(title, ("loss of", "at the model", "lowest", "highest"), rows, tuple(notes))
+    return TextTable(title, ("loss of", "at the model", "lowest", "highest"), rows, tuple(notes))
 
 
-def at_model(landscape: Landscape, losses: Numbers) -> float:
+def at_model(landscape: Landscape, losses: FloatArray) -> float:
     """At the point nearest to the model, which an even number of points leaves out."""
     column = int(np.abs(landscape.x).argmin())
     return float(
@@ -366,7 +372,7 @@ LEVELS = 14
 """Lines of equal loss."""
 
 
-def landscape_pictures(found: Landscape, name: str) -> list[Picture]:
+def landscape_pictures(found: Landscape, name: str) -> list[PlotSpec]:
     if found.y is None:
         names = [EVERYBODY] + (["single clients"] if len(found.losses) > 1 else [])
         return [(name, 2.0 + legend_height(names), partial(draw_line, found))]
@@ -386,7 +392,7 @@ def draw_line(found: Landscape, figure: "Figure") -> None:
         found.x,
         found.losses[EVERYBODY],
         label=EVERYBODY,
-        **style(0) | {"marker": ""},
+        **line_style(0) | {"marker": ""},
         linewidth=1.6,
     )
     for x in (0.0, 1.0) if found.axes[0].startswith("to ") else (0.0,):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedwmsam import rng
-from fedwmsam.data.clients import Clients, Joined
+from fedwmsam.data.clients import Clients, ConcatSamples
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Batch, Samples, Task
 
@@ -24,17 +24,17 @@ class Sample:
     batch_size: int
 
 
-def draw(samples: Samples, most: int | None, batch_size: int, stream: int) -> Sample:
+def draw_sample(samples: Samples, most: int | None, batch_size: int, stream: int) -> Sample:
     """`most` of the samples (None: all) without augmentation, picked by a keyed stream; in their own order."""
-    return read(samples, picked(len(samples), most, stream), batch_size)
+    return gather_sample(samples, draw_indices(len(samples), most, stream), batch_size)
 
 
-def read(samples: Samples, index: Tensor, batch_size: int) -> Sample:
+def gather_sample(samples: Samples, index: Tensor, batch_size: int) -> Sample:
     batches = tuple(samples.batch(part) for part in torch.split(index, batch_size))
     return Sample(batches, len(index), len(samples), batch_size)
 
 
-def picked(count: int, most: int | None, stream: int) -> Tensor:
+def draw_indices(count: int, most: int | None, stream: int) -> Tensor:
     if most is None or most >= count:
         return torch.arange(count)
     return torch.from_numpy(
@@ -42,32 +42,37 @@ def picked(count: int, most: int | None, stream: int) -> Tensor:
     )
 
 
-def everybody(clients: Clients) -> Samples:
+def pool_clients(clients: Clients) -> Samples:
     """All clients' samples as one set, in which every sample counts alike."""
-    return Joined([clients[client] for client in range(len(clients))])
+    return ConcatSamples([clients[client] for client in range(len(clients))])
 
 
-def owners(clients: Clients, index: Tensor) -> Tensor:
+def clients_of_samples(clients: Clients, index: Tensor) -> Tensor:
     """The client of each sample of `everybody`."""
     ends = torch.tensor([len(clients[client]) for client in range(len(clients))]).cumsum(0)
     return torch.searchsorted(ends, index, right=True)
 
 
-def some_clients(clients: int, wanted: int | None, seed: int) -> list[int]:
+def draw_clients(clients: int, wanted: int | None, seed: int) -> list[int]:
     """So many of them (None: all), picked by the seed."""
-    return [int(client) for client in picked(clients, wanted, rng.key(seed, "some clients"))]
+    return [
+        int(client)
+        for client in draw_indices(clients, wanted, rng.derive_seed(seed, "some clients"))
+    ]
 
 
 def client_samples(
     clients: Clients, chosen: Sequence[int], most: int | None, batch_size: int, seed: int
 ) -> list[Sample]:
     return [
-        draw(clients[client], most, batch_size, rng.key(seed, "client sample", client))
+        draw_sample(
+            clients[client], most, batch_size, rng.derive_seed(seed, "client sample", client)
+        )
         for client in chosen
     ]
 
 
-class Surface:
+class LossSurface:
     """In evaluation mode: no dropout, BatchNorm with its kept statistics, which nothing here changes.
 
     A batch counts by its size, so that the batch size does not change the mean. Weight decay is not in it.

@@ -6,12 +6,17 @@ from math import inf
 from pathlib import Path
 
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.checkpoint import Checkpoint, Damaged
-from fedwmsam.engine.client_state import Memory
+from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError
+from fedwmsam.engine.client_state import ClientMemory
 from fedwmsam.engine.records import Record, read_lines
 from fedwmsam.engine.rounds import Diverged, Federation, State, run_round
-from fedwmsam.engine.run import Recorder, Watch
-from fedwmsam.engine.run_folder import RunFolder, existing, recalled_state, with_memory
+from fedwmsam.engine.run import RoundHook, RoundRecorder
+from fedwmsam.engine.run_folder import (
+    RunFolder,
+    require_run_folder,
+    unpack_replay_state,
+    unpack_state,
+)
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.experiment import load_config, prepare
@@ -20,7 +25,7 @@ from fedwmsam.settings.config import RunConfig
 
 
 @dataclass
-class Past:
+class ReplayedRun:
     """A run's folder, its federation made again, and the numbers it wrote. Nothing in it is changed."""
 
     folder: Path
@@ -31,8 +36,8 @@ class Past:
     """Rounds whose replay did not give the numbers the run wrote."""
 
     @classmethod
-    def of(cls, folder: Path) -> "Past":
-        experiment = prepare(load_config(existing(folder)))
+    def of(cls, folder: Path) -> "ReplayedRun":
+        experiment = prepare(load_config(require_run_folder(folder)))
         config = experiment.config
         federation = make_federation(
             config, config.make_method(), experiment.task, experiment.clients
@@ -46,33 +51,33 @@ class Past:
     def state(self, round: int) -> State:
         path = checkpoint.path_of(self.folder / "states", round)
         try:
-            return recalled_state(self.federation, checkpoint.read(path))
-        except Damaged as damage:
+            return unpack_replay_state(self.federation, checkpoint.read_checkpoint(path))
+        except DamagedFileError as damage:
             raise InputError(f"{damage}; remove it, the other states are enough.") from damage
 
     def repeat(
-        self, state: State, recorder: Recorder | None = None, trail: Vectors | None = None
-    ) -> "Repeated":
+        self, state: State, recorder: RoundRecorder | None = None, trail: Vectors | None = None
+    ) -> "ReplayedRound":
         """The round after `state` once more, looked at by the recorder."""
         watch = (
             recorder.watch(self.federation, state, trail or {})
             if recorder
-            else Watch(self.federation)
+            else RoundHook(self.federation)
         )
         after, record = run_round(watch.federation, state, watch.observe)
         if state.round < len(self.rows) and any(
             self.rows[state.round].get(key) != record[key] for key in record
         ):
             self.strangers.append(after.round)
-        return Repeated(after, *watch.finish(after))
+        return ReplayedRound(after, *watch.finish(after))
 
     def chain(
         self,
         state: State,
         rounds: int,
-        recorder: Recorder | None = None,
+        recorder: RoundRecorder | None = None,
         trail: Vectors | None = None,
-    ) -> Iterator["Repeated"]:
+    ) -> Iterator["ReplayedRound"]:
         """Successive rounds, for as long as what they read is known."""
         for _ in range(rounds):
             if not self.all_known(state):
@@ -99,21 +104,23 @@ class Past:
             return None
         try:
             return self.complete_state(
-                checkpoint.read(checkpoint.path_of(self.folder / "checkpoints", rounds[-1]))
+                checkpoint.read_checkpoint(
+                    checkpoint.path_of(self.folder / "checkpoints", rounds[-1])
+                )
             )
-        except Damaged:
+        except DamagedFileError:
             return None
 
     def complete_state(self, found: Checkpoint) -> State:
         """With every client's row: read where it lies, while what the replay changes stays in RAM."""
         store, device = RunFolder(self.folder).store, self.federation.task.device
         store.check(found)
-        memory = Memory(store, inf, device).stored(store.adopt([found])[0])
-        return with_memory(self.federation, found, memory)
+        memory = ClientMemory(store, inf, device).stored(store.adopt([found])[0])
+        return unpack_state(self.federation, found, memory)
 
 
 @dataclass(frozen=True)
-class Repeated:
+class ReplayedRound:
     after: State
     line: Record
     trail: Vectors

@@ -7,12 +7,12 @@ from pathlib import Path
 from torch import Tensor
 
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.checkpoint import Damaged, on
-from fedwmsam.engine.records import Record, finite_only, read_json
-from fedwmsam.engine.run_folder import existing
+from fedwmsam.engine.checkpoint import DamagedFileError, to_device
+from fedwmsam.engine.records import Record, read_json, replace_nonfinite
+from fedwmsam.engine.run_folder import require_run_folder
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import Experiment, load_config, prepare
-from fedwmsam.files import replacing
+from fedwmsam.files import atomic_replace
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.task import Task
 
@@ -21,7 +21,7 @@ class SavedRun:
     """A run folder to be looked at; nothing in it is changed but the folder `analysis`."""
 
     def __init__(self, path: Path) -> None:
-        self.path = existing(path)
+        self.path = require_run_folder(path)
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -80,16 +80,16 @@ class SavedRun:
             w, buffers = self.task.adopt(checkpoint.read_tensors(file))
         else:
             try:
-                bundles = checkpoint.read(place).bundles
-            except Damaged as damage:
+                bundles = checkpoint.read_checkpoint(place).bundles
+            except DamagedFileError as damage:
                 raise InputError(f"{damage}; leave round {round} out.") from damage
-            self.task.load_frozen(on(bundles["frozen"], self.task.device))
+            self.task.load_frozen(to_device(bundles["frozen"], self.task.device))
             weights, beside = (
                 ("averaged", "averaged buffers") if averaged else ("server", "buffers")
             )
             w, buffers = (
                 bundles[weights]["w"].to(self.task.device),
-                on(bundles[beside], self.task.device),
+                to_device(bundles[beside], self.task.device),
             )
         self.task.load(w)
         self.task.load_buffers(buffers)
@@ -104,14 +104,14 @@ def whole_numbers(name: str, text: str, expected: str) -> list[int]:
     return sorted(set(map(int, parts)))
 
 
-class Archive:
+class AnalysisCache:
     """What was found out about a run's models, round by round, under the same settings: asked again, it is there."""
 
     def __init__(self, path: Path, settings: Record) -> None:
         self.path, self.settings = path, json.loads(json.dumps(settings))
         self.found: dict[int, Record] = {}
         if path.exists():
-            before, found = read_archive(path)
+            before, found = read_analysis_cache(path)
             if before == self.settings:
                 self.found = found
 
@@ -120,12 +120,12 @@ class Archive:
 
     def put(self, round: int, record: Record) -> None:
         self.found = dict(
-            sorted((self.found | {round: {"round": round} | finite_only(record)}).items())
+            sorted((self.found | {round: {"round": round} | replace_nonfinite(record)}).items())
         )
         write_json(self.path, {"settings": self.settings, "rounds": list(self.found.values())})
 
 
-def read_archive(path: Path) -> tuple[Record, dict[int, Record]]:
+def read_analysis_cache(path: Path) -> tuple[Record, dict[int, Record]]:
     """Its settings, and what it holds for each round."""
     content = read_json(path)
     try:
@@ -151,7 +151,7 @@ def write_json(path: Path, record: Record, advice: str = "name another place wit
     """Whole or not at all; the advice is for who cannot write there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as beside:
-            beside.write_text(json.dumps(finite_only(record)) + "\n")
+        with atomic_replace(path) as beside:
+            beside.write_text(json.dumps(replace_nonfinite(record)) + "\n")
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}; {advice}.") from error

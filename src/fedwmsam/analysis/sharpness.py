@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwmsam.analysis.hessian import Estimate, Normal
-from fedwmsam.analysis.loss_surface import Surface
+from fedwmsam.analysis.hessian import GaussianVectors, MonteCarloEstimate
+from fedwmsam.analysis.loss_surface import LossSurface
 
 
-class Rise(NamedTuple):
+class LossIncrease(NamedTuple):
     """Of the loss within the distance ρ."""
 
     rho: float
@@ -28,8 +28,8 @@ class Rise(NamedTuple):
     """The average's standard error."""
 
 
-def rises(
-    surface: Surface,
+def measure_sharpness(
+    surface: LossSurface,
     w: Tensor,
     radii: Sequence[float],
     *,
@@ -38,7 +38,7 @@ def rises(
     directions: int = 20,
     seed: int = 0,
     hints: Sequence[Tensor] = (),
-) -> tuple[Rise, ...]:
+) -> tuple[LossIncrease, ...]:
     """For each radius, in rising order. `hints` are directions worth trying beside the gradient, such as the first
     eigenvector."""
     scale = w.abs() if adaptive else torch.ones_like(w)
@@ -46,9 +46,9 @@ def rises(
     best = Candidate(torch.zeros_like(w), at_centre)
     for rho in sorted(radii):
         # The last radius's worst point is in this ball, too: the worst rise never falls as ρ grows.
-        best = steepest(surface, w, scale, rho, steps, hints, best)
-        mean = average(surface, w, scale, rho, directions, seed, at_centre)
-        found.append(Rise(rho, best.loss - at_centre, mean.value, mean.error))
+        best = maximise_loss_in_ball(surface, w, scale, rho, steps, hints, best)
+        mean = mean_increase(surface, w, scale, rho, directions, seed, at_centre)
+        found.append(LossIncrease(rho, best.loss - at_centre, mean.value, mean.error))
     return tuple(found)
 
 
@@ -59,8 +59,8 @@ class Candidate(NamedTuple):
     loss: float
 
 
-def steepest(
-    surface: Surface,
+def maximise_loss_in_ball(
+    surface: LossSurface,
     w: Tensor,
     scale: Tensor,
     rho: float,
@@ -82,40 +82,42 @@ def steepest(
         ),
     ]
     for start in [*uphill, best.u]:
-        u = rho * unit(start)
+        u = rho * unit_or_zero(start)
         for step in range(steps + 1):
             gradient, loss = surface.gradient(w + scale * u)
             if loss > best.loss:
                 best = Candidate(u, loss)
-            u = within(u + rho * (1 - step / (steps + 1)) ** 2 * unit(scale * gradient), rho)
+            u = project_to_ball(
+                u + rho * (1 - step / (steps + 1)) ** 2 * unit_or_zero(scale * gradient), rho
+            )
     return best
 
 
-def average(
-    surface: Surface,
+def mean_increase(
+    surface: LossSurface,
     w: Tensor,
     scale: Tensor,
     rho: float,
     directions: int,
     seed: int,
     at_centre: float,
-) -> Estimate:
+) -> MonteCarloEstimate:
     """Each direction is taken both ways, which cancels the slope: what is left is curvature."""
-    draw = Normal(w, seed, "directions")
+    draw = GaussianVectors(w, seed, "directions")
     values = []
     for _ in range(directions):
-        shift = scale * (rho * unit(draw()))
+        shift = scale * (rho * unit_or_zero(draw()))
         values.append((surface.loss(w + shift) + surface.loss(w - shift)) / 2 - at_centre)
     spread = float(np.std(values, ddof=1)) if directions > 1 else math.nan
-    return Estimate(float(np.mean(values)), spread / math.sqrt(directions))
+    return MonteCarloEstimate(float(np.mean(values)), spread / math.sqrt(directions))
 
 
-def unit(v: Tensor) -> Tensor:
+def unit_or_zero(v: Tensor) -> Tensor:
     """A zero vector stays zero."""
     length = torch.linalg.vector_norm(v)
     return v / length if float(length) > 0 else v
 
 
-def within(u: Tensor, rho: float) -> Tensor:
+def project_to_ball(u: Tensor, rho: float) -> Tensor:
     length = float(torch.linalg.vector_norm(u))
     return u if length <= rho else u * (rho / length)

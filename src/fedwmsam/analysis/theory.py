@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from fedwmsam import rng
-from fedwmsam.analysis.dynamics import readable, spread_out
-from fedwmsam.analysis.replay import Past
+from fedwmsam.analysis.dynamics import find_readable_runs, spread_out
+from fedwmsam.analysis.replay import ReplayedRun
 from fedwmsam.analysis.saved_run import save_analysis
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, State
@@ -32,17 +32,17 @@ from fedwmsam.methods.vectors import unit
 from fedwmsam.recording.training_surface import (
     TrainingSurface,
     global_surface,
-    length,
+    l2_norm,
     local_surface,
 )
-from fedwmsam.report.text_tables import Sheet
-from fedwmsam.statistics import Numbers
-from fedwmsam.training.local import Backprop
-from fedwmsam.training.task import calm_torch
+from fedwmsam.report.text_tables import TextTable
+from fedwmsam.statistics import FloatArray
+from fedwmsam.training.local import CountedGradient
+from fedwmsam.training.task import deterministic_torch
 
 
 @dataclass(frozen=True)
-class Setting:
+class BoundParameters:
     """What the bound depends on."""
 
     smoothness: float
@@ -91,7 +91,7 @@ class Bound(NamedTuple):
         return self.noise_alone + self.rounds + self.bias
 
 
-def bound(setting: Setting) -> Bound:
+def bound(setting: BoundParameters) -> Bound:
     height = setting.smoothness * setting.gap
     work = setting.cohort * setting.steps * setting.rounds
     bias = (setting.smoothness * setting.rho) ** 2
@@ -144,7 +144,7 @@ PROPERTIES = (
 """The paper's table of properties, as printed there."""
 
 
-class Check(NamedTuple):
+class LemmaCheck(NamedTuple):
     """An experiment: what is claimed and what was measured."""
 
     what: str
@@ -154,9 +154,9 @@ class Check(NamedTuple):
     """The standard error of what was measured."""
 
 
-def third_lemma(
+def check_lemma_3(
     clients: int = 20, cohort: int = 5, dimensions: int = 10, draws: int = 20_000, seed: int = 0
-) -> list[Check]:
+) -> list[LemmaCheck]:
     """E‖mean of S sampled v_i‖² = ‖v̄‖² + (N − S)/(S (N − 1)) · (1/N) Σ‖v_i − v̄‖², by sampling."""
     random = np.random.default_rng(seed)
     vectors = random.normal(size=(clients, dimensions)) + random.normal(size=dimensions)
@@ -166,7 +166,7 @@ def third_lemma(
     picks = random.permuted(np.tile(np.arange(clients), (draws, 1)), axis=1)[:, :cohort]
     squares = (vectors[picks].mean(axis=1) ** 2).sum(axis=1)
     return [
-        Check(
+        LemmaCheck(
             f"{cohort} of {clients} vectors",
             claimed,
             float(squares.mean()),
@@ -175,7 +175,7 @@ def third_lemma(
     ]
 
 
-def fourth_lemma(
+def check_lemma_4(
     smoothness: float = 2.0,
     rho: float = 0.5,
     sigma: float = 1.0,
@@ -183,7 +183,7 @@ def fourth_lemma(
     draws: int = 4_000,
     seed: int = 0,
     counts: tuple[int, ...] = (1, 10, 100),
-) -> list[tuple[Check, float]]:
+) -> list[tuple[LemmaCheck, float]]:
     """The mean of n perturbed stochastic gradients against ∇f(x), on a quadratic where the lemma holds with equality.
 
     f(x) = ½ xᵀ H x with L the largest eigenvalue of H and δ of length ρ along its eigenvector; ∇F(x; ξ) = H x + ξ with
@@ -197,12 +197,14 @@ def fourth_lemma(
         gradients = curvatures * (x + delta) + noise
         squares = ((gradients.mean(axis=1) - curvatures * x) ** 2).sum(axis=1)
         claimed = (sigma**2 + (smoothness * rho) ** 2) / count
-        check = Check(f"mean of {count}", claimed, float(squares.mean()), standard_error(squares))
+        check = LemmaCheck(
+            f"mean of {count}", claimed, float(squares.mean()), standard_error(squares)
+        )
         found.append((check, sigma**2 / count + (smoothness * rho) ** 2))
     return found
 
 
-def standard_error(values: Numbers) -> float:
+def standard_error(values: FloatArray) -> float:
     return float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
@@ -214,7 +216,7 @@ AS_PRINTED = (
 )
 
 
-def general_sheets(setting: Setting) -> list[Sheet]:
+def general_sheets(setting: BoundParameters) -> list[TextTable]:
     """Without a run: the tables, the bound at a setting, the lemmas."""
     return [
         rates_sheet(),
@@ -224,25 +226,27 @@ def general_sheets(setting: Setting) -> list[Sheet]:
     ]
 
 
-def rates_sheet() -> Sheet:
-    return Sheet("Rates of convergence", ("method", "bounded", "by"), RATES, (AS_PRINTED,))
+def rates_sheet() -> TextTable:
+    return TextTable("Rates of convergence", ("method", "bounded", "by"), RATES, (AS_PRINTED,))
 
 
-def properties_sheet() -> Sheet:
+def properties_sheet() -> TextTable:
     header = ("method", "non-IID support", "bias control", "gradient noise aware")
-    return Sheet("Properties", header, PROPERTIES, (AS_PRINTED,))
+    return TextTable("Properties", header, PROPERTIES, (AS_PRINTED,))
 
 
-def lemma_sheets() -> list[Sheet]:
-    third = tuple((check.what, *figures(check)) for check in third_lemma())
-    fourth = tuple((check.what, *figures(check), f"{right:.4f}") for check, right in fourth_lemma())
+def lemma_sheets() -> list[TextTable]:
+    third = tuple((check.what, *figures(check)) for check in check_lemma_3())
+    fourth = tuple(
+        (check.what, *figures(check), f"{right:.4f}") for check, right in check_lemma_4()
+    )
     return [
-        Sheet(
+        TextTable(
             "Lemma 3: the mean of sampled vectors",
             ("sample", "the lemma", "measured", "± error"),
             third,
         ),
-        Sheet(
+        TextTable(
             "Lemma 4 in the proof: perturbed gradients around ∇f(x), L = 2, ρ = 0.5, σ = 1",
             ("gradients", "(σ² + (Lρ)²)/n", "measured", "± error", "σ²/n + (Lρ)²"),
             fourth,
@@ -254,11 +258,11 @@ def lemma_sheets() -> list[Sheet]:
     ]
 
 
-def figures(check: Check) -> tuple[str, str, str]:
+def figures(check: LemmaCheck) -> tuple[str, str, str]:
     return f"{check.claimed:.4f}", f"{check.measured:.4f}", f"{check.error:.4f}"
 
 
-def bound_sheet(setting: Setting, terms: Bound, measured: float | None = None) -> Sheet:
+def bound_sheet(setting: BoundParameters, terms: Bound, measured: float | None = None) -> TextTable:
     rows: list[tuple[str, str]] = [
         ("√(L Δ σ_ρ² / (S K R)), the noise as printed", f"{terms.noise:.4g}"),
         ("(L Δ / R)(1 + N^⅔/S), the rounds", f"{terms.rounds:.4g}"),
@@ -276,15 +280,15 @@ def bound_sheet(setting: Setting, terms: Bound, measured: float | None = None) -
     notes = (
         "The theorem holds up to a constant it does not name: only how the terms grow can be compared.",
     )
-    return Sheet(f"The bound at {values}", ("term", "value"), tuple(rows), notes)
+    return TextTable(f"The bound at {values}", ("term", "value"), tuple(rows), notes)
 
 
-def run_sheets(label: str, record: Record) -> list[Sheet]:
+def run_sheets(label: str, record: Record) -> list[TextTable]:
     """A run's constants, its bound beside what was measured, and the theorem's conditions."""
-    setting = Setting(**record["setting"])
+    setting = BoundParameters(**record["setting"])
     found = bound_sheet(setting, bound(setting), record["measured"])
     points = tuple(point_cells(point) for point in record["points"])
-    estimates = Sheet(
+    estimates = TextTable(
         f"Constants along the run: {label}",
         (
             "before round",
@@ -306,7 +310,7 @@ def run_sheets(label: str, record: Record) -> list[Sheet]:
     return [
         estimates,
         found,
-        Sheet(
+        TextTable(
             f"Conditions of the theorem: {label}", ("where", "condition", "verdict", "found"), rows
         ),
     ]
@@ -338,14 +342,14 @@ BATCHES = 20
 """Mini-batches of a client that its gradients' variance is taken from."""
 STEP = 1e-2
 """Length of the difference from which a Hessian-vector product is taken: SAM's own scale."""
-FILE = "theory.json"
+THEORY_FILE = "theory.json"
 HOLDS, FAILS, NOT_HERE, UNKNOWN = "holds", "fails", "does not apply", "cannot be checked"
 
 
-def theory(folder: Path, states: int = STATES, sample: int = SAMPLE) -> Record:
+def analyse_theory(folder: Path, states: int = STATES, sample: int = SAMPLE) -> Record:
     """Constants, bound, what was measured, and each condition; writes nothing."""
-    with calm_torch():
-        past = Past.of(folder)
+    with deterministic_torch():
+        past = ReplayedRun.of(folder)
         if not past.kept():
             raise InputError(
                 f"{folder} kept no states, which the constants are estimated from; run it with --set keep_states=10."
@@ -366,7 +370,7 @@ def theory(folder: Path, states: int = STATES, sample: int = SAMPLE) -> Record:
     }
 
 
-def measure_point(past: Past, round: int, sample: int) -> Record:
+def measure_point(past: ReplayedRun, round: int, sample: int) -> Record:
     """All that is measured at one kept state."""
     federation, seed, state = past.federation, past.config.seed, past.state(round)
     federation.task.start_training(state.buffers)
@@ -382,21 +386,23 @@ def measure_point(past: Past, round: int, sample: int) -> Record:
         "loss": (loss + again) / 2,
         # Two samples drawn apart from each other: the product of their gradients is not raised by their noise.
         "squared_gradient": float(torch.dot(one, other)),
-        "global_curvature": curvature(surfaces[0], w),
-        "client_curvatures": [curvature(surface, w) for surface in own],
-        "client_squared_gradients": [length(surface.gradient(w)) ** 2 for surface in own],
+        "global_curvature": largest_absolute_eigenvalue(surfaces[0], w),
+        "client_curvatures": [largest_absolute_eigenvalue(surface, w) for surface in own],
+        "client_squared_gradients": [l2_norm(surface.gradient(w)) ** 2 for surface in own],
         "variances": [batch_variance(federation, state, client) for client in clients],
     }
 
 
-def curvature(surface: TrainingSurface, w: Tensor, iterations: int = ITERATIONS) -> float:
+def largest_absolute_eigenvalue(
+    surface: TrainingSurface, w: Tensor, iterations: int = ITERATIONS
+) -> float:
     """The largest |eigenvalue| of the Hessian at w, by power iteration on differences of gradients."""
     random = rng.generator(0, "power iteration")
     v = unit(torch.from_numpy(random.standard_normal(w.numel())).to(w), tau=0.0)
     largest = 0.0
     for _ in range(iterations):
         product = (surface.gradient(w + STEP * v) - surface.gradient(w - STEP * v)) / (2 * STEP)
-        largest, v = length(product), unit(product, tau=1e-30)
+        largest, v = l2_norm(product), unit(product, tau=1e-30)
     return largest
 
 
@@ -405,7 +411,7 @@ def batch_variance(federation: Federation, state: State, client: int) -> float |
     samples = federation.clients[client]
     steps = federation.schedule.steps(state.round, client, len(samples))
     whole = [step for step in steps if len(step.index) == len(steps[0].index)][:BATCHES]
-    grad = Backprop(federation.task, samples, 0.0)
+    grad = CountedGradient(federation.task, samples, 0.0)
     gradients = []
     for step in whole:
         grad.start(step)
@@ -415,7 +421,7 @@ def batch_variance(federation: Federation, state: State, client: int) -> float |
     return float(torch.stack(gradients).var(dim=0, correction=1).sum())
 
 
-def setting_of(past: Past, points: Sequence[Record]) -> Setting:
+def setting_of(past: ReplayedRun, points: Sequence[Record]) -> BoundParameters:
     """The largest curvature and variance seen, the run's own numbers for the rest."""
     config, losses = past.config, [point["loss"] for point in points]
     variances = [value for point in points for value in point["variances"] if value is not None]
@@ -425,7 +431,7 @@ def setting_of(past: Past, points: Sequence[Record]) -> Setting:
         for value in (point["global_curvature"], *point["client_curvatures"])
     ]
     clients = len(past.federation.clients)
-    return Setting(
+    return BoundParameters(
         smoothness=max(curvatures),
         gap=losses[0] - min(losses),
         sigma=math.sqrt(max(variances, default=0.0)),
@@ -437,7 +443,7 @@ def setting_of(past: Past, points: Sequence[Record]) -> Setting:
     )
 
 
-def steps_of(past: Past) -> list[int]:
+def steps_of(past: ReplayedRun) -> list[int]:
     """Local steps of the first round's clients."""
     federation = past.federation
     return [
@@ -453,11 +459,15 @@ class Condition(NamedTuple):
     found: str
 
 
-def conditions(past: Past, setting: Setting, points: Sequence[Record]) -> list[Condition]:
+def conditions(
+    past: ReplayedRun, setting: BoundParameters, points: Sequence[Record]
+) -> list[Condition]:
     return [*step_conditions(past, setting, points), *shape_conditions(past, setting)]
 
 
-def step_conditions(past: Past, setting: Setting, points: Sequence[Record]) -> Iterator[Condition]:
+def step_conditions(
+    past: ReplayedRun, setting: BoundParameters, points: Sequence[Record]
+) -> Iterator[Condition]:
     """Those on γ, η and α, without the constants that ≲ leaves open; step sizes are those of the first round."""
     L, S, K, N, R = (
         setting.smoothness,
@@ -492,25 +502,25 @@ def step_conditions(past: Past, setting: Setting, points: Sequence[Record]) -> I
         "Lemma 7", "α η K L ≤ 1/(24 K^¼)", (alpha or 0) * local * L, lambda a: 1 / (24 * K**0.25)
     )
     yield at_most("Lemma 7", "η K ≤ 5 γ/(N S)", local, lambda a: 5 * gamma / (N * S))
-    yield at_most("Theorem", "γ ≤ α/L", gamma, lambda a: over(a, L))
+    yield at_most("Theorem", "γ ≤ α/L", gamma, lambda a: divide_or_inf(a, L))
     yield at_most("Theorem", "α ≤ S/N^⅔", alpha or 0, lambda a: S / N ** (2 / 3))
     yield at_most(
         "Theorem",
         "α ≤ √(L Δ S K)/(σ_ρ² R), as printed",
         alpha or 0,
-        lambda a: over((height * S * K) ** 0.5, variance * R),
+        lambda a: divide_or_inf((height * S * K) ** 0.5, variance * R),
     )
     yield at_most(
         "Theorem",
         "α ≤ √(L Δ S K/(σ_ρ² R)), as its proof uses",
         alpha or 0,
-        lambda a: over(height * S * K, variance * R) ** 0.5,
+        lambda a: divide_or_inf(height * S * K, variance * R) ** 0.5,
     )
     yield at_most(
         "Theorem",
         "α ≤ √(L Δ S²)/(G₀ N)",
         alpha or 0,
-        lambda a: over((height * S**2) ** 0.5, G0 * N),
+        lambda a: divide_or_inf((height * S**2) ** 0.5, G0 * N),
     )
     yield at_most(
         "Theorem",
@@ -520,12 +530,12 @@ def step_conditions(past: Past, setting: Setting, points: Sequence[Record]) -> I
     )
 
 
-def over(amount: float, by: float) -> float:
+def divide_or_inf(amount: float, by: float) -> float:
     """A limit that nothing reaches where there is nothing to divide by."""
     return amount / by if by else math.inf
 
 
-def shape_conditions(past: Past, setting: Setting) -> Iterator[Condition]:
+def shape_conditions(past: ReplayedRun, setting: BoundParameters) -> Iterator[Condition]:
     """Those on what the algorithm does."""
     config, method = past.config, past.federation.method
     alphas = {row["alpha"] for row in past.rows if "alpha" in row}
@@ -593,12 +603,16 @@ def shape_conditions(past: Past, setting: Setting) -> Iterator[Condition]:
 
 
 def run_theory(
-    places: Sequence[Path], states: int, sample: int, setting: Setting, say: Callable[[str], None]
-) -> tuple[list[Sheet], list[Path]]:
+    places: Sequence[Path],
+    states: int,
+    sample: int,
+    setting: BoundParameters,
+    say: Callable[[str], None],
+) -> tuple[list[TextTable], list[Path]]:
     sheets, written = [] if places else general_sheets(setting), []
-    for run in readable(places) if places else []:
+    for run in find_readable_runs(places) if places else []:
         say(f"Measuring {run.path} …")
-        found = theory(run.path, states, sample)
-        written.append(save_analysis(run.path, FILE, found))
+        found = analyse_theory(run.path, states, sample)
+        written.append(save_analysis(run.path, THEORY_FILE, found))
         sheets += run_sheets(run.path.name, found)
     return sheets, written

@@ -8,9 +8,9 @@ import typer
 
 from fedwmsam.commands import output
 from fedwmsam.commands.options import (
+    FigureFormat,
     FormatOption,
     MarkdownOption,
-    PictureFormat,
     QuietOption,
     RunArgument,
     RunsArgument,
@@ -19,7 +19,7 @@ from fedwmsam.errors import InputError
 
 if TYPE_CHECKING:
     from fedwmsam.analysis.saved_run import SavedRun
-    from fedwmsam.report.text_tables import Sheet
+    from fedwmsam.report.text_tables import TextTable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -66,7 +66,7 @@ def flatness(
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
-    format: FormatOption = PictureFormat.PNG,
+    format: FormatOption = FigureFormat.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Measure how flat the loss is at a run's models: for all clients together and for single ones.
@@ -84,31 +84,33 @@ def flatness(
     from dataclasses import asdict
 
     from fedwmsam.analysis.flatness import (
-        AVERAGED_FILE,
-        FILE,
-        Scope,
-        Wanted,
+        AVERAGED_FLATNESS_FILE,
+        FLATNESS_FILE,
+        FlatnessConfig,
+        SampleConfig,
         flatness_pictures,
         flatness_sheets,
         run_flatness,
     )
 
-    wanted = Wanted(
+    wanted = FlatnessConfig(
         eigenvalues,
         probes,
-        radii("--rho", rho),
-        radii("--adaptive-rho", adaptive_rho),
+        parse_floats("--rho", rho),
+        parse_floats("--adaptive-rho", adaptive_rho),
         steps,
         directions,
         seed,
     )
-    scope = Scope(number("--samples", samples, 1), number("--clients", clients, 0), batch_size)
-    work = Work(runs, out, format, quiet)
+    scope = SampleConfig(
+        parse_count("--samples", samples, 1), parse_count("--clients", clients, 0), batch_size
+    )
+    work = AnalysisSession(runs, out, format, quiet)
     named = []
     for run, place, say in work:
         found = run_flatness(run, run.rounds(rounds), wanted, scope, place, say, averaged)
         named += [(run.path.name, one) for one in found]
-        work.written.append(place / (AVERAGED_FILE if averaged else FILE))
+        work.written.append(place / (AVERAGED_FLATNESS_FILE if averaged else FLATNESS_FILE))
         work.draw(flatness_pictures(found, "averaged-" if averaged else ""), place)
     work.show(flatness_sheets(named, asdict(wanted)))
 
@@ -135,7 +137,7 @@ def landscape(
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
-    format: FormatOption = PictureFormat.PNG,
+    format: FormatOption = FigureFormat.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Draw the loss around a run's model, or on the way to another run's.
@@ -148,16 +150,16 @@ def landscape(
     - `fedwmsam analyse landscape runs/fedwmsam --plane --reach 0.5`
     - `fedwmsam analyse landscape runs/fedavg --to runs/fedwmsam`
     """
-    from fedwmsam.analysis.flatness import Scope
+    from fedwmsam.analysis.flatness import SampleConfig
     from fedwmsam.analysis.landscape import landscape_pictures, landscape_sheet, run_landscape
     from fedwmsam.analysis.saved_run import SavedRun
 
-    scope = Scope(
-        number("--samples", samples, 1),
-        number("--clients", clients or ("0" if plane else "10"), 0),
+    scope = SampleConfig(
+        parse_count("--samples", samples, 1),
+        parse_count("--clients", clients or ("0" if plane else "10"), 0),
         batch_size,
     )
-    work = Work([run], out, format, quiet)
+    work = AnalysisSession([run], out, format, quiet)
     for saved, place, say in work:
         if len(chosen := saved.rounds(round)) != 1:
             raise InputError(f"--round must be last or one round, not {round!r}.")
@@ -193,7 +195,7 @@ def embedding(
     seed: SeedOption = 0,
     batch_size: BatchOption = 1000,
     out: OutOption = None,
-    format: FormatOption = PictureFormat.PNG,
+    format: FormatOption = FigureFormat.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Lay out what a model makes of samples before its last layer (t-SNE), by class and by client.
@@ -206,20 +208,22 @@ def embedding(
     - `fedwmsam analyse embedding runs/fedwmsam --rounds 10,100 --data test`
     """
     from fedwmsam.analysis.embedding import (
-        FILE,
-        Choice,
+        EMBEDDING_FILE,
+        EmbeddingConfig,
         cluster_sheet,
         embedding_pictures,
         run_embedding,
     )
 
-    choice = Choice(data, number("--samples", samples, 2), layer, perplexity, seed, batch_size)
-    work = Work(runs, out, format, quiet)
+    choice = EmbeddingConfig(
+        data, parse_count("--samples", samples, 2), layer, perplexity, seed, batch_size
+    )
+    work = AnalysisSession(runs, out, format, quiet)
     named = []
     for run, place, say in work:
         found = run_embedding(run, run.rounds(rounds), choice, place, say)
         named += [(run.path.name, one) for one in found]
-        work.written.append(place / FILE)
+        work.written.append(place / EMBEDDING_FILE)
         work.draw(embedding_pictures(found, run.experiment.dataset.class_names), place)
     first = named[0][1]
     note = f"{first['samples']:,} of {first['of']:,} {data} samples, before layer {first['layer']}; seed {seed}."
@@ -239,7 +243,7 @@ def dynamics(
         bool, typer.Option("--again", help="Also runs that have been analysed before.")
     ] = False,
     plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
-    format: FormatOption = PictureFormat.PNG,
+    format: FormatOption = FigureFormat.PNG,
     markdown: MarkdownOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -253,8 +257,8 @@ def dynamics(
     from fedwmsam.analysis.dynamics import run_dynamics
 
     picture = None if plots is None else (plots, format.value)
-    sheets, written = run_dynamics(runs, states, sample, again, picture, teller(quiet))
-    present(sheets, written, markdown, quiet)
+    sheets, written = run_dynamics(runs, states, sample, again, picture, make_printer(quiet))
+    show_and_save(sheets, written, markdown, quiet)
 
 
 @app.command()
@@ -286,18 +290,18 @@ def theory(
     - `fedwmsam analyse theory --smoothness 50 --rounds 1000`
     - `fedwmsam analyse theory comparison/fedwmsam-seed0-a8c4ceb8`
     """
-    from fedwmsam.analysis.theory import Setting, run_theory
+    from fedwmsam.analysis.theory import BoundParameters, run_theory
 
-    setting = Setting(smoothness, gap, sigma, rho, cohort, steps, rounds, clients)
-    sheets, written = run_theory(runs or [], states, sample, setting, teller(quiet))
-    present(sheets, written, markdown, quiet)
+    setting = BoundParameters(smoothness, gap, sigma, rho, cohort, steps, rounds, clients)
+    sheets, written = run_theory(runs or [], states, sample, setting, make_printer(quiet))
+    show_and_save(sheets, written, markdown, quiet)
 
 
-class Work:
+class AnalysisSession:
     """Runs to look at one after the other, where their results go, and what is shown at the end."""
 
     def __init__(
-        self, runs: list[Path], out: Path | None, format: PictureFormat, quiet: bool
+        self, runs: list[Path], out: Path | None, format: FigureFormat, quiet: bool
     ) -> None:
         from fedwmsam.report.runs import find_runs
 
@@ -314,9 +318,9 @@ class Work:
     def __iter__(self) -> Iterator[tuple["SavedRun", Path, Any]]:
         """Each run, its place for results, and a function that says what is being done."""
         from fedwmsam.analysis.saved_run import SavedRun
-        from fedwmsam.report.terminal import WaitingDisplay
+        from fedwmsam.report.terminal import AnalysisDisplay
 
-        with WaitingDisplay(output.console, self.quiet) as display:
+        with AnalysisDisplay(output.console, self.quiet) as display:
             for path, place in zip(self.paths, self.places, strict=True):
                 yield (
                     SavedRun(path),
@@ -325,33 +329,35 @@ class Work:
                 )
 
     def draw(self, pictures: Any, place: Path) -> None:
-        from fedwmsam.report.plots import draw_pictures
+        from fedwmsam.report.plots import save_plots
 
         if pictures:
-            self.written += draw_pictures(pictures, place, self.format)
+            self.written += save_plots(pictures, place, self.format)
 
-    def show(self, sheets: "list[Sheet]") -> None:
+    def show(self, sheets: "list[TextTable]") -> None:
         if not self.quiet:
-            output.show(sheets)
-            output.say_written(self.written)
+            output.print_tables(sheets)
+            output.print_written(self.written)
 
 
-def teller(quiet: bool) -> Callable[[str], None]:
+def make_printer(quiet: bool) -> Callable[[str], None]:
     return (lambda text: None) if quiet else output.say
 
 
-def present(sheets: "list[Sheet]", written: list[Path], markdown: Path | None, quiet: bool) -> None:
-    from fedwmsam.report.text_tables import markdown_text, write
+def show_and_save(
+    sheets: "list[TextTable]", written: list[Path], markdown: Path | None, quiet: bool
+) -> None:
+    from fedwmsam.report.text_tables import markdown_text, write_text
 
     if markdown is not None:
-        write(markdown, markdown_text(sheets))
+        write_text(markdown, markdown_text(sheets))
         written.append(markdown)
     if not quiet:
-        output.show(sheets)
-        output.say_written(written)
+        output.print_tables(sheets)
+        output.print_written(written)
 
 
-def number(name: str, text: str, least: int) -> int | None:
+def parse_count(name: str, text: str, least: int) -> int | None:
     """A whole number; "all" is None."""
     if text == "all":
         return None
@@ -360,7 +366,7 @@ def number(name: str, text: str, least: int) -> int | None:
     return int(text)
 
 
-def radii(name: str, text: str) -> tuple[float, ...]:
+def parse_floats(name: str, text: str) -> tuple[float, ...]:
     """From "0.01,0.05"; none from an empty text."""
     try:
         return tuple(float(part) for part in text.split(",") if part.strip())

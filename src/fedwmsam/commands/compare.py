@@ -8,17 +8,23 @@ import typer
 
 from fedwmsam import toml
 from fedwmsam.commands import output
-from fedwmsam.commands.execution import resumable
-from fedwmsam.commands.options import HtmlOption, JobsOption, QuietOption, SetOption, with_settings
-from fedwmsam.commands.output import say, say_written, show
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.commands.execution import print_hint_on_interrupt
+from fedwmsam.commands.options import (
+    HtmlOption,
+    JobsOption,
+    QuietOption,
+    SetOption,
+    add_setting_flags,
+)
+from fedwmsam.commands.output import print_tables, print_written, say
+from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.settings.config import parse_workers, setting_names
 
 if TYPE_CHECKING:
     from fedwmsam.comparison.grid import Grid
 
 
-@with_settings([name for name in setting_names() if name not in ("method", "seed")])
+@add_setting_flags([name for name in setting_names() if name not in ("method", "seed")])
 def compare(
     settings: dict[str, Any],
     config: Annotated[
@@ -62,8 +68,8 @@ def compare(
     - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid aggregation=mean,median,trimmed:0.2`
     - `fedwmsam compare table1.toml --jobs 2`
     """
-    from fedwmsam.comparison.comparison import compare as carry_out
-    from fedwmsam.comparison.grid import check_axes, make_grid, read_axes, read_settings
+    from fedwmsam.comparison.comparison import run_comparison as carry_out
+    from fedwmsam.comparison.grid import check_axes, make_grid, parse_axes, parse_settings
     from fedwmsam.engine.run_folder import is_run
     from fedwmsam.report.terminal import ComparisonDisplay
 
@@ -73,14 +79,16 @@ def compare(
         for key, value in {"methods": methods, "seeds": seeds}.items()
         if value is not None
     }
-    given |= read_settings(set_ or [], file | given)
+    given |= parse_settings(set_ or [], file | given)
     if grid:
-        given["grid"] = read_axes(grid, file | given)
-    plan, trial = make_grid(file, given), read_axes(pilot or [], file | given)
+        given["grid"] = parse_axes(grid, file | given)
+    plan, trial = make_grid(file, given), parse_axes(pilot or [], file | given)
     check_axes(plan, trial)
     if baseline is not None:
         check_baseline(plan, baseline, piloted=bool(trial))
-    with resumable("Stopped; the same command goes on from the last completed rounds."):
+    with print_hint_on_interrupt(
+        "Stopped; the same command goes on from the last completed rounds."
+    ):
         display = ComparisonDisplay(output.console, quiet)
         folders = carry_out(plan, out, parse_workers(jobs), trial, pilot_rounds, display)
     if html is not None or not quiet:
@@ -93,18 +101,20 @@ def compare(
 
 def check_baseline(plan: "Grid", baseline: str, piloted: bool) -> None:
     """Refuse, before hours of runs, a baseline that will be none of the rows, or several; a pilot decides on names."""
-    from fedwmsam.report.runs import Run
-    from fedwmsam.report.summary import baseline_rows, summarise
+    from fedwmsam.report.runs import LoadedRun
+    from fedwmsam.report.summary import find_baseline_rows, summarise
 
     members = plan.members()
     methods = {member.config.method for member in members}
     if not piloted:
-        baseline_rows(
-            summarise([Run(Path(one.folder), config=one.config.flat()) for one in members]).tables,
+        find_baseline_rows(
+            summarise(
+                [LoadedRun(Path(one.folder), config=one.config.flat()) for one in members]
+            ).tables,
             baseline,
         )
     elif baseline.split()[0] not in methods:
-        raise InputError(unknown("baseline", baseline, methods))
+        raise InputError(unknown_name_message("baseline", baseline, methods))
 
 
 def show_comparison(
@@ -113,12 +123,12 @@ def show_comparison(
     from fedwmsam.page.page import write_page
     from fedwmsam.report.runs import find_runs
     from fedwmsam.report.summary import ACCURACY, summarise
-    from fedwmsam.report.text_tables import sheets
+    from fedwmsam.report.text_tables import make_text_tables
 
     comparison = summarise(find_runs(folders)[0], ACCURACY, baseline)
     if not quiet:
-        show(sheets(comparison))
+        print_tables(make_text_tables(comparison))
     if html is not None:
         write_page(html, comparison)
         if not quiet:
-            say_written([html])
+            print_written([html])

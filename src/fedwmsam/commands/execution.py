@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fedwmsam.commands import output
-from fedwmsam.termination import heed_termination
+from fedwmsam.termination import install_sigterm_handler
 
 if TYPE_CHECKING:
     from fedwmsam.engine.run_folder import RunFolder
@@ -30,30 +30,30 @@ def start_workers(wanted: object) -> None:
 
 
 @contextmanager
-def resumable(advice: str) -> Iterator[None]:
+def print_hint_on_interrupt(advice: str) -> Iterator[None]:
     """Ctrl-C or SIGTERM ends what is done here, and the advice says how to go on."""
-    heed_termination()
+    install_sigterm_handler()
     try:
         yield
     except KeyboardInterrupt:
-        output.errors.print(advice, soft_wrap=True)
+        output.error_console.print(advice, soft_wrap=True)
         raise
 
 
-def carry_out(
+def run_with_display(
     experiment: "Experiment", folder: "RunFolder", trackers: "Sequence[Tracker]", quiet: bool
 ) -> None:
     """Run with a live display; what is interrupted has saved its last completed round."""
-    from fedwmsam.report.terminal import RunDisplay, summarise
+    from fedwmsam.report.terminal import RunDisplay, print_result
 
-    with resumable(
+    with print_hint_on_interrupt(
         f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}"
     ):
         display = RunDisplay(output.console, experiment, folder.path, quiet)
         with display:
             result = experiment.run(folder, [display.update, *trackers])
     if not quiet:
-        summarise(output.console, result)
+        print_result(output.console, result)
         for tracker in trackers:
             output.say(tracker.advice())
     if result.status.startswith("diverged"):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedwmsam.commands.output import say, say_written
+from fedwmsam.commands.output import print_written, say
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Train across machines, on Flower."
@@ -23,7 +23,7 @@ def new(
     """
     from fedwmsam.flower.new import new_app
 
-    say_written(new_app(folder))
+    print_written(new_app(folder))
     say(f"How to run it: {folder / 'README.md'}")
 
 
@@ -44,7 +44,7 @@ def keys(
     from fedwmsam.flower.keys import make_keys
 
     written = make_keys(folder, host, nodes)
-    say_written(written)
+    print_written(written)
     if not written:
         say(f"Everything is in {folder} already.")
 
@@ -75,10 +75,10 @@ def check(
     - `fedwmsam flower check .`
     - `fedwmsam flower check . tls --key keys/node-0.key --node-config "partition-id=4 data='/srv/scans.npz'"`
     """
-    from fedwmsam.flower.check import examine
+    from fedwmsam.flower.check import run_checks
 
     worst = False
-    for finding in examine(folder, superlink, node_config, key, simulation):
+    for finding in run_checks(folder, superlink, node_config, key, simulation):
         style = {"ERROR": "red", "warning": "yellow"}.get(finding.grade)
         say(f"{finding.grade:<7} {finding.text}", style)
         worst |= finding.grade == "ERROR"

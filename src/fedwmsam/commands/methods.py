@@ -16,6 +16,6 @@ def methods(
 
     Examples: `fedwmsam methods`, `fedwmsam methods fedwmsam`
     """
-    from fedwmsam.report.terminal import method_details, method_table
+    from fedwmsam.report.terminal import make_method_table, method_details
 
-    output.console.print(method_table() if name is None else method_details(name))
+    output.console.print(make_method_table() if name is None else method_details(name))

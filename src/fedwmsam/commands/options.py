@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from fedwmsam.settings.config import RunConfig, settings_by_panel
-from fedwmsam.settings.options import kinds_of, limits, parse, restricted
+from fedwmsam.settings.options import describe_range, field_types, has_range, parse_typed
 
 
-class PictureFormat(Enum):
+class FigureFormat(Enum):
     PNG = "png"
     SVG = "svg"
     PDF = "pdf"
@@ -30,7 +30,7 @@ SetOption = Annotated[
     ),
 ]
 JobsOption = Annotated[str, typer.Option(help="Runs at a time: auto or a number.")]
-FormatOption = Annotated[PictureFormat, typer.Option(help="Of the pictures.")]
+FormatOption = Annotated[FigureFormat, typer.Option(help="Of the pictures.")]
 MarkdownOption = Annotated[Path | None, typer.Option(help="Write the tables here.")]
 HtmlOption = Annotated[
     Path | None, typer.Option(help="Write everything here as one page for a browser.")
@@ -41,20 +41,20 @@ REPEATABLE = ("track",)
 """Settings that hold several values with commas between, and whose flag may also be given several times."""
 
 
-def with_settings(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def add_setting_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command a flag for each of these settings; it gets the given ones in its argument `settings`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters.values()
-        flags = [flag_of(f) for f in settings_by_panel() if f.name in names]
+        flags = [make_flag(f) for f in settings_by_panel() if f.name in names]
         arguments = [parameter for parameter in own if parameter.name != "settings"]
 
         @functools.wraps(command)
         def called(**given: Any) -> None:
             settings = {name: given.pop(name) for name in names}
-            command(**given, settings=typed(settings))
+            command(**given, settings=parse_given_settings(settings))
 
-        signature = inspect.Signature([*(keyword(one) for one in arguments), *flags])
+        signature = inspect.Signature([*(to_keyword_only(one) for one in arguments), *flags])
         called.__signature__ = signature  # type: ignore[attr-defined]
         called.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
         return called
@@ -62,15 +62,15 @@ def with_settings(names: Sequence[str]) -> Callable[[Callable[..., None]], Calla
     return decorate
 
 
-def keyword(parameter: inspect.Parameter) -> inspect.Parameter:
+def to_keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
-def flag_of(setting: "Field[Any]") -> inspect.Parameter:
+def make_flag(setting: "Field[Any]") -> inspect.Parameter:
     """The command-line option of a setting, as a parameter of a function."""
     rule = setting.metadata
-    help = sentence(rule["help"])
-    help += f", {limits(rule)}" if restricted(rule) else ""
+    help = capitalise(rule["help"])
+    help += f", {describe_range(rule)}" if has_range(rule) else ""
     help += f"; {rule['see']}." if rule["see"] else "."
     option = typer.Option(
         f"--{setting.name.replace('_', '-')}",
@@ -79,36 +79,36 @@ def flag_of(setting: "Field[Any]") -> inspect.Parameter:
         show_default=False if setting.default is None else str(setting.default),
         metavar="|".join(rule["choices"]) or None,
     )
-    annotation = Annotated[kind_of_flag(setting.name), option]  # type: ignore[valid-type]
+    annotation = Annotated[flag_type(setting.name), option]  # type: ignore[valid-type]
     return inspect.Parameter(
         setting.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )
 
 
-def sentence(text: str) -> str:
+def capitalise(text: str) -> str:
     """With a capital first, unless it begins with a value that is typed as it stands, as in "paper: …"."""
     return text if text.split()[0].endswith(":") else f"{text[0].upper()}{text[1:]}"
 
 
-def kind_of_flag(name: str) -> Any:
+def flag_type(name: str) -> Any:
     """A number where a number is meant; where also a word is (auto, none), a text."""
     if name in REPEATABLE:
         return list[str] | None
-    return str | None if takes_a_word(name) else kinds_of(RunConfig)[name][0] | None
+    return str | None if accepts_word(name) else field_types(RunConfig)[name][0] | None
 
 
-def takes_a_word(name: str) -> bool:
-    kinds = kinds_of(RunConfig)[name]
+def accepts_word(name: str) -> bool:
+    kinds = field_types(RunConfig)[name]
     may_be_switched_off = NoneType in kinds and getattr(RunConfig, name) is not None
     return name == "workers" or may_be_switched_off
 
 
-def typed(settings: dict[str, Any]) -> dict[str, Any]:
+def parse_given_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """What was given of the settings, each as its own type; the number of workers is read where it is used."""
     given = {name: value for name, value in settings.items() if value is not None and value != []}
     for name in given:
         if name in REPEATABLE:
             given[name] = ",".join(given[name])
         elif name != "workers" and isinstance(given[name], str):
-            given[name] = parse(name, given[name], kinds_of(RunConfig)[name])
+            given[name] = parse_typed(name, given[name], field_types(RunConfig)[name])
     return given

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 if TYPE_CHECKING:
-    from fedwmsam.report.text_tables import Sheet
+    from fedwmsam.report.text_tables import TextTable
 
 # What people type must be printed as it is, so no markup. A pipe or a file has no width of its own.
 console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
-errors = Console(stderr=True, markup=False, highlight=False)
+error_console = Console(stderr=True, markup=False, highlight=False)
 
 
 def say(text: str, style: str | None = None) -> None:
@@ -20,12 +20,12 @@ def say(text: str, style: str | None = None) -> None:
     console.print(text, style=style, soft_wrap=True)
 
 
-def say_written(paths: Sequence[Path]) -> None:
+def print_written(paths: Sequence[Path]) -> None:
     for path in paths:
         say(f"Written: {path}")
 
 
-def show(sheets: "Sequence[Sheet]") -> None:
-    from fedwmsam.report.terminal import show_sheets
+def print_tables(sheets: "Sequence[TextTable]") -> None:
+    from fedwmsam.report.terminal import print_text_tables
 
-    show_sheets(console, sheets)
+    print_text_tables(console, sheets)

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from fedwmsam.commands import output
-from fedwmsam.commands.options import with_settings
+from fedwmsam.commands.options import add_setting_flags
 from fedwmsam.settings.config import resolve
 
 
-@with_settings(["dataset", "partition", "clients", "seed", "data_dir"])
+@add_setting_flags(["dataset", "partition", "clients", "seed", "data_dir"])
 def partition(
     settings: dict[str, Any],
     save: Annotated[
@@ -24,13 +24,13 @@ def partition(
     - `fedwmsam partition --dataset fashion-mnist --partition dirichlet:0.1 --clients 100`
     - `fedwmsam partition --partition shards:2 --save shards.png`
     """
-    from fedwmsam.experiment.experiment import deal, load_data, split_pool
-    from fedwmsam.report.partition import draw_partition, partition_chart
+    from fedwmsam.experiment.experiment import load_data, partition_data, split_pool
+    from fedwmsam.report.partition_plot import make_partition_chart, save_partition_plot
 
     config = resolve(settings)
     data = load_data(config.dataset, config.data_dir)
-    split = deal(config, data, split_pool(len(data.train), 0.0, config.seed)[0])
-    output.console.print(partition_chart(split, data.class_names))
+    split = partition_data(config, data, split_pool(len(data.train), 0.0, config.seed)[0])
+    output.console.print(make_partition_chart(split, data.class_names))
     if save is not None:
-        draw_partition(split, save, data.class_names)
+        save_partition_plot(split, save, data.class_names)
         output.say(f"Drawn to {save}")

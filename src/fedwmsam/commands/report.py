@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from fedwmsam.commands.options import (
+    FigureFormat,
     FormatOption,
     HtmlOption,
     MarkdownOption,
-    PictureFormat,
     RunsArgument,
 )
-from fedwmsam.commands.output import say, say_written, show
+from fedwmsam.commands.output import print_tables, print_written, say
 
 
 class Better(Enum):
@@ -52,7 +52,7 @@ def report(
     latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
     html: HtmlOption = None,
     plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
-    format: FormatOption = PictureFormat.PNG,
+    format: FormatOption = FigureFormat.PNG,
 ) -> None:
     """Compare runs: one row for each method and its settings, over its seeds.
 
@@ -68,18 +68,18 @@ def report(
     - `fedwmsam report runs --twins --baseline "scaffold twin=8"`
     """
     from fedwmsam.report import text_tables
-    from fedwmsam.report.runs import find_runs, with_twins
+    from fedwmsam.report.runs import add_averaged_model_runs, find_runs
     from fedwmsam.report.summary import make_goal, parse_targets, summarise
-    from fedwmsam.report.text_tables import sheets
+    from fedwmsam.report.text_tables import make_text_tables
 
     found, without = find_runs(runs)
     if twins:
-        found = with_twins(found)
+        found = add_averaged_model_runs(found)
     comparison = summarise(
         found, make_goal(metric, parse_targets(targets or ""), better and better.value), baseline
     )
-    pages = sheets(comparison, paper_columns)
-    show(pages)
+    pages = make_text_tables(comparison, paper_columns)
+    print_tables(pages)
     for place in without:
         say(f"No run in {place}.")
     written = text_tables.write_files(comparison, pages, csv, markdown, latex)
@@ -88,7 +88,7 @@ def report(
 
         written.append(write_page(html, comparison, paper_columns))
     if plots is not None:
-        from fedwmsam.report.plots import draw
+        from fedwmsam.report.plots import save_comparison_plots
 
-        written += draw(comparison, plots, format.value)
-    say_written(written)
+        written += save_comparison_plots(comparison, plots, format.value)
+    print_written(written)

@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 from fedwmsam.commands import output
-from fedwmsam.commands.execution import resumable
+from fedwmsam.commands.execution import print_hint_on_interrupt
 from fedwmsam.commands.options import (
+    FigureFormat,
     FormatOption,
     JobsOption,
-    PictureFormat,
     QuietOption,
     SetOption,
 )
-from fedwmsam.commands.output import say, say_written, show
+from fedwmsam.commands.output import print_tables, print_written, say
 
 
 def reproduce(
@@ -42,7 +42,7 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs and their commands only.")
     ] = False,
-    format: FormatOption = PictureFormat.PNG,
+    format: FormatOption = FigureFormat.PNG,
     quiet: QuietOption = False,
 ) -> None:
     """Run a table, figure or claim of the FedWMSAM paper and set its numbers beside ours.
@@ -56,7 +56,7 @@ def reproduce(
     - `fedwmsam reproduce table-1 --column "β = 0.1" --rounds 200`
     - `fedwmsam reproduce table-1 --scale paper --dry-run`
     """
-    from fedwmsam.comparison.grid import read_settings, seeds_of
+    from fedwmsam.comparison.grid import parse_seeds, parse_settings
     from fedwmsam.paper import reproduction
     from fedwmsam.paper.recipe import SCALES, Plan
     from fedwmsam.paper.reproduction import check_scale, find_recipe
@@ -67,27 +67,33 @@ def reproduce(
     variants = (
         [contender.values for contender in recipe.contenders if contender.values] if recipe else []
     )
-    given = {"rounds": rounds, "data_dir": data_dir} | read_settings(
+    given = {"rounds": rounds, "data_dir": data_dir} | parse_settings(
         set_ or [], {"variants": variants}
     )
     overrides = {key: value for key, value in given.items() if value is not None}
     if recipe is None:
-        show(reproduction.checklist([chosen] if scale else SCALES, seeds_of(seeds), overrides, out))
+        print_tables(
+            reproduction.checklist(
+                [chosen] if scale else SCALES, parse_seeds(seeds), overrides, out
+            )
+        )
         return
-    plan = Plan(recipe, chosen, seeds_of(seeds), overrides, column or ())
+    plan = Plan(recipe, chosen, parse_seeds(seeds), overrides, column or ())
     if not quiet:
-        say(reproduction.announce(plan, out))
+        say(reproduction.describe_plan(plan, out))
     if dry_run:
         for line in reproduction.commands(plan, out):
             say(line)
         return
-    with resumable("Stopped; the same command goes on from the last completed rounds."):
-        complete = reproduction.carry_out(
+    with print_hint_on_interrupt(
+        "Stopped; the same command goes on from the last completed rounds."
+    ):
+        complete = reproduction.run_plan(
             plan, out, parse_workers(jobs), ComparisonDisplay(output.console, quiet)
         )
-    sheets, written = reproduction.present(plan, out, format.value)
+    sheets, written = reproduction.write_recipe_results(plan, out, format.value)
     if not quiet:
-        show(sheets)
-        say_written(written)
+        print_tables(sheets)
+        print_written(written)
     if not complete:
         sys.exit(1)

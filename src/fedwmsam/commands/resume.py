@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedwmsam.commands.execution import carry_out, start_workers
+from fedwmsam.commands.execution import run_with_display, start_workers
 from fedwmsam.commands.options import QuietOption, RunArgument
 
 
@@ -51,4 +51,4 @@ def resume(
         config = replace(config, memory_budget=memory_budget)
     trackers = make_trackers(config.track)
     experiment = prepare(config)
-    carry_out(experiment, experiment.reopen(run), trackers, quiet)
+    run_with_display(experiment, experiment.reopen(run), trackers, quiet)

@@ -8,8 +8,8 @@ import typer
 
 from fedwmsam import toml
 from fedwmsam.commands import output
-from fedwmsam.commands.execution import carry_out, start_workers
-from fedwmsam.commands.options import QuietOption, SetOption, with_settings
+from fedwmsam.commands.execution import run_with_display, start_workers
+from fedwmsam.commands.options import QuietOption, SetOption, add_setting_flags
 from fedwmsam.errors import InputError
 from fedwmsam.settings.config import method_name, parse_assignments, resolve, setting_names
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedwmsam.settings.config import RunConfig
 
 
-@with_settings(setting_names())
+@add_setting_flags(setting_names())
 def run(
     settings: dict[str, Any],
     config: Annotated[
@@ -62,27 +62,32 @@ def run(
         start_workers(settings.get("workers", file.get("workers")))
     resolved = resolve(file, settings, assigned)
     if dry_run:
-        from fedwmsam.experiment.experiment import anchored, prepare
+        from fedwmsam.experiment.experiment import prepare, with_absolute_paths
         from fedwmsam.report.terminal import show_estimate
 
-        show_estimate(output.console, prepare(anchored(resolved)).estimate(), resolved)
+        show_estimate(output.console, prepare(with_absolute_paths(resolved)).estimate(), resolved)
     else:
-        start(resolved, out, name, quiet)
+        start_run(resolved, out, name, quiet)
 
 
-def start(config: "RunConfig", out: Path, name: str | None, quiet: bool) -> None:
-    from fedwmsam.engine.run_folder import unused
-    from fedwmsam.experiment.experiment import anchored, prepare
+def start_run(config: "RunConfig", out: Path, name: str | None, quiet: bool) -> None:
+    from fedwmsam.engine.run_folder import create_unused_folder
+    from fedwmsam.experiment.experiment import prepare, with_absolute_paths
     from fedwmsam.trackers import make_trackers
 
     trackers = make_trackers(config.track)
-    experiment = prepare(anchored(config))
+    experiment = prepare(with_absolute_paths(config))
     if name == "":
         raise InputError("--name must not be empty; leave it out for a name from the settings.")
     if name is None:
-        carry_out(experiment, unused(out, folder_name(config), experiment.create), trackers, quiet)
+        run_with_display(
+            experiment,
+            create_unused_folder(out, folder_name(config), experiment.create),
+            trackers,
+            quiet,
+        )
     else:
-        carry_out(experiment, experiment.create(out / name), trackers, quiet)
+        run_with_display(experiment, experiment.create(out / name), trackers, quiet)
 
 
 def folder_name(config: "RunConfig") -> str:

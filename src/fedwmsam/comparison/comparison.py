@@ -7,48 +7,50 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedwmsam.comparison.grid import Axes, Grid, Member
-from fedwmsam.comparison.queue import Task, carry_out, only_one, tasks_of
-from fedwmsam.comparison.tuning import Choice, choose
+from fedwmsam.comparison.grid import Grid, GridAxes, RunSpec
+from fedwmsam.comparison.queue import QueuedRun, lock_folder, make_queue, run_queue
+from fedwmsam.comparison.tuning import TuningResult, tune
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
-from fedwmsam.experiment.experiment import anchored
-from fedwmsam.files import replacing
+from fedwmsam.experiment.experiment import with_absolute_paths
+from fedwmsam.files import atomic_replace
 from fedwmsam.trackers import make_trackers
 
 
-class Display(Protocol):
+class ProgressDisplay(Protocol):
     """Where a comparison tells a person what it does."""
 
     def say(self, text: str, style: str | None = None) -> None: ...
 
     def watching(
-        self, tasks: Sequence[Task], jobs: int
+        self, tasks: Sequence[QueuedRun], jobs: int
     ) -> AbstractContextManager[Callable[[], None]]:
         """While the runs go on; what is entered is called after every change of the tasks and once a second."""
         ...
 
 
-class Comparison:
+class ComparisonRunner:
     """Runs in one folder; asking again for what is done already costs nothing."""
 
-    def __init__(self, out: Path, jobs: int, display: Display) -> None:
+    def __init__(self, out: Path, jobs: int, display: ProgressDisplay) -> None:
         self.out = out
         self.jobs = jobs or cores()
         self.display = display
 
-    def run(self, members: Sequence[Member]) -> list[Path]:
+    def run(self, members: Sequence[RunSpec]) -> list[Path]:
         """The runs' folders, all over; those that failed are said to have."""
-        anchored_members = [replace(member, config=anchored(member.config)) for member in members]
+        anchored_members = [
+            replace(member, config=with_absolute_paths(member.config)) for member in members
+        ]
         for names in {member.config.track for member in members}:
             make_trackers(names)  # what is missing is said once, before any run
-        tasks = tasks_of(anchored_members, self.out)
+        tasks = make_queue(anchored_members, self.out)
         with self.display.watching(tasks, self.jobs) as update:
-            carry_out(tasks, self.jobs, self.out / "messages.log", update)
+            run_queue(tasks, self.jobs, self.out / "messages.log", update)
         self.complain(tasks)
         return [task.path for task in tasks]
 
-    def complain(self, tasks: Sequence[Task]) -> None:
+    def complain(self, tasks: Sequence[QueuedRun]) -> None:
         failed = [task for task in tasks if task.failed]
         for task in failed:
             self.display.say(f"{task.path.name}: {task.status}", style="red")
@@ -58,23 +60,28 @@ class Comparison:
             )
 
 
-def compare(
-    grid: Grid, out: Path, jobs: int, pilot: Axes, pilot_rounds: int | None, display: Display
+def run_comparison(
+    grid: Grid,
+    out: Path,
+    jobs: int,
+    pilot: GridAxes,
+    pilot_rounds: int | None,
+    display: ProgressDisplay,
 ) -> list[Path]:
     """Carry out the grid's runs below `out` and return their folders."""
     grid.members()  # a mistake is better found before the pilot than after it
-    with only_one(out):
+    with lock_folder(out):
         if pilot:
-            trial = Comparison(out / "pilot", jobs, display)
+            trial = ComparisonRunner(out / "pilot", jobs, display)
             trial.out.mkdir(exist_ok=True)
-            grid, choices = choose(grid, pilot, pilot_rounds, trial.run)
-            write_choices(out / "pilot.json", choices)
+            grid, choices = tune(grid, pilot, pilot_rounds, trial.run)
+            write_tuning_results(out / "pilot.json", choices)
             for choice in choices:
-                display.say(sentence(choice))
-        return Comparison(out, jobs, display).run(grid.members())
+                display.say(describe_tuning(choice))
+        return ComparisonRunner(out, jobs, display).run(grid.members())
 
 
-def sentence(choice: Choice) -> str:
+def describe_tuning(choice: TuningResult) -> str:
     def words(values: dict[str, Any]) -> str:
         return " ".join(f"{key}={value}" for key, value in values.items())
 
@@ -82,10 +89,10 @@ def sentence(choice: Choice) -> str:
     return f"Pilot for {words(choice.variant) or 'it'}: {words(choice.best)}, best on validation data ({tried})"
 
 
-def write_choices(path: Path, choices: Sequence[Choice]) -> None:
+def write_tuning_results(path: Path, choices: Sequence[TuningResult]) -> None:
     content = [
         {"variant": choice.variant, "chosen": choice.best, "validation_scores": choice.scores}
         for choice in choices
     ]
-    with replacing(path) as beside:
+    with atomic_replace(path) as beside:
         beside.write_text(json.dumps(content, indent=2) + "\n")

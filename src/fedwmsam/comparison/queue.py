@@ -18,23 +18,23 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from fedwmsam.comparison.grid import Member
+from fedwmsam.comparison.grid import RunSpec
 from fedwmsam.engine.records import read_json, read_lines
 from fedwmsam.engine.worker_process import environment
 from fedwmsam.errors import InputError
 
-TRIES = 2
-PATIENCE = 60
+MAX_ATTEMPTS = 2
+SHUTDOWN_TIMEOUT = 60
 """Seconds a process may take to save its last round when it is told to end."""
-SILENCE = 1.0
+POLL_INTERVAL = 1.0
 """Seconds after which a watcher hears that nothing has happened, so that a clock can go on."""
 
 
 @dataclass
-class Task:
+class QueuedRun:
     """A run as the crew sees it."""
 
-    member: Member
+    member: RunSpec
     path: Path
     status: str = "waiting"
     done: int = 0
@@ -57,11 +57,11 @@ class Task:
         return self.status.startswith("failed")
 
 
-def tasks_of(members: Sequence[Member], out: Path) -> list[Task]:
+def make_queue(members: Sequence[RunSpec], out: Path) -> list[QueuedRun]:
     """What is there already is not done again."""
     found = []
     for member in members:
-        task = Task(member, member.place(out))
+        task = QueuedRun(member, member.place(out))
         rows = read_lines(task.path / "metrics.jsonl")
         task.done, task.record = len(rows), rows[-1] if rows else {}
         if (task.path / "summary.json").exists():
@@ -70,19 +70,19 @@ def tasks_of(members: Sequence[Member], out: Path) -> list[Task]:
     return found
 
 
-def carry_out(tasks: Sequence[Task], jobs: int, log: Path, watch: Callable[[], None]) -> None:
+def run_queue(tasks: Sequence[QueuedRun], jobs: int, log: Path, watch: Callable[[], None]) -> None:
     """Run what is not over, `jobs` at a time; `watch` is called after every change of the tasks and once a second."""
     queue = [task for task in tasks if not task.is_over]
     watch()
     if not queue:
         return
-    news: SimpleQueue[tuple[Hand, str]] = SimpleQueue()
+    news: SimpleQueue[tuple[RunWorker, str]] = SimpleQueue()
     with log.open("a") as messages, contextlib.ExitStack() as stack:
         for _ in range(min(jobs, len(queue))):
-            stack.enter_context(Hand(news, messages)).take(queue)
+            stack.enter_context(RunWorker(news, messages)).take(queue)
         while any(not task.is_over for task in tasks):
             with contextlib.suppress(Empty):
-                hand, line = news.get(timeout=SILENCE)
+                hand, line = news.get(timeout=POLL_INTERVAL)
                 hand.hear(line)
                 if hand.task and hand.task.status == "waiting":  # its process died: once more
                     queue.insert(0, hand.task)
@@ -91,12 +91,12 @@ def carry_out(tasks: Sequence[Task], jobs: int, log: Path, watch: Callable[[], N
             watch()
 
 
-class Hand:
+class RunWorker:
     """One process and the run it is busy with."""
 
-    def __init__(self, news: "SimpleQueue[tuple[Hand, str]]", messages: IO[str]) -> None:
+    def __init__(self, news: "SimpleQueue[tuple[RunWorker, str]]", messages: IO[str]) -> None:
         self.news, self.messages = news, messages
-        self.task: Task | None = None
+        self.task: QueuedRun | None = None
         self.start()
 
     def start(self) -> None:
@@ -118,7 +118,7 @@ class Hand:
                 self.news.put((self, line))
         self.news.put((self, ""))
 
-    def __enter__(self) -> "Hand":
+    def __enter__(self) -> "RunWorker":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -127,11 +127,11 @@ class Hand:
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=PATIENCE)
+            self.process.wait(timeout=SHUTDOWN_TIMEOUT)
         self.process.kill()
         self.process.wait()
 
-    def take(self, queue: list[Task]) -> None:
+    def take(self, queue: list[QueuedRun]) -> None:
         self.task = queue.pop(0) if queue else None
         if self.task is None:
             return
@@ -156,7 +156,9 @@ class Hand:
             return
         if not line:
             task.status = (
-                "waiting" if task.tries < TRIES else f"failed: its process ended with code {code}"
+                "waiting"
+                if task.tries < MAX_ATTEMPTS
+                else f"failed: its process ended with code {code}"
             )
             return
         said, now = json.loads(line), time.monotonic()
@@ -166,18 +168,18 @@ class Hand:
         task.status, self.since = said.get("status", task.status), now
 
 
-def seconds_left(tasks: Sequence[Task], jobs: int) -> float | None:
+def estimate_seconds_left(tasks: Sequence[QueuedRun], jobs: int) -> float | None:
     """From the time rounds took so far: of the same method where known, else of all."""
     known = [task for task in tasks if task.fresh]
     if not known:
         return None
     waiting = [task for task in tasks if not task.is_over]
-    return sum((task.rounds - task.done) * pace(task, known) for task in waiting) / max(
-        1, min(jobs, len(waiting))
-    )
+    return sum(
+        (task.rounds - task.done) * seconds_per_round(task, known) for task in waiting
+    ) / max(1, min(jobs, len(waiting)))
 
 
-def pace(task: Task, known: Sequence[Task]) -> float:
+def seconds_per_round(task: QueuedRun, known: Sequence[QueuedRun]) -> float:
     alike = [
         other for other in known if other.member.config.method == task.member.config.method
     ] or known
@@ -185,7 +187,7 @@ def pace(task: Task, known: Sequence[Task]) -> float:
 
 
 @contextlib.contextmanager
-def only_one(out: Path) -> Iterator[None]:
+def lock_folder(out: Path) -> Iterator[None]:
     """Two comparisons in one folder would start the same runs."""
     try:
         out.mkdir(parents=True, exist_ok=True)

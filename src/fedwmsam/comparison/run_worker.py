@@ -18,26 +18,26 @@ from fedwmsam.engine.run_folder import Busy, RunFolder, is_run
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import Experiment, prepare
 from fedwmsam.settings.config import resolve
-from fedwmsam.termination import heed_termination
+from fedwmsam.termination import install_sigterm_handler
 from fedwmsam.trackers import make_trackers
 
-CHANNEL = sys.stdout
+PROTOCOL_OUTPUT = sys.stdout
 """Where the crew listens."""
-PATIENCE = 60
+LOCK_TIMEOUT = 60
 """Seconds."""
 
 
 def main() -> None:
-    heed_termination()
+    install_sigterm_handler()
     sys.stdout = sys.stderr  # what a user's model prints must not get between the lines of news
     try:
-        for order in orders():
-            tell({"status": outcome(order)})
+        for order in read_requests():
+            send_message({"status": execute_request(order)})
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def orders() -> Iterator[dict[str, Any]]:
+def read_requests() -> Iterator[dict[str, Any]]:
     """Lines of the input. When it ends in the middle of a run, the run ends as with Ctrl-C: saved."""
     waiting: SimpleQueue[str] = SimpleQueue()
 
@@ -52,15 +52,15 @@ def orders() -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def outcome(order: dict[str, Any]) -> str:
+def execute_request(order: dict[str, Any]) -> str:
     """How the run ended."""
     path = Path(order["path"])
     try:
         experiment = prepare(resolve({k: v for k, v in order["config"].items() if v is not None}))
         trackers = make_trackers(experiment.config.track)
-        folder = opened(experiment, path)
-        tell({"status": "running"})
-        return experiment.run(folder, [report, *trackers]).status
+        folder = open_run_folder(experiment, path)
+        send_message({"status": "running"})
+        return experiment.run(folder, [send_progress, *trackers]).status
     except InputError as error:
         return f"failed: {error}"
     except OSError as error:
@@ -70,25 +70,27 @@ def outcome(order: dict[str, Any]) -> str:
         return f"failed: {type(error).__name__}: {error}"
 
 
-def opened(experiment: Experiment, path: Path) -> RunFolder:
+def open_run_folder(experiment: Experiment, path: Path) -> RunFolder:
     """A process that outlived a killed comparison may still be saving its last round: wait for it."""
-    for _ in range(PATIENCE):
+    for _ in range(LOCK_TIMEOUT):
         with contextlib.suppress(Busy):
             return experiment.reopen(path) if is_run(path) else experiment.create(path)
         time.sleep(1)
     return experiment.reopen(path)
 
 
-def report(progress: Progress) -> None:
+def send_progress(progress: Progress) -> None:
     record = progress.record
-    tell({key: record[key] for key in ("round", "accuracy", "loss") if record.get(key) is not None})
+    send_message(
+        {key: record[key] for key in ("round", "accuracy", "loss") if record.get(key) is not None}
+    )
 
 
-def tell(news: dict[str, Any]) -> None:
+def send_message(news: dict[str, Any]) -> None:
     """A lost reader is noticed by the input's end."""
     try:
-        CHANNEL.write(json.dumps(news) + "\n")
-        CHANNEL.flush()
+        PROTOCOL_OUTPUT.write(json.dumps(news) + "\n")
+        PROTOCOL_OUTPUT.flush()
     except BrokenPipeError:
         raise KeyboardInterrupt from None
 

@@ -5,38 +5,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedwmsam.comparison.grid import Axes, Grid, Member, Values, applies
+from fedwmsam.comparison.grid import Grid, GridAxes, RunSpec, SettingValues, accepts_key
 from fedwmsam.engine.records import read_json, read_lines
 
-SHARE = 0.1
+VALIDATION_FRACTION = 0.1
 
 
 @dataclass(frozen=True)
-class Choice:
+class TuningResult:
     """What one variant's pilot runs said: the score of each set of values, the best first."""
 
-    variant: Values
-    scores: list[tuple[Values, float]]
+    variant: SettingValues
+    scores: list[tuple[SettingValues, float]]
 
     @property
-    def best(self) -> Values:
+    def best(self) -> SettingValues:
         return self.scores[0][0]
 
 
-def pilot_grid(grid: Grid, axes: Axes, rounds: int | None) -> Grid:
+def pilot_grid(grid: Grid, axes: GridAxes, rounds: int | None) -> Grid:
     """One seed of every combination that has the options, with some training data held out."""
-    common = {"validation": SHARE} | grid.common | ({"rounds": rounds} if rounds else {})
+    common = (
+        {"validation": VALIDATION_FRACTION} | grid.common | ({"rounds": rounds} if rounds else {})
+    )
     able = [
         values
         for values in grid.combinations()
-        if any(applies(key, grid.method(values)) for key in axes)
+        if any(accepts_key(key, grid.method(values)) for key in axes)
     ]
     return Grid(common, able, axes, grid.seeds[:1])
 
 
-def choose(
-    grid: Grid, axes: Axes, rounds: int | None, run: Callable[[list[Member]], list[Path]]
-) -> tuple[Grid, list[Choice]]:
+def tune(
+    grid: Grid, axes: GridAxes, rounds: int | None, run: Callable[[list[RunSpec]], list[Path]]
+) -> tuple[Grid, list[TuningResult]]:
     """The grid with each combination's best values, and what they were chosen from."""
     pilots, chosen, choices = pilot_grid(grid, axes, rounds), [], []
     folders = dict(zip((m.folder for m in pilots.members()), run(pilots.members()), strict=True))
@@ -45,25 +47,27 @@ def choose(
             chosen.append(values)
             continue
         scores = []
-        for member, point in zip(own_members(pilots, values), points(pilots, values), strict=True):
-            scores.append((point, score(folders[member.folder])))
-        choices.append(Choice(values, sorted(scores, key=lambda entry: -entry[1])))
+        for member, point in zip(
+            run_specs_for(pilots, values), tuned_values_for(pilots, values), strict=True
+        ):
+            scores.append((point, validation_score(folders[member.folder])))
+        choices.append(TuningResult(values, sorted(scores, key=lambda entry: -entry[1])))
         chosen.append(values | choices[-1].best)
     return replace(grid, variants=chosen, axes={}), choices
 
 
-def own_members(pilots: Grid, values: Values) -> list[Member]:
+def run_specs_for(pilots: Grid, values: SettingValues) -> list[RunSpec]:
     return replace(pilots, variants=[values]).members()
 
 
-def points(pilots: Grid, values: Values) -> list[Values]:
+def tuned_values_for(pilots: Grid, values: SettingValues) -> list[SettingValues]:
     return [
         {k: v for k, v in found.items() if k in pilots.axes}
         for found in replace(pilots, variants=[values]).combinations()
     ]
 
 
-def score(folder: Path) -> float:
+def validation_score(folder: Path) -> float:
     """Mean validation accuracy over the last ten evaluations; a run that diverged or failed counts for nothing."""
     summary = folder / "summary.json"
     if not summary.exists() or str(read_json(summary).get("status")).startswith("diverged"):

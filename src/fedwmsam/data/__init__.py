@@ -1,19 +1,19 @@
 """Data sets as compactly stored samples, and their partitions over clients as index lists."""
 
-from fedwmsam.data.base import Dataset, Normalise, Prepare, Split
+from fedwmsam.data.base import BatchTransform, Dataset, Normalise, Split
 from fedwmsam.data.datasets import DATASETS, dataset_options, load_dataset
-from fedwmsam.data.hub import from_hub
+from fedwmsam.data.hub import from_huggingface
 from fedwmsam.data.partitions import Partition, make_partition
 
 __all__ = [
     "DATASETS",
+    "BatchTransform",
     "Dataset",
     "Normalise",
     "Partition",
-    "Prepare",
     "Split",
     "dataset_options",
-    "from_hub",
+    "from_huggingface",
     "load_dataset",
     "make_partition",
 ]

@@ -16,34 +16,34 @@ import numpy as np
 from fedwmsam.data.base import (
     MOST_CLASSES,
     Array,
+    BatchTransform,
     Dataset,
-    Pair,
-    Prepare,
+    TrainTestArrays,
     as_float,
     as_tokens,
-    centred,
-    held_out,
     make_dataset,
+    test_mask,
+    unit_range_normaliser,
 )
-from fedwmsam.data.npy import check_size, map_npy, read_header
+from fedwmsam.data.npy import check_size, memmap_npy, read_header
 from fedwmsam.errors import InputError
 
-TOGETHER = ("x", "y")
-APART = ("x_train", "y_train", "x_test", "y_test")
-GROUPS = ("groups", "client")
-WANTED = (
-    *TOGETHER,
-    *APART,
-    *GROUPS,
-    *(f"{name}_{part}" for name in GROUPS for part in ("train", "test")),
+UNSPLIT_NAMES = ("x", "y")
+SPLIT_NAMES = ("x_train", "y_train", "x_test", "y_test")
+GROUP_NAMES = ("groups", "client")
+ARRAY_NAMES = (
+    *UNSPLIT_NAMES,
+    *SPLIT_NAMES,
+    *GROUP_NAMES,
+    *(f"{name}_{part}" for name in GROUP_NAMES for part in ("train", "test")),
 )
 CHUNK = 1 << 20
-DENSE_BYTES, DENSEST = (
+ZIP_BOMB_MIN_BYTES, MAX_COMPRESSION_RATIO = (
     100 << 20,
     1000,
 )  # what unpacks to more than this at such a ratio is not data but an attack
 ROWS_AT_ONCE = 4096
-ZIP_DAMAGE = (
+ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
     EOFError,
@@ -69,27 +69,30 @@ def load_npz(path: Path, *, max_gigabytes: float = 8.0, tokens: bool = False) ->
             _check_archive(list(members.values()), path, max_gigabytes * 1e9)
             arrays = {
                 name: _read_member(archive, members[name], f"{path}: {name}")
-                for name in WANTED
+                for name in ARRAY_NAMES
                 if name in members
             }
-    except ZIP_DAMAGE as error:
+    except ZIP_ERRORS as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
             f"{path} is not a complete .npz file ({error}): save it again with numpy.savez"
         ) from error
-    return _dataset(arrays, path, tokens)
+    return _build_dataset(arrays, path, tokens)
 
 
 def load_npy(path: Path, *, tokens: bool = False) -> Dataset:
-    names = {"x": (*TOGETHER, *GROUPS), "x_train": (*APART, *GROUPS, *WANTED[-4:])}.get(path.stem)
+    names = {
+        "x": (*UNSPLIT_NAMES, *GROUP_NAMES),
+        "x_train": (*SPLIT_NAMES, *GROUP_NAMES, *ARRAY_NAMES[-4:]),
+    }.get(path.stem)
     if names is None:
         raise InputError(
             f"{path} has a name of its own, expected x.npy with y.npy beside it: rename both"
         )
     found = {name: path.with_name(f"{name}.npy") for name in names}
-    return _dataset(
-        {name: map_npy(file) for name, file in found.items() if file.exists()}, path, tokens
+    return _build_dataset(
+        {name: memmap_npy(file) for name, file in found.items() if file.exists()}, path, tokens
     )
 
 
@@ -105,10 +108,10 @@ def _check_archive(members: list[zipfile.ZipInfo], path: Path, most_bytes: float
             raise InputError(
                 f"{path} is compressed in an unusual way: save it again with numpy.savez_compressed"
             )
-        if member.file_size > max(DENSE_BYTES, DENSEST * member.compress_size):
+        if member.file_size > max(ZIP_BOMB_MIN_BYTES, MAX_COMPRESSION_RATIO * member.compress_size):
             raise InputError(
                 f"{path} would unpack {member.compress_size} bytes to {member.file_size}, expected at most "
-                f"{DENSEST} times as many: save it again with numpy.savez"
+                f"{MAX_COMPRESSION_RATIO} times as many: save it again with numpy.savez"
             )
 
 
@@ -124,17 +127,17 @@ def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -
     return header.array(content)
 
 
-def _dataset(arrays: Mapping[str, Array], path: Path, tokens: bool) -> Dataset:
-    apart = all(name in arrays for name in APART)
-    if not apart and not all(name in arrays for name in TOGETHER):
+def _build_dataset(arrays: Mapping[str, Array], path: Path, tokens: bool) -> Dataset:
+    apart = all(name in arrays for name in SPLIT_NAMES)
+    if not apart and not all(name in arrays for name in UNSPLIT_NAMES):
         found = ", ".join(arrays) or "none of them"
         raise InputError(
-            f"{path} holds {found}, expected x and y, or {', '.join(APART)}: save these arrays"
+            f"{path} holds {found}, expected x and y, or {', '.join(SPLIT_NAMES)}: save these arrays"
         )
     train, test = (
-        (_part(arrays, part, path) for part in ("train", "test"))
+        (_select_split(arrays, part, path) for part in ("train", "test"))
         if apart
-        else _divide(arrays, path)
+        else _split_train_test(arrays, path)
     )
     if train[0].shape[1:] != test[0].shape[1:]:
         raise InputError(
@@ -145,33 +148,33 @@ def _dataset(arrays: Mapping[str, Array], path: Path, tokens: bool) -> Dataset:
         raise InputError(
             f"{path} has groups for one of training and test only, expected both or none: save both"
         )
-    return _assemble(train, test, path, tokens)
+    return _build_from_splits(train, test, path, tokens)
 
 
-Part = tuple[Array, Array, Array | None]
+SplitArrays = tuple[Array, Array, Array | None]
 
 
-def _part(arrays: Mapping[str, Array], part: str, path: Path) -> Part:
+def _select_split(arrays: Mapping[str, Array], part: str, path: Path) -> SplitArrays:
     own = f"_{part}" if part else ""
-    groups = next((arrays[name + own] for name in GROUPS if name + own in arrays), None)
-    return _checked(arrays["x" + own], arrays["y" + own], groups, f"{path}: x{own}")
+    groups = next((arrays[name + own] for name in GROUP_NAMES if name + own in arrays), None)
+    return _check_split(arrays["x" + own], arrays["y" + own], groups, f"{path}: x{own}")
 
 
-def _divide(arrays: Mapping[str, Array], path: Path) -> tuple[Part, Part]:
-    inputs, labels, groups = _part(arrays, "", path)
-    test = held_out(len(labels))
+def _split_train_test(arrays: Mapping[str, Array], path: Path) -> tuple[SplitArrays, SplitArrays]:
+    inputs, labels, groups = _select_split(arrays, "", path)
+    test = test_mask(len(labels))
     if not test.any():
         raise InputError(
             f"{path} holds one sample, expected at least 2, one to train and one to test: add samples"
         )
 
-    def taken(rows: Array) -> Part:
+    def taken(rows: Array) -> SplitArrays:
         return inputs[rows], labels[rows], None if groups is None else groups[rows]
 
     return taken(~test), taken(test)
 
 
-def _checked(inputs: Array, labels: Array, groups: Array | None, name: str) -> Part:
+def _check_split(inputs: Array, labels: Array, groups: Array | None, name: str) -> SplitArrays:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if inputs.ndim < 2 or inputs.dtype.kind not in "biuf":
@@ -201,9 +204,9 @@ def _check_finite(inputs: Array, name: str) -> None:
             )
 
 
-def _assemble(train: Part, test: Part, path: Path, tokens: bool) -> Dataset:
-    classes, class_names, labels = number_labels(train[1], test[1], str(path))
-    arrange, prepare = _arrangement(train[0], tokens, path)
+def _build_from_splits(train: SplitArrays, test: SplitArrays, path: Path, tokens: bool) -> Dataset:
+    classes, class_names, labels = encode_labels(train[1], test[1], str(path))
+    arrange, prepare = _choose_conversion(train[0], tokens, path)
     return make_dataset(
         path.stem,
         str(path),
@@ -216,7 +219,9 @@ def _assemble(train: Part, test: Part, path: Path, tokens: bool) -> Dataset:
     )
 
 
-def number_labels(train: Array, test: Array, source: str) -> tuple[int, tuple[str, ...], Pair]:
+def encode_labels(
+    train: Array, test: Array, source: str
+) -> tuple[int, tuple[str, ...], TrainTestArrays]:
     """How many classes, their names if the labels are text, and the labels as numbers."""
     if train.dtype.kind == "U" and test.dtype.kind == "U":
         names, numbers = np.unique(np.concatenate([train, test]), return_inverse=True)
@@ -236,30 +241,30 @@ def number_labels(train: Array, test: Array, source: str) -> tuple[int, tuple[st
     return int(max(pair[0].max(), pair[1].max())) + 1, (), pair
 
 
-def _arrangement(
+def _choose_conversion(
     inputs: Array, tokens: bool, path: Path
-) -> tuple[Callable[[Array], Array], Prepare]:
+) -> tuple[Callable[[Array], Array], BatchTransform]:
     """How the stored inputs must be turned, and what prepares a batch of them."""
     if tokens:
         if inputs.dtype.kind not in "iu":
             raise InputError(
                 f"{path} holds {inputs.dtype}, expected integers for tokens=True: leave tokens out"
             )
-        return torch_kind, as_tokens
+        return to_torch_dtype, as_tokens
     channels_last = inputs.ndim == 4 and inputs.shape[3] in (1, 3) and inputs.shape[1] not in (1, 3)
     if inputs.ndim == 3 and inputs.dtype == np.uint8:
-        return lambda array: array[:, None], centred(1)
+        return lambda array: array[:, None], unit_range_normaliser(1)
     if inputs.ndim == 4 and inputs.dtype == np.uint8:
         channels = inputs.shape[3 if channels_last else 1]
-        return _channels_first if channels_last else torch_kind, centred(channels)
-    return _channels_first if channels_last else torch_kind, as_float
+        return _channels_first if channels_last else to_torch_dtype, unit_range_normaliser(channels)
+    return _channels_first if channels_last else to_torch_dtype, as_float
 
 
 def _channels_first(array: Array) -> Array:
-    return torch_kind(array).transpose(0, 3, 1, 2)
+    return to_torch_dtype(array).transpose(0, 3, 1, 2)
 
 
-def torch_kind(array: Array) -> Array:
+def to_torch_dtype(array: Array) -> Array:
     """The same numbers in a type torch can index: it lacks most unsigned ones."""
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         return array.astype(np.int64)

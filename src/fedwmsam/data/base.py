@@ -19,11 +19,11 @@ from fedwmsam.errors import InputError
 from fedwmsam.rng import generator
 
 Array = npt.NDArray[Any]
-Pair = tuple[Array, Array]  # of the training samples and of the test samples
-Prepare = Callable[[Tensor], Tensor]
+TrainTestArrays = tuple[Array, Array]  # of the training samples and of the test samples
+BatchTransform = Callable[[Tensor], Tensor]
 """A gathered batch of stored inputs -> what the model sees: normalised float32, or int64 tokens."""
 
-TEST_SHARE = 0.2
+TEST_FRACTION = 0.2
 MOST_CLASSES = 1 << 16
 
 
@@ -52,7 +52,7 @@ class Dataset:
     test: Split
     classes: int
     source: str  # where it was read from
-    prepare: Prepare
+    prepare: BatchTransform
     class_names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
 
@@ -83,17 +83,20 @@ class Normalise:
     largest: float = 255.0  # divided by it, not multiplied by 1/255, which would round differently
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        mean, std = constants(self.mean, inputs.device), constants(self.std, inputs.device)
+        mean, std = (
+            channel_tensor(self.mean, inputs.device),
+            channel_tensor(self.std, inputs.device),
+        )
         return inputs.to(torch.float32, copy=True).div_(self.largest).sub_(mean).div_(std)
 
 
 @functools.lru_cache
-def constants(values: tuple[float, ...], device: torch.device) -> Tensor:
+def channel_tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
     """One for each channel; kept, because making them takes as long as using them on a small batch."""
     return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
-def centred(channels: int) -> Normalise:
+def unit_range_normaliser(channels: int) -> Normalise:
     """Pixels from -1 to 1, for pictures whose mean and deviation nobody has published."""
     return Normalise((0.5,) * channels, (0.5,) * channels)
 
@@ -118,17 +121,17 @@ def make_split(inputs: Array, labels: Array, groups: Array | None = None) -> Spl
 def make_dataset(
     name: str,
     source: str,
-    inputs: Pair,
-    labels: Pair,
+    inputs: TrainTestArrays,
+    labels: TrainTestArrays,
     *,
     classes: int,
-    prepare: Prepare,
+    prepare: BatchTransform,
     class_names: tuple[str, ...] = (),
-    groups: Pair | None = None,
+    groups: TrainTestArrays | None = None,
 ) -> Dataset:
     """A data set of arrays; the labels are numbers already, the groups of any kind that can be sorted."""
     train_groups, test_groups, group_names = (
-        number_groups(*groups) if groups is not None else (None, None, ())
+        encode_groups(*groups) if groups is not None else (None, None, ())
     )
     train, test = (
         make_split(inputs[0], labels[0], train_groups),
@@ -137,16 +140,16 @@ def make_dataset(
     return Dataset(name, train, test, classes, source, prepare, class_names, group_names)
 
 
-def held_out(count: int, *indices: int) -> npt.NDArray[np.bool_]:
+def test_mask(count: int, *indices: int) -> npt.NDArray[np.bool_]:
     """True for the fifth of `count` samples that is for testing, the same in every run: at least one, never all."""
     chosen = np.zeros(count, dtype=np.bool_)
     if count > 1:
         order = generator(0, "split", *indices).permutation(count)
-        chosen[order[: max(1, round(TEST_SHARE * count))]] = True
+        chosen[order[: max(1, round(TEST_FRACTION * count))]] = True
     return chosen
 
 
-def number_groups(train: Array, test: Array) -> tuple[Array, Array, tuple[str, ...]]:
+def encode_groups(train: Array, test: Array) -> tuple[Array, Array, tuple[str, ...]]:
     """Groups of any sortable kind as numbers, those of the training samples first, and their names."""
     trained, train_numbers = np.unique(train, return_inverse=True)
     names = np.concatenate([trained, np.setdiff1d(test, trained)])
@@ -155,7 +158,7 @@ def number_groups(train: Array, test: Array) -> tuple[Array, Array, tuple[str, .
     return train_numbers, test_numbers, tuple(map(str, names.tolist()))
 
 
-def whole(option: str, value: object, least: int, most: int) -> int:
+def check_int_option(option: str, value: object, least: int, most: int) -> int:
     """The value of a whole-number option, checked."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InputError(
@@ -164,7 +167,7 @@ def whole(option: str, value: object, least: int, most: int) -> int:
     return value
 
 
-def standardise(train: Array, test: Array, columns: Sequence[str], source: str) -> Pair:
+def standardise(train: Array, test: Array, columns: Sequence[str], source: str) -> TrainTestArrays:
     """Each column by the mean and deviation of its training rows, in float64, then as float32."""
     mean, std = train.mean(axis=0), train.std(axis=0)
     std = np.where(std > 0, std, 1.0)  # a constant column becomes zeros

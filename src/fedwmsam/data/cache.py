@@ -21,16 +21,16 @@ from typing import Any
 import numpy as np
 
 from fedwmsam.data.base import Array, Split, make_split
-from fedwmsam.data.npy import map_npy
+from fedwmsam.data.npy import memmap_npy
 from fedwmsam.data.paths import cache_folder
 from fedwmsam.errors import InputError
 
 VERSION = 1  # of what the readers decode: raise it when they decode the same files differently
 MANIFEST = "manifest.json"
-FULLY_CHECKED = (
+MAX_CHECKSUM_BYTES = (
     8 << 20
 )  # bytes; larger arrays are trusted by their size, as checking would read them whole
-LEFTOVER_SECONDS = 24 * 3600
+STALE_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -45,22 +45,22 @@ class Decoded:
         )
 
 
-def cached(
+def load_or_decode(
     kind: str, files: Iterable[Path], options: Mapping[str, object], decode: Callable[[], Decoded]
 ) -> Decoded:
     """What `decode` makes of the files, from the cache if it has been made before."""
-    folder = cache_folder() / "decoded" / _key(kind, files, options)
-    found = _read(folder)
+    folder = cache_folder() / "decoded" / _cache_key(kind, files, options)
+    found = _read_entry(folder)
     if found is None:
         fresh = decode()
-        _write(folder, fresh)
+        _write_entry(folder, fresh)
         found = (
-            _read(folder) or fresh
+            _read_entry(folder) or fresh
         )  # mapped if it could be written, which frees the memory of the fresh one
     return found
 
 
-def _key(kind: str, files: Iterable[Path], options: Mapping[str, object]) -> str:
+def _cache_key(kind: str, files: Iterable[Path], options: Mapping[str, object]) -> str:
     digest = hashlib.sha256(json.dumps([VERSION, kind, dict(options)], sort_keys=True).encode())
     for path in files:
         facts = path.stat()
@@ -70,29 +70,31 @@ def _key(kind: str, files: Iterable[Path], options: Mapping[str, object]) -> str
     return f"{kind}-{digest.hexdigest()[:32]}"
 
 
-def _read(folder: Path) -> Decoded | None:
+def _read_entry(folder: Path) -> Decoded | None:
     """The entry, or None if there is none or it is damaged."""
     try:
         content, checksum = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if _checksum(json.dumps(content).encode()) != checksum:
             return None
-        arrays = {name: map_npy(folder / f"{name}.npy") for name in content["arrays"]}
-        if any(_facts(array) != content["arrays"][name] for name, array in arrays.items()):
+        arrays = {name: memmap_npy(folder / f"{name}.npy") for name in content["arrays"]}
+        if any(
+            _array_signature(array) != content["arrays"][name] for name, array in arrays.items()
+        ):
             return None
         return Decoded(arrays, content["notes"])
     except (OSError, InputError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 
-def _write(folder: Path, decoded: Decoded) -> None:
+def _write_entry(folder: Path, decoded: Decoded) -> None:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(folder.parent)
+        _remove_stale(folder.parent)
         part = Path(tempfile.mkdtemp(prefix=".part-", dir=folder.parent))
     except OSError:
         return
     try:
-        _fill(part, decoded)
+        _write_files(part, decoded)
         if folder.exists():  # it was found damaged; away from its place first, as a rename only replaces empty folders
             folder.replace(part.with_name(part.name + "-damaged"))
         part.replace(folder)
@@ -103,7 +105,7 @@ def _write(folder: Path, decoded: Decoded) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _fill(part: Path, decoded: Decoded) -> None:
+def _write_files(part: Path, decoded: Decoded) -> None:
     for name, array in decoded.arrays.items():
         with (part / f"{name}.npy").open("wb") as stream:
             np.save(stream, np.ascontiguousarray(array), allow_pickle=False)
@@ -112,7 +114,7 @@ def _fill(part: Path, decoded: Decoded) -> None:
                 stream.fileno()
             )  # otherwise a power failure could leave a renamed entry of empty files
     content = {
-        "arrays": {name: _facts(array) for name, array in decoded.arrays.items()},
+        "arrays": {name: _array_signature(array) for name, array in decoded.arrays.items()},
         "notes": dict(decoded.notes),
     }
     text = json.dumps(content)
@@ -121,8 +123,10 @@ def _fill(part: Path, decoded: Decoded) -> None:
     )
 
 
-def _facts(array: Array) -> list[Any]:
-    checked = zlib.crc32(np.ascontiguousarray(array).data) if array.nbytes <= FULLY_CHECKED else 0
+def _array_signature(array: Array) -> list[Any]:
+    checked = (
+        zlib.crc32(np.ascontiguousarray(array).data) if array.nbytes <= MAX_CHECKSUM_BYTES else 0
+    )
     return [array.dtype.str, list(array.shape), checked]
 
 
@@ -130,8 +134,8 @@ def _checksum(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _sweep(folder: Path) -> None:
+def _remove_stale(folder: Path) -> None:
     """Remove what a killed process left behind; a younger one may still be being written."""
     for leftover in folder.glob(".part-*"):
-        if time.time() - leftover.stat().st_mtime > LEFTOVER_SECONDS:
+        if time.time() - leftover.stat().st_mtime > STALE_SECONDS:
             shutil.rmtree(leftover, ignore_errors=True)

@@ -11,9 +11,9 @@ import numpy as np
 
 from fedwmsam.data.base import Array, Dataset, Normalise
 from fedwmsam.data.cache import Decoded
-from fedwmsam.data.download import DownloadError, download, file_md5, unpack
-from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates, given_folders
-from fedwmsam.data.pickled import read_plain_pickle
+from fedwmsam.data.download import DownloadError, download, extract_members, file_md5
+from fedwmsam.data.paths import DATA_ENV_VAR, cache_folder, candidate_folders, user_data_folders
+from fedwmsam.data.safe_pickle import read_plain_pickle
 from fedwmsam.errors import InputError
 
 PIXELS = 3 * 32 * 32
@@ -139,7 +139,7 @@ CIFAR100_NAMES = (
 
 
 @dataclass(frozen=True)
-class Layout:
+class FileLayout:
     """The files of one published form."""
 
     folder: str
@@ -157,8 +157,8 @@ class Release:
     class_names: tuple[str, ...]
     label_bytes: int
     label_key: str
-    binary: Layout
-    pickled: Layout
+    binary: FileLayout
+    pickled: FileLayout
     archive: str
     md5: str
     normalise: Normalise
@@ -175,13 +175,13 @@ RELEASES = {
         class_names=CIFAR10_NAMES,
         label_bytes=1,
         label_key="labels",
-        binary=Layout(
+        binary=FileLayout(
             "cifar-10-batches-bin",
             tuple(f"data_batch_{i}.bin" for i in range(1, 6)),
             ("test_batch.bin",),
             False,
         ),
-        pickled=Layout(
+        pickled=FileLayout(
             "cifar-10-batches-py",
             tuple(f"data_batch_{i}" for i in range(1, 6)),
             ("test_batch",),
@@ -196,8 +196,8 @@ RELEASES = {
         class_names=CIFAR100_NAMES,
         label_bytes=2,
         label_key="fine_labels",
-        binary=Layout("cifar-100-binary", ("train.bin",), ("test.bin",), False),
-        pickled=Layout("cifar-100-python", ("train",), ("test",), True),
+        binary=FileLayout("cifar-100-binary", ("train.bin",), ("test.bin",), False),
+        pickled=FileLayout("cifar-100-python", ("train",), ("test",), True),
         archive="cifar-100-binary.tar.gz",
         md5="03b5dce01913d631647c71ecec9e9cb8",
         normalise=Normalise((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
@@ -207,7 +207,7 @@ RELEASES = {
 
 def load_cifar(name: str, data_dir: Path | None) -> Dataset:
     release = RELEASES[name]
-    folder, layout = _find(release, data_dir)
+    folder, layout = _locate_files(release, data_dir)
     decoded = _decode(release, folder, layout)
     return Dataset(
         name=name,
@@ -220,9 +220,9 @@ def load_cifar(name: str, data_dir: Path | None) -> Dataset:
     )
 
 
-def _find(release: Release, data_dir: Path | None) -> tuple[Path, Layout]:
+def _locate_files(release: Release, data_dir: Path | None) -> tuple[Path, FileLayout]:
     """The first place with all files of either form, else the archive's content, downloaded if nobody has put it."""
-    for folder in candidates(data_dir, (release.binary.folder, release.pickled.folder)):
+    for folder in candidate_folders(data_dir, (release.binary.folder, release.pickled.folder)):
         for layout in (release.binary, release.pickled):
             if not layout.missing(folder):
                 return folder, layout
@@ -233,14 +233,14 @@ def _find(release: Release, data_dir: Path | None) -> tuple[Path, Layout]:
         place = data_dir or cache_folder()
         raise InputError(
             f"{release.title} was not found and could not be downloaded ({error}): put {release.archive} from "
-            f"{release.url} or its folder {release.binary.folder} into {place} or where ${DATA_VARIABLE} points"
+            f"{release.url} or its folder {release.binary.folder} into {place} or where ${DATA_ENV_VAR} points"
         ) from error
     return folder, release.binary
 
 
 def _unpack_archive(release: Release, data_dir: Path | None, folder: Path) -> None:
     archive = next(
-        (p for f in given_folders(data_dir) if (p := f / release.archive).is_file()), None
+        (p for f in user_data_folders(data_dir) if (p := f / release.archive).is_file()), None
     )
     if archive is None:
         download(release.url, {release.archive: release.md5}, cache_folder())
@@ -249,12 +249,12 @@ def _unpack_archive(release: Release, data_dir: Path | None, folder: Path) -> No
         raise DownloadError(f"{archive} has the MD5 {found}, expected {release.md5}")
     layout = release.binary
     members = [f"{layout.folder}/{name}" for name in (*layout.train, *layout.test)]
-    unpack(archive, members, folder, largest=MOST_RECORDS * (PIXELS + release.label_bytes))
+    extract_members(archive, members, folder, largest=MOST_RECORDS * (PIXELS + release.label_bytes))
     (cache_folder() / release.archive).unlink(missing_ok=True)  # what was in it takes its place
 
 
-def _decode(release: Release, folder: Path, layout: Layout) -> Decoded:
-    read = _read_pickled if layout.pickled else _read_binary
+def _decode(release: Release, folder: Path, layout: FileLayout) -> Decoded:
+    read = read_pickled if layout.pickled else read_binary
     arrays: dict[str, Array] = {}
     for part, names in (("train", layout.train), ("test", layout.test)):
         pieces = [read(folder / name, release) for name in names]
@@ -265,7 +265,7 @@ def _decode(release: Release, folder: Path, layout: Layout) -> Decoded:
     return Decoded(arrays, {})
 
 
-def _read_binary(path: Path, release: Release) -> tuple[Array, Array]:
+def read_binary(path: Path, release: Release) -> tuple[Array, Array]:
     record = release.label_bytes + PIXELS
     try:
         size = path.stat().st_size
@@ -283,7 +283,7 @@ def _read_binary(path: Path, release: Release) -> tuple[Array, Array]:
     return records[:, release.label_bytes :], labels
 
 
-def _read_pickled(path: Path, release: Release) -> tuple[Array, Array]:
+def read_pickled(path: Path, release: Release) -> tuple[Array, Array]:
     content = read_plain_pickle(path, MOST_BYTES)
     pixels, labels = content.get("data"), content.get(release.label_key)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != PIXELS:

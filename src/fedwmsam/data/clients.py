@@ -14,12 +14,12 @@ from torch.utils.data import default_collate
 
 from fedwmsam import rng
 from fedwmsam.data.augmentation import Augmentation
-from fedwmsam.data.base import Prepare
+from fedwmsam.data.base import BatchTransform
 from fedwmsam.errors import InputError
 from fedwmsam.training.task import Batch, Samples
 
 Collate = Callable[[list[Any]], Any]
-Check = Callable[[str, Any, Tensor | None], None]
+BatchCheck = Callable[[str, Any, Tensor | None], None]
 """(whose data, inputs, targets) → raises InputError where a model could not train on them."""
 
 
@@ -39,7 +39,7 @@ class TensorSamples:
         inputs: Tensor,
         targets: Tensor,
         rows: Tensor | None = None,
-        prepare: Prepare | None = None,
+        prepare: BatchTransform | None = None,
         augment: Augmentation | None = None,
     ) -> None:
         self.inputs, self.targets, self.rows = inputs, targets, rows
@@ -69,7 +69,7 @@ class DatasetSamples:
         dataset: Any,
         collate: Collate | None,
         convert: Callable[[Any, Any], Batch],
-        check: Check,
+        check: BatchCheck,
         name: str,
     ):
         self.dataset, self.collate, self.convert = dataset, collate or default_collate, convert
@@ -93,7 +93,7 @@ class DatasetSamples:
         return inputs, targets
 
 
-class Rows:
+class SubsetSamples:
     """Some of another client's samples."""
 
     def __init__(self, samples: Samples, rows: Tensor) -> None:
@@ -106,7 +106,7 @@ class Rows:
         return self.samples.batch(self.rows[index], seed)
 
 
-class Joined:
+class ConcatSamples:
     """Several sets of samples one after the other."""
 
     def __init__(self, parts: Sequence[Samples]) -> None:
@@ -125,26 +125,29 @@ class Joined:
             local = rows[owners == owner] - (self.ends[owner] - len(part))
             batches.append(part.batch(torch.from_numpy(local), seed))
         order = torch.from_numpy(np.argsort(np.argsort(owners, kind="stable"), kind="stable"))
-        inputs, targets = default_join([b[0] for b in batches]), torch.cat([b[1] for b in batches])
-        return take(inputs, order), targets[order]
+        inputs, targets = (
+            concat_batches([b[0] for b in batches]),
+            torch.cat([b[1] for b in batches]),
+        )
+        return reorder_batch(inputs, order), targets[order]
 
 
-def default_join(pieces: list[Any]) -> Any:
+def concat_batches(pieces: list[Any]) -> Any:
     """Concatenate batches of tensors, or of tuples, lists and dicts of them."""
     first = pieces[0]
     if isinstance(first, Tensor):
         return torch.cat(pieces)
     if isinstance(first, dict):
-        return {k: default_join([piece[k] for piece in pieces]) for k in first}
-    return type(first)(default_join(list(group)) for group in zip(*pieces, strict=True))
+        return {k: concat_batches([piece[k] for piece in pieces]) for k in first}
+    return type(first)(concat_batches(list(group)) for group in zip(*pieces, strict=True))
 
 
-def take(inputs: Any, order: Tensor) -> Any:
+def reorder_batch(inputs: Any, order: Tensor) -> Any:
     if isinstance(inputs, Tensor):
         return inputs[order]
     if isinstance(inputs, dict):
-        return {k: take(v, order) for k, v in inputs.items()}
-    return type(inputs)(take(v, order) for v in inputs)
+        return {k: reorder_batch(v, order) for k, v in inputs.items()}
+    return type(inputs)(reorder_batch(v, order) for v in inputs)
 
 
 class LazyClients:
@@ -168,20 +171,20 @@ def split_validation(clients: Clients, share: float, seed: int) -> tuple[list[Sa
             "A validation share cannot be cut from clients that are loaded lazily; pass validation=(x, y)."
         )
     kept, cut = [], []
-    for client, samples in enumerate(_each(clients)):
+    for client, samples in enumerate(_iter_clients(clients)):
         order = torch.from_numpy(
             rng.generator(seed, "validation", client).permutation(len(samples))
         )
         held = min(round(share * len(samples)), len(samples) - 1)
-        kept.append(Rows(samples, order[held:].sort().values))
+        kept.append(SubsetSamples(samples, order[held:].sort().values))
         if held:
-            cut.append(Rows(samples, order[:held].sort().values))
+            cut.append(SubsetSamples(samples, order[:held].sort().values))
     if not cut:
         raise InputError(
             f"A validation share of {share:g} of such small clients is no sample at all; raise it."
         )
-    return list(kept), Joined(cut)
+    return list(kept), ConcatSamples(cut)
 
 
-def _each(clients: Clients) -> Iterator[Samples]:
+def _iter_clients(clients: Clients) -> Iterator[Samples]:
     return (clients[k] for k in range(len(clients)))

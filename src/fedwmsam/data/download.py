@@ -18,11 +18,11 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from fedwmsam.files import replacing
+from fedwmsam.files import atomic_replace
 
 TIMEOUT_SECONDS = 30
 CHUNK = 1 << 16
-LARGEST = 1 << 28
+MAX_DOWNLOAD_BYTES = 1 << 28
 """Bytes: a server that never stops sending must not fill the disk."""
 
 
@@ -40,7 +40,9 @@ def download(base_url: str, checksums: Mapping[str, str], folder: Path) -> None:
         ):  # two runs started together fetch once
             for name, checksum in checksums.items():
                 if not (folder / name).exists():
-                    fetch(f"{base_url.rstrip('/')}/{name}", folder / name, checksum, progress)
+                    download_file(
+                        f"{base_url.rstrip('/')}/{name}", folder / name, checksum, progress
+                    )
     except (OSError, http.client.HTTPException) as error:
         reason = (
             error.reason if type(error) is urllib.error.URLError else error
@@ -48,16 +50,16 @@ def download(base_url: str, checksums: Mapping[str, str], folder: Path) -> None:
         raise DownloadError(str(reason) or type(error).__name__) from error
 
 
-def fetch(url: str, target: Path, checksum: str, progress: Progress) -> None:
+def download_file(url: str, target: Path, checksum: str, progress: Progress) -> None:
     """One file, beside its place until all of it is there and is what it should be."""
-    with replacing(target) as beside:
-        receive(url, beside, target.name, progress)
+    with atomic_replace(target) as beside:
+        stream_to_file(url, beside, target.name, progress)
         found = file_md5(beside)
         if found != checksum:
             raise DownloadError(f"{url} has the MD5 {found}, expected {checksum}")
 
 
-def receive(url: str, place: Path, name: str, progress: Progress) -> None:
+def stream_to_file(url: str, place: Path, name: str, progress: Progress) -> None:
     with (
         urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response,
         place.open("wb") as output,
@@ -68,8 +70,8 @@ def receive(url: str, place: Path, name: str, progress: Progress) -> None:
         have = 0
         while chunk := response.read(CHUNK):
             have += len(chunk)
-            if have > LARGEST:
-                raise DownloadError(f"{name} is larger than {LARGEST} bytes")
+            if have > MAX_DOWNLOAD_BYTES:
+                raise DownloadError(f"{name} is larger than {MAX_DOWNLOAD_BYTES} bytes")
             output.write(chunk)
             progress.update(task, completed=have)
     # http.client returns a short read, not an error, when the connection breaks; it must not count as a wrong checksum
@@ -95,7 +97,7 @@ def progress_bars() -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-def unpack(archive: Path, members: Collection[str], folder: Path, largest: int) -> None:
+def extract_members(archive: Path, members: Collection[str], folder: Path, largest: int) -> None:
     """Take these members (name/in/archive, at most `largest` bytes each) out of a .tar.gz into `folder`, or none.
 
     Only their last names are used, and only in `folder`; links, devices and all other members are passed over.
@@ -103,9 +105,9 @@ def unpack(archive: Path, members: Collection[str], folder: Path, largest: int) 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".lock"), tempfile.TemporaryDirectory(dir=folder) as place:
-            extract(archive, members, Path(place), largest)
+            copy_members(archive, members, Path(place), largest)
             for name in members:
-                with replacing(folder / Path(name).name) as beside:
+                with atomic_replace(folder / Path(name).name) as beside:
                     (Path(place) / Path(name).name).replace(beside)
     except (tarfile.TarError, EOFError, zlib.error, OSError, ValueError, OverflowError) as error:
         raise DownloadError(
@@ -113,7 +115,7 @@ def unpack(archive: Path, members: Collection[str], folder: Path, largest: int) 
         ) from error
 
 
-def extract(archive: Path, members: Collection[str], place: Path, largest: int) -> None:
+def copy_members(archive: Path, members: Collection[str], place: Path, largest: int) -> None:
     wanted = set(members)
     with tarfile.open(archive, mode="r|gz") as tar:
         for member in tar:

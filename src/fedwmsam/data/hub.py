@@ -11,26 +11,26 @@ from typing import Any
 
 import numpy as np
 
-from fedwmsam.data.arrays import number_labels
+from fedwmsam.data.arrays import encode_labels
 from fedwmsam.data.base import (
     Array,
     Dataset,
-    Pair,
+    TrainTestArrays,
     as_float,
-    centred,
-    held_out,
+    check_int_option,
     make_dataset,
     standardise,
-    whole,
+    test_mask,
+    unit_range_normaliser,
 )
-from fedwmsam.data.image_folder import LARGEST_SIZE, decode_picture, resized
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.data.image_folder import LARGEST_SIZE, decode_image, resize_to_square
+from fedwmsam.errors import InputError, unknown_name_message
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
 PICTURE_COLUMNS = ("image", "img")
 
 
-def from_hub(
+def from_huggingface(
     data: Any,
     *,
     image: str | None = None,
@@ -49,32 +49,34 @@ def from_hub(
             "expected either a picture column or feature columns: give image='...' or features=[...]"
         )
     inputs = (
-        _picture_pair(train, test, image, image_size)
+        _read_image_pair(train, test, image, image_size)
         if image
-        else _number_pair(train, test, features or ())
+        else _read_feature_pair(train, test, features or ())
     )
-    labels = _flat(train, label), _flat(test, label)
+    labels = _read_1d_column(train, label), _read_1d_column(test, label)
     known_names = _class_names(train, label)
-    classes, class_names, numbers = number_labels(*labels, "the label column")
+    classes, class_names, numbers = encode_labels(*labels, "the label column")
     return make_dataset(
         name,
         "a Hugging Face data set in memory",
         inputs,
         numbers,
         classes=max(classes, len(known_names)),
-        prepare=centred(3) if image else as_float,
+        prepare=unit_range_normaliser(3) if image else as_float,
         class_names=class_names or (known_names if len(known_names) >= classes else ()),
-        groups=(_flat(train, group), _flat(test, group)) if group is not None else None,
+        groups=(_read_1d_column(train, group), _read_1d_column(test, group))
+        if group is not None
+        else None,
     )
 
 
-def _picture_pair(train: Any, test: Any, column: str, image_size: int) -> Pair:
-    size = whole("image_size", image_size, 1, LARGEST_SIZE)
-    return _pictures(train, column, size), _pictures(test, column, size)
+def _read_image_pair(train: Any, test: Any, column: str, image_size: int) -> TrainTestArrays:
+    size = check_int_option("image_size", image_size, 1, LARGEST_SIZE)
+    return _decode_images(train, column, size), _decode_images(test, column, size)
 
 
-def _number_pair(train: Any, test: Any, columns: Sequence[str]) -> Pair:
-    rows = _numbers(train, columns), _numbers(test, columns)
+def _read_feature_pair(train: Any, test: Any, columns: Sequence[str]) -> TrainTestArrays:
+    rows = _read_features(train, columns), _read_features(test, columns)
     if rows[0].shape[1] != rows[1].shape[1]:
         raise InputError(
             f"the feature columns hold {rows[0].shape[1]} numbers in training, {rows[1].shape[1]} in test rows, "
@@ -84,7 +86,7 @@ def _number_pair(train: Any, test: Any, columns: Sequence[str]) -> Pair:
     return standardise(*rows, names, "the data set")
 
 
-class _Rows:
+class _RowSubset:
     """Some rows of a data set, as a data set."""
 
     def __init__(self, data: Any, rows: Array) -> None:
@@ -101,15 +103,15 @@ class _Rows:
         return [value for value, taken in values if taken]
 
 
-def _rows(data: Any, rows: Array) -> Any:
+def _select_rows(data: Any, rows: Array) -> Any:
     if hasattr(
         data, "select"
     ):  # the package's own way, which decodes none of the other rows' pictures
         return data.select(np.flatnonzero(rows))
-    return _Rows(data, rows)
+    return _RowSubset(data, rows)
 
 
-def _as_stored(data: Any) -> Any:
+def _without_format(data: Any) -> Any:
     """Formats hide columns and turn pictures around; transforms are meant for each epoch anew."""
     return data.with_format(None) if hasattr(data, "with_format") else data
 
@@ -128,9 +130,9 @@ def _splits(data: Any) -> tuple[Any, Any]:
         )
     test = next((data[name] for name in TEST_SPLITS if name in data), None)
     if test is None:
-        chosen = held_out(len(train))
-        train, test = _rows(train, ~chosen), _rows(train, chosen)
-    train, test = _as_stored(train), _as_stored(test)
+        chosen = test_mask(len(train))
+        train, test = _select_rows(train, ~chosen), _select_rows(train, chosen)
+    train, test = _without_format(train), _without_format(test)
     if len(train) == 0 or len(test) == 0:
         raise InputError(
             f"{len(train)} training and {len(test)} test rows, expected at least one of each: add rows or a split"
@@ -140,11 +142,11 @@ def _splits(data: Any) -> tuple[Any, Any]:
 
 def _column(data: Any, column: str) -> Any:
     if column not in data.column_names:
-        raise InputError(unknown("column", column, map(str, data.column_names)))
+        raise InputError(unknown_name_message("column", column, map(str, data.column_names)))
     return data[column]
 
 
-def _array(data: Any, column: str) -> Array:
+def _read_column(data: Any, column: str) -> Array:
     values = list(
         _column(data, column)[:]
     )  # all at once: the package takes long to hand out single rows
@@ -165,8 +167,8 @@ def _array(data: Any, column: str) -> Array:
     return found
 
 
-def _flat(data: Any, column: str) -> Array:
-    values = _array(data, column)
+def _read_1d_column(data: Any, column: str) -> Array:
+    values = _read_column(data, column)
     if values.ndim != 1:
         raise InputError(
             f"the column {column!r} holds lists, expected one value in each row: name another column"
@@ -174,9 +176,9 @@ def _flat(data: Any, column: str) -> Array:
     return values
 
 
-def _numbers(data: Any, columns: Sequence[str]) -> Array:
+def _read_features(data: Any, columns: Sequence[str]) -> Array:
     """The columns side by side; one may also hold a list of numbers in each row."""
-    found = [_array(data, column) for column in columns]
+    found = [_read_column(data, column) for column in columns]
     for column, values in zip(columns, found, strict=True):
         if values.dtype.kind == "U" or not np.isfinite(values.astype(np.float64)).all():
             raise InputError(
@@ -187,14 +189,16 @@ def _numbers(data: Any, columns: Sequence[str]) -> Array:
     )
 
 
-def _pictures(data: Any, column: str, size: int) -> Array:
+def _decode_images(data: Any, column: str, size: int) -> Array:
     values = _column(data, column)
     images = np.empty((len(data), 3, size, size), np.uint8)
     row = -1
     for row, value in enumerate(values):
         if row >= len(images):
             break
-        images[row] = _picture(value, f"the picture in row {row} of the column {column!r}", size)
+        images[row] = decode_hub_image(
+            value, f"the picture in row {row} of the column {column!r}", size
+        )
     if row != len(images) - 1:
         raise InputError(
             f"the column {column!r} has not {len(images)} pictures, expected one for each row: correct it"
@@ -202,7 +206,7 @@ def _pictures(data: Any, column: str, size: int) -> Array:
     return images
 
 
-def _picture(value: Any, name: str, size: int) -> Array:
+def decode_hub_image(value: Any, name: str, size: int) -> Array:
     """One picture: decoded by Pillow, still encoded ({"bytes": ..., "path": ...}), or an array of bytes."""
     if isinstance(value, str):
         raise InputError(f"{name} is text, expected a picture: cast the column to datasets.Image()")
@@ -211,12 +215,12 @@ def _picture(value: Any, name: str, size: int) -> Array:
             content = value.get("bytes")
             value = content if content is not None else Path(value["path"]).read_bytes()
         if isinstance(value, bytes):
-            return decode_picture(value, name, size)
+            return decode_image(value, name, size)
         if not hasattr(value, "convert"):
             from PIL import Image
 
             value = Image.fromarray(np.asarray(value, np.uint8))
-        return resized(value, size)
+        return resize_to_square(value, size)
     except InputError:
         raise
     except Exception as error:  # whatever such an object raises, it is not a picture

@@ -14,22 +14,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedwmsam.data.base import Array, Dataset, centred, held_out, make_dataset, whole
-from fedwmsam.data.cache import Decoded, cached
-from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.data.base import (
+    Array,
+    Dataset,
+    check_int_option,
+    make_dataset,
+    test_mask,
+    unit_range_normaliser,
+)
+from fedwmsam.data.cache import Decoded, load_or_decode
+from fedwmsam.data.paths import DATA_ENV_VAR, cache_folder, candidate_folders
+from fedwmsam.errors import InputError, unknown_name_message
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-DECODERS = ("PNG", "JPEG", "BMP", "WEBP")  # others stay shut, whatever a file claims to be
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others stay shut, whatever a file claims to be
 MOST_PIXELS = 50_000_000  # of one picture; a few bytes of a compressed one can claim any number
 MOST_BYTES = (
     4 * MOST_PIXELS
 )  # of one file: no sensible picture takes more than its uncompressed pixels
 LARGEST_SIZE = 1024
-COLLECTIONS = {
+DOMAIN_DATASETS = {
     "office-caltech10": (
         ("office_caltech10", "office-caltech10"),
         ("amazon", "caltech", "dslr", "webcam"),
@@ -44,28 +51,30 @@ COLLECTIONS = {
 
 
 @dataclass(frozen=True, order=True)
-class Picture:
+class ImageFile:
     domain: str  # empty where there are no domains
     label: str
     path: Path
 
 
-def load_collection(
+def load_domain_dataset(
     name: str, data_dir: Path | None, *, image_size: int = 64, leave_out: str | None = None
 ) -> Dataset:
     """A data set of pictures by domain."""
-    return _load(name, find_collection(name, data_dir), COLLECTIONS[name][1], image_size, leave_out)
+    return _load(
+        name, find_domain_dataset(name, data_dir), DOMAIN_DATASETS[name][1], image_size, leave_out
+    )
 
 
-def find_collection(name: str, data_dir: Path | None) -> Path:
+def find_domain_dataset(name: str, data_dir: Path | None) -> Path:
     """The first place that holds all its domains."""
-    folders, domains = COLLECTIONS[name]
-    for folder in candidates(data_dir, folders):
+    folders, domains = DOMAIN_DATASETS[name]
+    for folder in candidate_folders(data_dir, folders):
         if all((folder / domain).is_dir() for domain in domains):
             return folder
     raise InputError(
         f"{name} was not found, and has no public address: put its folder {folders[0]}, with {', '.join(domains)} in "
-        f"it, into {data_dir or cache_folder()} or the folder that ${DATA_VARIABLE} names"
+        f"it, into {data_dir or cache_folder()} or the folder that ${DATA_ENV_VAR} names"
     )
 
 
@@ -76,26 +85,30 @@ def load_image_folder(root: Path, *, image_size: int = 64, leave_out: str | None
 def _load(
     name: str, root: Path, domains: Sequence[str] | None, image_size: int, leave_out: str | None
 ) -> Dataset:
-    size = whole("image_size", image_size, 1, LARGEST_SIZE)
+    size = check_int_option("image_size", image_size, 1, LARGEST_SIZE)
     train, test = _splits(root, domains, leave_out)
     if not train or not test:
         raise InputError(
             f"{root} gives {len(train)} training and {len(test)} test pictures, expected at least one of each: "
             "add pictures"
         )
-    decoded = cached(
+    decoded = load_or_decode(
         "pictures",
         [picture.path for picture in (*train, *test)],
         {"size": size, "train": len(train)},
         lambda: Decoded(
-            {"train_inputs": _decode(train, size), "test_inputs": _decode(test, size)}, {}
+            {
+                "train_inputs": _decode_images(train, size),
+                "test_inputs": _decode_images(test, size),
+            },
+            {},
         ),
     )
     return _dataset(name, root, train, test, decoded)
 
 
 def _dataset(
-    name: str, root: Path, train: list[Picture], test: list[Picture], decoded: Decoded
+    name: str, root: Path, train: list[ImageFile], test: list[ImageFile], decoded: Decoded
 ) -> Dataset:
     classes = sorted({picture.label for picture in (*train, *test)})
     number = {label: index for index, label in enumerate(classes)}
@@ -109,7 +122,7 @@ def _dataset(
         (decoded.arrays["train_inputs"], decoded.arrays["test_inputs"]),
         (labels[0], labels[1]),
         classes=len(classes),
-        prepare=centred(3),
+        prepare=unit_range_normaliser(3),
         class_names=tuple(classes),
         groups=(domains[0], domains[1]) if train[0].domain or test[0].domain else None,
     )
@@ -117,33 +130,35 @@ def _dataset(
 
 def _splits(
     root: Path, domains: Sequence[str] | None, leave_out: str | None
-) -> tuple[list[Picture], list[Picture]]:
+) -> tuple[list[ImageFile], list[ImageFile]]:
     test_folder = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
     if domains is None and test_folder is not None and (root / "train").is_dir():
         if leave_out is not None:
             raise InputError(
                 f"leave_out is {leave_out!r} but {root} has train and {test_folder.name} folders: leave the option out"
             )
-        return _scan(root / "train", root, None), _scan(test_folder, root, None)
-    pictures = _scan(root, root, domains)
+        return _list_images(root / "train", root, None), _list_images(test_folder, root, None)
+    pictures = _list_images(root, root, domains)
     if leave_out is None:
-        return _share(pictures)
+        return _split_stratified(pictures)
     known = sorted({picture.domain for picture in pictures} - {""})
     if leave_out not in known:
-        raise InputError(unknown(f"domain to leave out of {root}", str(leave_out), known))
+        raise InputError(
+            unknown_name_message(f"domain to leave out of {root}", str(leave_out), known)
+        )
     return (
         [p for p in pictures if p.domain != leave_out],
         [p for p in pictures if p.domain == leave_out],
     )
 
 
-def _share(pictures: list[Picture]) -> tuple[list[Picture], list[Picture]]:
+def _split_stratified(pictures: list[ImageFile]) -> tuple[list[ImageFile], list[ImageFile]]:
     """A fifth of each class of each domain for testing, by a shuffle that depends on nothing but their order."""
     domains, labels = (
         sorted({getattr(p, field) for p in pictures}) for field in ("domain", "label")
     )
-    train: list[Picture] = []
-    test: list[Picture] = []
+    train: list[ImageFile] = []
+    test: list[ImageFile] = []
     for i, domain in enumerate(domains):
         for j, label in enumerate(labels):
             members = [
@@ -151,23 +166,23 @@ def _share(pictures: list[Picture]) -> tuple[list[Picture], list[Picture]]:
                 for picture in pictures
                 if (picture.domain, picture.label) == (domain, label)
             ]
-            for picture, held in zip(members, held_out(len(members), i, j), strict=True):
+            for picture, held in zip(members, test_mask(len(members), i, j), strict=True):
                 (test if held else train).append(picture)
     return train, test
 
 
-def _scan(folder: Path, root: Path, domains: Sequence[str] | None) -> list[Picture]:
+def _list_images(folder: Path, root: Path, domains: Sequence[str] | None) -> list[ImageFile]:
     """All pictures below a folder, in the order of their domains, classes and names."""
-    inside = _Inside(root)
+    inside = _ConfinedFolder(root)
     try:
         above = inside.folders(folder)
         flat = (
-            [Picture("", sub.name, path) for sub in above for path in inside.pictures(sub)]
+            [ImageFile("", sub.name, path) for sub in above for path in inside.pictures(sub)]
             if not domains
             else []
         )
         deep = [
-            Picture(sub.name, label.name, path)
+            ImageFile(sub.name, label.name, path)
             for sub in above
             if not domains or sub.name in domains
             for label in inside.folders(sub)
@@ -183,12 +198,12 @@ def _scan(folder: Path, root: Path, domains: Sequence[str] | None) -> list[Pictu
         )
         raise InputError(
             f"{folder} holds {found}, expected class/picture or domain/class/picture throughout, "
-            f"with names that end in {', '.join(ENDINGS)}: rearrange the folder"
+            f"with names that end in {', '.join(IMAGE_SUFFIXES)}: rearrange the folder"
         )
     return sorted(flat or deep)
 
 
-class _Inside:
+class _ConfinedFolder:
     """Lists folders, and refuses links that lead out of the root: they could show any file of this machine."""
 
     def __init__(self, root: Path) -> None:
@@ -201,7 +216,7 @@ class _Inside:
         return [
             Path(e)
             for e in self.entries(folder)
-            if e.name.lower().endswith(ENDINGS) and e.is_file()
+            if e.name.lower().endswith(IMAGE_SUFFIXES) and e.is_file()
         ]
 
     def entries(self, folder: Path) -> list[os.DirEntry[str]]:
@@ -217,14 +232,14 @@ class _Inside:
         return entries
 
 
-def _decode(pictures: Sequence[Picture], size: int) -> Array:
+def _decode_images(pictures: Sequence[ImageFile], size: int) -> Array:
     images = np.empty((len(pictures), 3, size, size), np.uint8)
     for image, picture in zip(images, pictures, strict=True):
-        image[...] = decode_picture(_content(picture.path), str(picture.path), size)
+        image[...] = decode_image(read_limited(picture.path), str(picture.path), size)
     return images
 
 
-def _content(path: Path) -> bytes:
+def read_limited(path: Path) -> bytes:
     """A file's bytes. Read before they are decoded, as decoders ask an open file for as much as a header claims."""
     try:
         if path.stat().st_size > MOST_BYTES:
@@ -236,17 +251,17 @@ def _content(path: Path) -> bytes:
         ) from error
 
 
-def decode_picture(content: bytes, name: str, size: int) -> Array:
+def decode_image(content: bytes, name: str, size: int) -> Array:
     """An encoded picture as (3, size, size) bytes."""
-    image_module = pillow()
+    image_module = import_pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
-            with image_module.open(io.BytesIO(content), formats=DECODERS) as image:
+            with image_module.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:
                 width, height = image.size  # from the header: nothing has been decoded yet
                 if width * height > MOST_PIXELS:
                     raise image_module.DecompressionBombError(f"{width} x {height} pixels")
-                return resized(image, size)
+                return resize_to_square(image, size)
     except (image_module.DecompressionBombError, image_module.DecompressionBombWarning) as error:
         raise InputError(
             f"{name} is too large a picture ({error}), expected at most {MOST_PIXELS} pixels: make it smaller"
@@ -258,14 +273,14 @@ def decode_picture(content: bytes, name: str, size: int) -> Array:
         ) from error
 
 
-def resized(image: "Image", size: int) -> Array:
+def resize_to_square(image: "Image", size: int) -> Array:
     from PIL.Image import Resampling
 
     square = image.convert("RGB").resize((size, size), Resampling.BILINEAR)
     return np.asarray(square).transpose(2, 0, 1)
 
 
-def pillow() -> Any:
+def import_pillow() -> Any:
     try:
         import PIL.Image
     except ImportError as error:

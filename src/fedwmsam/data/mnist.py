@@ -9,12 +9,12 @@ import numpy as np
 from fedwmsam.data.base import Array, Dataset, Normalise, Split, make_split
 from fedwmsam.data.download import DownloadError, download, file_md5
 from fedwmsam.data.idx import read_idx
-from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates
+from fedwmsam.data.paths import DATA_ENV_VAR, cache_folder, candidate_folders
 from fedwmsam.errors import InputError
 
 
 @dataclass(frozen=True)
-class Family:
+class MnistVariant:
     title: str
     folder: str
     url: str
@@ -25,7 +25,7 @@ class Family:
     hint: str = ""  # another way to get it
 
 
-FILES = (
+IDX_FILES = (
     "train-images-idx3-ubyte.gz",
     "train-labels-idx1-ubyte.gz",
     "t10k-images-idx3-ubyte.gz",
@@ -46,11 +46,11 @@ FASHION_NAMES = (
 
 
 def _checksums(*values: str) -> dict[str, str]:
-    return dict(zip(FILES, values, strict=True))
+    return dict(zip(IDX_FILES, values, strict=True))
 
 
-FAMILIES = {
-    "mnist": Family(
+MNIST_VARIANTS = {
+    "mnist": MnistVariant(
         title="MNIST",
         folder="mnist",
         url="https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -64,7 +64,7 @@ FAMILIES = {
         std=0.3081,
         class_names=tuple("0123456789"),
     ),
-    "fashion-mnist": Family(
+    "fashion-mnist": MnistVariant(
         title="Fashion-MNIST",
         folder="fashion-mnist",
         url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
@@ -79,7 +79,7 @@ FAMILIES = {
         class_names=FASHION_NAMES,
         hint=", or run `apt-get install dataset-fashion-mnist`",
     ),
-    "kmnist": Family(
+    "kmnist": MnistVariant(
         title="KMNIST",
         folder="kmnist",
         url="http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
@@ -97,12 +97,12 @@ FAMILIES = {
 
 
 def load_mnist(name: str, data_dir: Path | None) -> Dataset:
-    family = FAMILIES[name]
-    folder = _folder(family, data_dir)
+    family = MNIST_VARIANTS[name]
+    folder = _locate_folder(family, data_dir)
     return Dataset(
         name=name,
-        train=_read_part(folder, "train"),
-        test=_read_part(folder, "t10k"),
+        train=_read_split(folder, "train"),
+        test=_read_split(folder, "t10k"),
         classes=10,
         source=str(folder),
         prepare=Normalise((family.mean,), (family.std,)),
@@ -110,37 +110,37 @@ def load_mnist(name: str, data_dir: Path | None) -> Dataset:
     )
 
 
-def _folder(family: Family, data_dir: Path | None) -> Path:
+def _locate_folder(family: MnistVariant, data_dir: Path | None) -> Path:
     """The first place that holds all four files; the last one, the user's cache, is filled by a download."""
-    for folder in candidates(data_dir, (family.folder,)):
-        if not _missing(folder):
-            _refuse_another_family(folder, family)
+    for folder in candidate_folders(data_dir, (family.folder,)):
+        if not missing_files(folder):
+            _check_not_other_variant(folder, family)
             return folder
     cache = cache_folder() / family.folder
     try:
-        download(family.url, {name: family.md5[name] for name in _missing(cache)}, cache)
+        download(family.url, {name: family.md5[name] for name in missing_files(cache)}, cache)
     except DownloadError as error:
         place = data_dir or cache
         raise InputError(
-            f"{family.title} was not found and could not be downloaded ({error}): put {', '.join(_missing(place))} "
-            f"into {place}, or all four files into the folder that ${DATA_VARIABLE} names{family.hint}"
+            f"{family.title} was not found and could not be downloaded ({error}): put {', '.join(missing_files(place))} "
+            f"into {place}, or all four files into the folder that ${DATA_ENV_VAR} names{family.hint}"
         ) from error
     return cache
 
 
-def _missing(folder: Path) -> list[str]:
-    return [name for name in FILES if _plain_or_packed(folder / name) is None]
+def missing_files(folder: Path) -> list[str]:
+    return [name for name in IDX_FILES if _find_idx_file(folder / name) is None]
 
 
-def _plain_or_packed(packed: Path) -> Path | None:
+def _find_idx_file(packed: Path) -> Path | None:
     return next((path for path in (packed.with_suffix(""), packed) if path.is_file()), None)
 
 
-def _refuse_another_family(folder: Path, family: Family) -> None:
+def _check_not_other_variant(folder: Path, family: MnistVariant) -> None:
     """All use the same file names, so a folder may hold another one of them, which would train without complaint."""
-    path = folder / FILES[1]
+    path = folder / IDX_FILES[1]
     checksum = file_md5(path) if path.is_file() else ""
-    for other in FAMILIES.values():
+    for other in MNIST_VARIANTS.values():
         if other.title != family.title and checksum == other.md5[path.name]:
             raise InputError(
                 f"{path} belongs to {other.title}, expected {family.title}: put the files of {family.title} into "
@@ -148,9 +148,9 @@ def _refuse_another_family(folder: Path, family: Family) -> None:
             )
 
 
-def _read_part(folder: Path, part: str) -> Split:
-    images_path = _plain_or_packed(folder / f"{part}-images-idx3-ubyte.gz")
-    labels_path = _plain_or_packed(folder / f"{part}-labels-idx1-ubyte.gz")
+def _read_split(folder: Path, part: str) -> Split:
+    images_path = _find_idx_file(folder / f"{part}-images-idx3-ubyte.gz")
+    labels_path = _find_idx_file(folder / f"{part}-labels-idx1-ubyte.gz")
     assert images_path is not None and labels_path is not None, (
         "the folder was chosen because it holds them"
     )

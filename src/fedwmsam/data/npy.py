@@ -12,15 +12,15 @@ from fedwmsam.data.base import Array
 from fedwmsam.errors import InputError
 
 LONGEST_HEADER = 10_000
-PATTERN = re.compile(
+HEADER_PATTERN = re.compile(
     r"\s*\{\s*'descr':\s*'([<>|=]?[a-zA-Z]\d{1,6})',\s*'fortran_order':\s*(True|False),"
     r"\s*'shape':\s*\(([\d,\s]{0,200})\),?\s*\}\s*"
 )
-KINDS = "biufU"  # truth values, integers, floats, and text for labels
+DTYPE_KINDS = "biufU"  # truth values, integers, floats, and text for labels
 
 
 @dataclass(frozen=True)
-class Header:
+class NpyHeader:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     order: str  # "C" or "F"
@@ -31,14 +31,14 @@ class Header:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def array(self, content: bytearray) -> Array:
-        return native(
+        return to_native_byte_order(
             np.frombuffer(content, self.dtype).reshape(
                 self.shape, order="F" if self.order == "F" else "C"
             )
         )
 
 
-def read_header(stream: IO[bytes], name: str) -> Header:
+def read_header(stream: IO[bytes], name: str) -> NpyHeader:
     """The header, with which the stream must begin; it leaves the stream at the data."""
     opening = stream.read(8)
     if len(opening) < 8 or opening[:6] != b"\x93NUMPY" or opening[6] not in (1, 2, 3):
@@ -48,16 +48,16 @@ def read_header(stream: IO[bytes], name: str) -> Header:
     width = 2 if opening[6] == 1 else 4
     length = int.from_bytes(stream.read(width), "little")
     text = stream.read(length) if length <= LONGEST_HEADER else b""
-    found = PATTERN.fullmatch(text.decode("latin-1"))
+    found = HEADER_PATTERN.fullmatch(text.decode("latin-1"))
     if len(text) < length or found is None:
         raise InputError(
             f"{name} has a header that is damaged or describes pickled objects, expected a plain array of numbers: "
             "save it again with numpy.save"
         )
-    return Header(*_described(found, name), start=8 + width + length)
+    return NpyHeader(*_parse_header(found, name), start=8 + width + length)
 
 
-def _described(found: re.Match[str], name: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
+def _parse_header(found: re.Match[str], name: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
     code, fortran, sizes = found.groups()
     try:
         dtype = np.dtype(code)
@@ -66,7 +66,7 @@ def _described(found: re.Match[str], name: str) -> tuple[np.dtype[Any], tuple[in
         raise InputError(
             f"{name} has a damaged header ({error}): save it again with numpy.save"
         ) from error
-    if dtype.kind not in KINDS or dtype.itemsize == 0:
+    if dtype.kind not in DTYPE_KINDS or dtype.itemsize == 0:
         raise InputError(
             f"{name} holds items of {code}, expected numbers or text: convert it and save it again"
         )
@@ -77,7 +77,7 @@ def _described(found: re.Match[str], name: str) -> tuple[np.dtype[Any], tuple[in
     return dtype, shape, "F" if fortran == "True" else "C"
 
 
-def check_size(header: Header, size: int, name: str) -> None:
+def check_size(header: NpyHeader, size: int, name: str) -> None:
     if header.start + header.size != size:
         raise InputError(
             f"{name} claims the shape {header.shape} of {header.dtype}, expected {header.start + header.size} bytes "
@@ -85,7 +85,7 @@ def check_size(header: Header, size: int, name: str) -> None:
         )
 
 
-def map_npy(path: Path) -> Array:
+def memmap_npy(path: Path) -> Array:
     """The array of a .npy file, mapped: pages are read when they are used. Writing to it never reaches the file."""
     try:
         if not path.is_file():  # opening a pipe would wait for ever
@@ -103,9 +103,9 @@ def map_npy(path: Path) -> Array:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} cannot be read ({error}): check the file") from error
-    return native(mapped)
+    return to_native_byte_order(mapped)
 
 
-def native(array: Array) -> Array:
+def to_native_byte_order(array: Array) -> Array:
     """The same numbers in this machine's byte order, the only one torch knows."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 SYSTEM_DATA = Path("/usr/share/datasets")
-DATA_VARIABLE = "FEDWMSAM_DATA"
+DATA_ENV_VAR = "FEDWMSAM_DATA"
 
 
 def cache_folder() -> Path:
@@ -14,20 +14,20 @@ def cache_folder() -> Path:
     return (base if base.is_absolute() else Path.home() / ".cache") / "fedwmsam"
 
 
-def given_folders(data_dir: Path | None) -> list[Path]:
+def user_data_folders(data_dir: Path | None) -> list[Path]:
     """The folders a person named: the one given, then that of $FEDWMSAM_DATA."""
-    variable = os.environ.get(DATA_VARIABLE)
+    variable = os.environ.get(DATA_ENV_VAR)
     return [
         p for p in (data_dir, Path(variable).expanduser() if variable else None) if p is not None
     ]
 
 
-def candidates(data_dir: Path | None, names: Sequence[str]) -> Iterator[Path]:
+def candidate_folders(data_dir: Path | None, names: Sequence[str]) -> Iterator[Path]:
     """Folders that may hold a data set whose folder has one of these names, the best first.
 
     A folder of the right name comes before loose files beside it, because several data sets use the same file names.
     """
-    for folder in given_folders(data_dir):
+    for folder in user_data_folders(data_dir):
         yield from (folder / name for name in names)
         yield folder
     for folder in (SYSTEM_DATA, cache_folder()):

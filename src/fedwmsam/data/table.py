@@ -13,23 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from fedwmsam.data.base import Array, Dataset, as_float, held_out, make_dataset, standardise
-from fedwmsam.errors import InputError, unknown
-from fedwmsam.settings.options import number
+from fedwmsam.data.base import Array, Dataset, as_float, make_dataset, standardise, test_mask
+from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.settings.options import parse_float_or_nan
 
 CLIENT = "client"
 LARGEST_NUMBER = float(np.finfo(np.float32).max)
-FEWEST_TO_DOUBT = 50  # rows; in a smaller table each row may well have a class of its own
+MIN_ROWS_FOR_UNIQUE_LABEL_CHECK = (
+    50  # rows; in a smaller table each row may well have a class of its own
+)
 
 
-class _Table:
+class _CsvColumns:
     """The columns of a table, filled row by row; numbers are kept as an array, which takes 8 bytes each."""
 
     def __init__(self, path: Path, header: list[str], label: str | None) -> None:
         self.path, self.header = path, header
         _check_header(path, header)
         if label is not None and label not in header:
-            raise InputError(f"{path}: {unknown('column', str(label), header)}")
+            raise InputError(f"{path}: {unknown_name_message('column', str(label), header)}")
         self.label = label or ("label" if "label" in header else header[-1])
         self.features = [name for name in header if name not in (self.label, CLIENT)]
         if not self.features:
@@ -60,7 +62,7 @@ class _Table:
         return cell.strip()
 
     def _number(self, cell: str, line: int, name: str) -> float:
-        value = number(cell)
+        value = parse_float_or_nan(cell)
         if not abs(value) <= LARGEST_NUMBER:
             raise InputError(
                 f"{self.path}, line {line}: the column {name!r} holds {_brief(cell)}, expected a finite number: "
@@ -70,9 +72,9 @@ class _Table:
 
 
 def load_csv(path: Path, *, label: str | None = None) -> Dataset:
-    table = _read(path, label)
-    classes, labels = _classes(table)
-    test = held_out(len(labels))
+    table = _read_csv(path, label)
+    classes, labels = _encode_classes(table)
+    test = test_mask(len(labels))
     if not test.any():
         raise InputError(
             f"{path} has {len(labels)} rows, expected at least 2, one to train and one to test: add rows"
@@ -92,12 +94,12 @@ def load_csv(path: Path, *, label: str | None = None) -> Dataset:
     )
 
 
-def _read(path: Path, label: str | None) -> _Table:
+def _read_csv(path: Path, label: str | None) -> _CsvColumns:
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             lines = _rows(csv.reader(stream, strict=True))
             _, header = next(lines, (1, []))
-            table = _Table(path, [name.strip() for name in header], label)
+            table = _CsvColumns(path, [name.strip() for name in header], label)
             for line, row in lines:
                 table.add(line, row)
     except UnicodeDecodeError as error:
@@ -137,10 +139,10 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _classes(table: _Table) -> tuple[tuple[str, ...], Array]:
+def _encode_classes(table: _CsvColumns) -> tuple[tuple[str, ...], Array]:
     """The different labels, in the order of their numbers if all are whole numbers, and each row's place in it."""
     different = set(table.labels)
-    if len(different) == len(table.labels) and len(different) >= FEWEST_TO_DOUBT:
+    if len(different) == len(table.labels) and len(different) >= MIN_ROWS_FOR_UNIQUE_LABEL_CHECK:
         raise InputError(
             f"{table.path}: the label column {table.label!r} has a different value in every row, expected classes: "
             "name the right column with the option label"

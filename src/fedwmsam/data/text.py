@@ -14,25 +14,25 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fedwmsam.data.base import Array, Dataset, as_tokens, whole
+from fedwmsam.data.base import Array, Dataset, as_tokens, check_int_option
 from fedwmsam.data.cache import Decoded
-from fedwmsam.data.paths import DATA_VARIABLE, cache_folder, candidates
+from fedwmsam.data.paths import DATA_ENV_VAR, cache_folder, candidate_folders
 from fedwmsam.errors import InputError
 
 SHAKESPEARE = "tinyshakespeare_by_speaker.jsonl"
 UNKNOWN = "<unknown>"
 LONGEST_CONTEXT = 100_000
 MOST_CHARACTERS = 8_000_000_000  # in all windows together, which are kept one after the other
-Codes = npt.NDArray[np.uint32]
+CodePoints = npt.NDArray[np.uint32]
 
 
 def load_shakespeare(data_dir: Path | None, *, context: int = 40, stride: int = 5) -> Dataset:
-    for folder in candidates(data_dir, ("shakespeare",)):
+    for folder in candidate_folders(data_dir, ("shakespeare",)):
         if (folder / SHAKESPEARE).is_file():
             return _load("shakespeare", folder / SHAKESPEARE, context, stride)
     raise InputError(
         f"shakespeare was not found, and has no public address: put {SHAKESPEARE} into {data_dir or cache_folder()} "
-        f"or the folder that ${DATA_VARIABLE} names"
+        f"or the folder that ${DATA_ENV_VAR} names"
     )
 
 
@@ -42,8 +42,8 @@ def load_jsonl(path: Path, *, context: int = 40, stride: int = 5) -> Dataset:
 
 def _load(name: str, path: Path, context: int, stride: int) -> Dataset:
     context, stride = (
-        whole("context", context, 1, LONGEST_CONTEXT),
-        whole("stride", stride, 1, LONGEST_CONTEXT),
+        check_int_option("context", context, 1, LONGEST_CONTEXT),
+        check_int_option("stride", stride, 1, LONGEST_CONTEXT),
     )
     decoded = _decode(path, context, stride)
     notes = decoded.notes
@@ -63,8 +63,8 @@ def _load(name: str, path: Path, context: int, stride: int) -> Dataset:
 
 
 def _decode(path: Path, context: int, stride: int) -> Decoded:
-    texts = _read(path)
-    parts = {speaker: _cut(text) for speaker, text in sorted(texts.items())}
+    texts = _read_speakers(path)
+    parts = {speaker: _split_train_test(text) for speaker, text in sorted(texts.items())}
     parts = {speaker: pair for speaker, pair in parts.items() if min(map(len, pair)) > context}
     if not parts:
         raise InputError(
@@ -79,11 +79,12 @@ def _decode(path: Path, context: int, stride: int) -> Decoded:
             f"{path} gives windows of more than {MOST_CHARACTERS} characters at context {context} and stride {stride}: "
             "raise the stride or shorten the context"
         )
-    characters: Codes = np.unique(np.concatenate([train for train, _ in parts.values()]))
+    characters: CodePoints = np.unique(np.concatenate([train for train, _ in parts.values()]))
     arrays: dict[str, Array] = {}
     for index, part in enumerate(("train", "test")):
         windows = [
-            _windows(_encode(pair[index], characters), context, stride) for pair in parts.values()
+            _sliding_windows(_encode(pair[index], characters), context, stride)
+            for pair in parts.values()
         ]
         joined = np.concatenate(windows)
         arrays[f"{part}_inputs"] = np.ascontiguousarray(joined[:, :-1])
@@ -97,7 +98,7 @@ def _decode(path: Path, context: int, stride: int) -> Decoded:
     return Decoded(arrays, notes)
 
 
-def _read(path: Path) -> dict[str, str]:
+def _read_speakers(path: Path) -> dict[str, str]:
     """The whole text of each speaker."""
     lines: dict[str, list[str]] = {}
     for number, line in _lines(path):
@@ -130,13 +131,13 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
-def _cut(text: str) -> tuple[Codes, Codes]:
+def _split_train_test(text: str) -> tuple[CodePoints, CodePoints]:
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     end = len(codes) * 4 // 5
     return codes[:end], codes[end:]
 
 
-def _encode(codes: Codes, characters: Codes) -> Array:
+def _encode(codes: CodePoints, characters: CodePoints) -> Array:
     """Characters as their numbers, in the smallest type that holds them all."""
     places = np.minimum(np.searchsorted(characters, codes), len(characters) - 1)
     numbers = np.where(characters[places] == codes, places + 1, 0)
@@ -144,5 +145,5 @@ def _encode(codes: Codes, characters: Codes) -> Array:
     return numbers.astype(np.uint8 if count < 1 << 8 else np.int16 if count < 1 << 15 else np.int32)
 
 
-def _windows(numbers: Array, context: int, stride: int) -> Array:
+def _sliding_windows(numbers: Array, context: int, stride: int) -> Array:
     return np.lib.stride_tricks.sliding_window_view(numbers, context + 1)[::stride]

@@ -17,17 +17,17 @@ from torch import Tensor
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Method
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.settings.parsers import Rule
+from fedwmsam.settings.parsers import AggregationRule
 from fedwmsam.training.local import LocalResult
 
 LIMIT = 4e9
 """Bytes of uploads or contributions that a round may hold at a time."""
 BLOCK = 1 << 18
 """Coordinates that are sorted at a time."""
-Job = TypeVar("Job")
+JobT = TypeVar("JobT")
 
 
-def check_rule(rule: Rule, method: Method, w: Tensor, averaging: str) -> None:
+def check_rule(rule: AggregationRule, method: Method, w: Tensor, averaging: str) -> None:
     if not rule.holds:
         return
     memory = method.memory_init(w)
@@ -41,24 +41,27 @@ def check_rule(rule: Rule, method: Method, w: Tensor, averaging: str) -> None:
         raise InputError(f"aggregation {rule.kind} weighs clients alike; use averaging=uniform.")
 
 
-def bounded(
-    rule: Rule, answers: Iterable[tuple[Job, LocalResult]], count: int
-) -> Iterator[tuple[Job, LocalResult]]:
+def clip_uploads(
+    rule: AggregationRule, answers: Iterable[tuple[JobT, LocalResult]], count: int
+) -> Iterator[tuple[JobT, LocalResult]]:
     """The answers with each uploaded vector shortened to the bound, or to the median of the round's norms of it."""
     if rule.kind != "norm_bound":
         yield from answers
         return
     if rule.value is None:
-        answers = held(answers, count)
+        answers = collect_uploads(answers, count)
     bounds = {} if rule.value is not None else median_norms([result.up for _, result in answers])
     for job, result in answers:
         up = {
-            name: shortened(value, rule.value or bounds[name]) for name, value in result.up.items()
+            name: clip_to_norm(value, rule.value or bounds[name])
+            for name, value in result.up.items()
         }
         yield job, replace(result, up=up)
 
 
-def held(answers: Iterable[tuple[Job, LocalResult]], count: int) -> list[tuple[Job, LocalResult]]:
+def collect_uploads(
+    answers: Iterable[tuple[JobT, LocalResult]], count: int
+) -> list[tuple[JobT, LocalResult]]:
     kept = []
     for job, result in answers:
         check_room(result.up, count, "aggregation norm_bound without a bound")
@@ -68,20 +71,22 @@ def held(answers: Iterable[tuple[Job, LocalResult]], count: int) -> list[tuple[J
 
 def median_norms(uploads: list[Vectors]) -> dict[str, float]:
     names = uploads[0] if uploads else {}
-    return {name: statistics.median(norm_of(up[name]) for up in uploads) for name in names}
+    return {
+        name: statistics.median(overflow_safe_norm(up[name]) for up in uploads) for name in names
+    }
 
 
-def norm_of(value: Tensor) -> float:
+def overflow_safe_norm(value: Tensor) -> float:
     """In float64, where the square of no 32-bit number overflows; else measured in the largest entry."""
     length = float(torch.linalg.vector_norm(value.double()))
     if length < math.inf:
         return length
     largest = float(value.abs().max())
-    return largest * norm_of(value / largest)
+    return largest * overflow_safe_norm(value / largest)
 
 
-def shortened(value: Tensor, bound: float) -> Tensor:
-    length = norm_of(value)
+def clip_to_norm(value: Tensor, bound: float) -> Tensor:
+    length = overflow_safe_norm(value)
     return value if length <= bound else value * (bound / length)
 
 
@@ -93,9 +98,9 @@ class Aggregator(Protocol):
     def value(self) -> Vectors: ...
 
 
-def make_aggregator(rule: Rule, count: int) -> Aggregator:
+def make_aggregator(rule: AggregationRule, count: int) -> Aggregator:
     """For a round of so many clients."""
-    return Held(rule, count) if rule.holds else WeightedMean()
+    return CoordinateTrimmedMean(rule, count) if rule.holds else WeightedMean()
 
 
 class WeightedMean:
@@ -123,10 +128,10 @@ class WeightedMean:
         return {k: v / self.weight if v.is_floating_point() else v for k, v in self.total.items()}
 
 
-class Held:
+class CoordinateTrimmedMean:
     """All contributions of a round at once; counters, such as BatchNorm's, are not sorted: the largest counts."""
 
-    def __init__(self, rule: Rule, count: int) -> None:
+    def __init__(self, rule: AggregationRule, count: int) -> None:
         self.rule, self.count = rule, count
         self.contributions: list[Vectors] = []
 
@@ -153,7 +158,7 @@ class Held:
         return result.reshape(values[0].shape)
 
 
-def trimmed_count(rule: Rule, count: int) -> int:
+def trimmed_count(rule: AggregationRule, count: int) -> int:
     """How many values go at either end: all but the middle one or two for the median."""
     most = (count - 1) // 2
     return (

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 
 from fedwmsam.errors import InputError
-from fedwmsam.files import replacing
+from fedwmsam.files import atomic_replace
 from fedwmsam.methods.vectors import Vectors
 
 MAGIC = b"fedwmsam checkpoint 1\n"
@@ -32,27 +32,27 @@ class Checkpoint:
     notes: dict[str, Any]
 
 
-class Damaged(Exception):
+class DamagedFileError(Exception):
     """The file is not a whole checkpoint."""
 
 
 def write_tensors(path: Path, tensors: Vectors) -> None:
     content = safetensors.torch.save({k: v.contiguous().cpu() for k, v in tensors.items()})
-    with replacing(path) as beside:
+    with atomic_replace(path) as beside:
         beside.write_bytes(content)  # its own writer hides what the system says of a full disk
 
 
 def read_tensors(path: Path) -> Vectors:
     try:
         return {
-            name: aligned(value)
+            name: to_aligned_memory(value)
             for name, value in safetensors.torch.load(path.read_bytes()).items()
         }
     except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
-def write(path: Path, checkpoint: Checkpoint) -> None:
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     flat = {
         f"{bundle}|{name}": value
         for bundle, vectors in checkpoint.bundles.items()
@@ -60,7 +60,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     }
     notes = json.dumps(checkpoint.notes | {"bundles": list(checkpoint.bundles)})
     payload = safetensors.torch.save(own_memory(flat), metadata={"notes": notes})
-    with replacing(path) as beside, beside.open("wb") as file:
+    with atomic_replace(path) as beside, beside.open("wb") as file:
         file.write(MAGIC + hashlib.blake2b(payload, digest_size=DIGEST).digest())
         file.write(payload)
 
@@ -76,7 +76,7 @@ def own_memory(tensors: Vectors) -> Vectors:
     return result
 
 
-def read(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path) -> Checkpoint:
     """Raises Damaged unless every byte is as it was written."""
     content = path.read_bytes()
     head = len(MAGIC) + DIGEST
@@ -85,7 +85,7 @@ def read(path: Path) -> Checkpoint:
         content[: len(MAGIC)] != MAGIC
         or hashlib.blake2b(payload, digest_size=DIGEST).digest() != content[len(MAGIC) : head]
     ):
-        raise Damaged(f"{path} is damaged")
+        raise DamagedFileError(f"{path} is damaged")
     try:
         return unpacked(payload)
     except (
@@ -96,7 +96,7 @@ def read(path: Path) -> Checkpoint:
         ValueError,
         RecursionError,
     ) as error:
-        raise Damaged(f"{path} is whole but no checkpoint of this program") from error
+        raise DamagedFileError(f"{path} is whole but no checkpoint of this program") from error
 
 
 def unpacked(payload: memoryview) -> Checkpoint:
@@ -105,16 +105,16 @@ def unpacked(payload: memoryview) -> Checkpoint:
     bundles: dict[str, Vectors] = {bundle: {} for bundle in notes.pop("bundles")}
     for key, value in flat.items():
         bundle, name = key.split("|", 1)
-        bundles[bundle][name] = aligned(value)
+        bundles[bundle][name] = to_aligned_memory(value)
     return Checkpoint(bundles, notes)
 
 
-def aligned(value: torch.Tensor) -> torch.Tensor:
+def to_aligned_memory(value: torch.Tensor) -> torch.Tensor:
     """A copy in torch's own aligned memory: vector instructions may round differently on unaligned data."""
     return value.clone()
 
 
-def on(vectors: Vectors, device: torch.device) -> Vectors:
+def to_device(vectors: Vectors, device: torch.device) -> Vectors:
     return {name: value.to(device) for name, value in vectors.items()}
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedwmsam.engine.checkpoint import Checkpoint, Damaged, on
+from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError, to_device
 from fedwmsam.errors import InputError
 from fedwmsam.files import sync_folder
 from fedwmsam.methods.vectors import Vectors
@@ -35,13 +35,13 @@ DIGEST = 16
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowLayout:
     """What every row of a run holds: names, types and shapes, in the order they lie in a slot."""
 
     parts: dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
     @classmethod
-    def of(cls, row: Vectors) -> "Layout":
+    def of(cls, row: Vectors) -> "RowLayout":
         return cls({name: (value.dtype, tuple(value.shape)) for name, value in row.items()})
 
     @property
@@ -67,7 +67,7 @@ class Layout:
         }
 
     @classmethod
-    def noted(cls, notes: dict[str, Any]) -> "Layout":
+    def noted(cls, notes: dict[str, Any]) -> "RowLayout":
         """Raises Damaged where the notes describe no row."""
         try:
             parts = {
@@ -81,11 +81,11 @@ class Layout:
         except (AttributeError, TypeError, ValueError):
             whole = False
         if not whole:
-            raise Damaged("A checkpoint describes no rows that could be")
+            raise DamagedFileError("A checkpoint describes no rows that could be")
         return cls(parts)
 
 
-class Slot:
+class FileSlot:
     """One version of a row in the file; the slot is free again when the last reference to it is gone."""
 
     __slots__ = ("_free", "digest", "number")
@@ -102,7 +102,7 @@ class Store:
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
-        self.layout = Layout({})
+        self.layout = RowLayout({})
         self.count = 0
         """Slots in use or free; what the file holds beyond them is forgotten."""
         self.free: list[int] = []
@@ -110,20 +110,20 @@ class Store:
 
     def admit(self, row: Vectors) -> None:
         """The first row says what all rows hold."""
-        layout = Layout.of(row)
+        layout = RowLayout.of(row)
         self.layout = self.layout if self.layout.parts else layout
         if layout != self.layout:
             raise InputError(
-                f"A client's memory was {described(self.layout)} and is now {described(layout)}; a method must keep "
+                f"A client's memory was {describe_layout(self.layout)} and is now {describe_layout(layout)}; a method must keep "
                 "its names, types and shapes for the whole run."
             )
 
-    def write(self, row: Vectors) -> Slot:
+    def write(self, row: Vectors) -> FileSlot:
         """Put a row into a free slot; it is durable after the next `sync`."""
         if not self.free:
             self.free.append(self.count)
             self.count += 1
-        slot = Slot(self.free.pop(), b"", self.free)  # free again should writing fail
+        slot = FileSlot(self.free.pop(), b"", self.free)  # free again should writing fail
         parts = [as_bytes(row[name]) for name in self.layout.parts]
         slot.digest = digest_of(parts) if self.path else b""  # only a checkpoint needs it
         with self.file() as file:
@@ -155,7 +155,7 @@ class Store:
             with self.file() as file:
                 os.fsync(file.fileno())
 
-    def describe(self, slots: Mapping[int, Slot]) -> Checkpoint:
+    def describe(self, slots: Mapping[int, FileSlot]) -> Checkpoint:
         """What a checkpoint has to hold so that these rows are found again."""
         digests = np.array([slot.digest for slot in slots.values()], dtype=f"V{DIGEST}")
         index = {
@@ -167,7 +167,7 @@ class Store:
 
     def check(self, found: Checkpoint) -> None:
         """Raises Damaged unless every row that the checkpoint names is as it was written."""
-        self.layout = Layout.noted(found.notes["memory"])
+        self.layout = RowLayout.noted(found.notes["memory"])
         for client, number, digest in index_of(found):
             self.opened()  # a file that may not be read is no damaged one
             try:
@@ -175,15 +175,17 @@ class Store:
             except OSError:  # cut short, or a bad sector
                 whole = False
             if not whole:
-                raise Damaged(f"{self.path} is damaged where the memory of client {client} lies")
+                raise DamagedFileError(
+                    f"{self.path} is damaged where the memory of client {client} lies"
+                )
 
-    def adopt(self, kept: Iterable[Checkpoint]) -> list[dict[int, Slot]]:
+    def adopt(self, kept: Iterable[Checkpoint]) -> list[dict[int, FileSlot]]:
         """Each checkpoint's slots by client, all others are free; where two disagree about a row the last is right."""
         indexes = [index_of(found) for found in kept]
         digests = {number: digest for index in indexes for _, number, digest in index}
         self.count = max(digests, default=-1) + 1
         self.free = [number for number in range(self.count) if number not in digests]
-        slots = {number: Slot(number, digest, self.free) for number, digest in digests.items()}
+        slots = {number: FileSlot(number, digest, self.free) for number, digest in digests.items()}
         return [{client: slots[number] for client, number, _ in index} for index in indexes]
 
     def close(self) -> None:
@@ -243,7 +245,7 @@ def index_of(found: Checkpoint) -> list[tuple[int, int, bytes]]:
         digests = index["digests"].numpy().view(f"V{DIGEST}").tolist()
         return list(zip(index["clients"].tolist(), index["slots"].tolist(), digests, strict=True))
     except (KeyError, TypeError, ValueError) as error:
-        raise Damaged("A checkpoint does not say where its clients' rows lie") from error
+        raise DamagedFileError("A checkpoint does not say where its clients' rows lie") from error
 
 
 def as_bytes(value: torch.Tensor) -> memoryview:
@@ -257,7 +259,7 @@ def digest_of(parts: Iterable[memoryview]) -> bytes:
     return digest.digest()
 
 
-def described(layout: Layout) -> str:
+def describe_layout(layout: RowLayout) -> str:
     return ", ".join(
         f"{name} {dtype}{list(shape)}" for name, (dtype, shape) in layout.parts.items()
     )
@@ -277,27 +279,27 @@ CPU = torch.device("cpu")
 
 
 @dataclass(slots=True)
-class Row:
+class ClientRow:
     """One version of a client's row: in RAM, in the store, or both once it was saved."""
 
     vectors: Vectors | None = None
-    slot: Slot | None = None
+    slot: FileSlot | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Memory(Mapping[int, Vectors]):
+class ClientMemory(Mapping[int, Vectors]):
     store: Store = field(default_factory=Store)
     budget: float = math.inf
     """Bytes of rows in RAM, those included that a round is about to replace."""
     device: torch.device = CPU
-    rows: Mapping[int, Row] = field(default_factory=dict)
+    rows: Mapping[int, ClientRow] = field(default_factory=dict)
 
     def __getitem__(self, client: int) -> Vectors:
         row = self.rows[client]
         if row.vectors is not None:
             return row.vectors
         assert row.slot
-        return on(self.store.read(row.slot.number), self.device)
+        return to_device(self.store.read(row.slot.number), self.device)
 
     def __contains__(self, client: object) -> bool:
         return client in self.rows
@@ -312,14 +314,14 @@ class Memory(Mapping[int, Vectors]):
     def in_ram(self) -> int:
         return sum(row.vectors is not None for row in self.rows.values())
 
-    def changing(self) -> "Changes":
-        return Changes(self)
+    def changing(self) -> "MemoryBuilder":
+        return MemoryBuilder(self)
 
-    def stored(self, slots: Mapping[int, Slot]) -> "Memory":
+    def stored(self, slots: Mapping[int, FileSlot]) -> "ClientMemory":
         """The memory of which all rows are on disk, in these slots."""
-        return replace(self, rows={client: Row(slot=slot) for client, slot in slots.items()})
+        return replace(self, rows={client: ClientRow(slot=slot) for client, slot in slots.items()})
 
-    def save(self) -> dict[int, Slot]:
+    def save(self) -> dict[int, FileSlot]:
         """Make every row durable, writing only those that are not on disk yet; where they are."""
         slots = {}
         for client, row in self.rows.items():
@@ -331,12 +333,12 @@ class Memory(Mapping[int, Vectors]):
         return slots
 
 
-class Changes:
+class MemoryBuilder:
     """A memory in the making: rows come one by one, and none has to stay in RAM."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: ClientMemory) -> None:
         self.memory = memory
-        self.rows: dict[int, Row] = {}
+        self.rows: dict[int, ClientRow] = {}
         self.in_ram = memory.in_ram
 
     def put(self, client: int, vectors: Vectors) -> None:
@@ -346,10 +348,10 @@ class Changes:
         store = self.memory.store
         store.admit(vectors)
         if (self.in_ram + 1) * store.layout.size <= self.memory.budget:
-            self.rows[client] = Row(vectors)
+            self.rows[client] = ClientRow(vectors)
             self.in_ram += 1
         else:
-            self.rows[client] = Row(slot=store.write(vectors))
+            self.rows[client] = ClientRow(slot=store.write(vectors))
 
-    def done(self) -> Memory:
+    def done(self) -> ClientMemory:
         return replace(self.memory, rows={**self.memory.rows, **self.rows})

@@ -7,10 +7,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedwmsam.data.clients import Rows
-from fedwmsam.engine.rounds import Federation, Job, State, first_state, jobs, opening, size_in_bytes
+from fedwmsam.data.clients import SubsetSamples
+from fedwmsam.engine.rounds import (
+    Federation,
+    Job,
+    State,
+    first_state,
+    make_jobs,
+    sample_cohort,
+    size_in_bytes,
+)
 from fedwmsam.engine.run import Run
-from fedwmsam.training.local import LocalResult, train
+from fedwmsam.training.local import LocalResult, train_locally
 from fedwmsam.training.task import Samples, Task
 
 PATIENCE = 1.0
@@ -22,7 +30,7 @@ VERSIONS = 3
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RunEstimate:
     parameters: int
     bytes_each: int
     clients: int
@@ -48,15 +56,15 @@ class Estimate:
     workers: int
 
 
-def estimate(run: Run, workers: int) -> Estimate:
+def estimate(run: Run, workers: int) -> RunEstimate:
     federation, settings = run.federation, run.settings
     state = first_state(federation)
-    cohort, info = opening(federation, 0)
+    cohort, info = sample_cohort(federation, 0)
     cohort = cohort or [0]  # with privacy a round may be empty
     steps = sum(federation.schedule.count(0, k, len(federation.clients[k])) for k in cohort) / len(
         cohort
     )
-    job = next(jobs(federation, state, cohort[:1], info))
+    job = next(make_jobs(federation, state, cohort[:1], info))
     result, once, step_seconds = probe(federation, job)
     evaluating = evaluation_seconds(federation.task, state, run.test) + evaluation_seconds(
         federation.task, state, run.validation
@@ -65,7 +73,7 @@ def estimate(run: Run, workers: int) -> Estimate:
     seen = len(federation.clients) * (1 - (1 - info.share) ** settings.rounds)
     rows_in_ram = min(seen * row, settings.memory_budget * 1e6)
     versions = min(VERSIONS * seen, seen + 2 * len(cohort) * settings.checkpoint_every)
-    return Estimate(
+    return RunEstimate(
         parameters=federation.task.size,
         bytes_each=federation.task.dtype.itemsize,
         clients=info.clients,
@@ -93,7 +101,7 @@ def probe(federation: Federation, job: Job) -> tuple[LocalResult, float, float]:
         samples = federation.clients[job.client]
         steps = federation.schedule.steps(0, job.client, len(samples))
         start = time.perf_counter()
-        result = train(
+        result = train_locally(
             federation.task,
             federation.method,
             job.down,
@@ -122,5 +130,5 @@ def evaluation_seconds(task: Task, state: State, samples: Samples | None) -> flo
         return 0.0
     count = min(PROBED, len(samples))
     start = time.perf_counter()
-    task.outputs_of(state.server["w"], state.buffers, Rows(samples, torch.arange(count)))
+    task.outputs_of(state.server["w"], state.buffers, SubsetSamples(samples, torch.arange(count)))
     return (time.perf_counter() - start) * len(samples) / count

@@ -67,12 +67,13 @@ class Faults:
 
     def answer(self, round: int, client: int, up: Vectors) -> Vectors:
         """What arrives of the upload; every vector of it is corrupted alike."""
-        if client not in self.hostile or self.kind not in SENT:
+        if client not in self.hostile or self.kind not in UPLOAD_CORRUPTIONS:
             return up
         assert self.corruption
         random = rng.generator(self.seed, "corruption", round, client)
         return {
-            name: SENT[self.kind](value, self.corruption.size, random) for name, value in up.items()
+            name: UPLOAD_CORRUPTIONS[self.kind](value, self.corruption.size, random)
+            for name, value in up.items()
         }
 
 
@@ -83,7 +84,7 @@ def noise_like(value: Tensor, size: float, random: np.random.Generator) -> Tenso
     return torch.mul(noise, size * length).to(value)
 
 
-SENT: dict[str, Callable[[Tensor, float, np.random.Generator], Tensor]] = {
+UPLOAD_CORRUPTIONS: dict[str, Callable[[Tensor, float, np.random.Generator], Tensor]] = {
     "nan": lambda value, size, random: torch.full_like(value, math.nan),
     "huge": lambda value, size, random: value * size,
     "sign_flip": lambda value, size, random: value * -size,

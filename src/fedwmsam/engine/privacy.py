@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam import rng
-from fedwmsam.engine.aggregation import norm_of
+from fedwmsam.engine.aggregation import overflow_safe_norm
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Info, Method
 from fedwmsam.methods.vectors import Vectors
@@ -42,7 +42,7 @@ class Privacy:
     def settle(
         self, server: Vectors, memory: Vectors, up: Vectors, info: Info
     ) -> tuple[Vectors, Vectors]:
-        length = math.hypot(*map(norm_of, up.values()))
+        length = math.hypot(*map(overflow_safe_norm, up.values()))
         return {}, up if length <= self.clip else {
             name: value * (self.clip / length) for name, value in up.items()
         }
@@ -68,7 +68,7 @@ class Privacy:
         return self.method.uplink(zero, down, self.method.begin(down, torch.zeros_like, info), info)
 
     def noised(self, value: Tensor, name: str, round: int) -> Tensor:
-        random = rng.generator(rng.key(self.seed, name), "privacy", round)
+        random = rng.generator(rng.derive_seed(self.seed, name), "privacy", round)
         noise = torch.from_numpy(random.standard_normal(value.numel())).reshape(value.shape)
         return value + (self.noise * self.clip * noise).to(value)
 
@@ -138,7 +138,7 @@ def event(rate: float, noise: float) -> Any:
     return library.PoissonSampledDpEvent(rate, library.GaussianDpEvent(noise))
 
 
-def noise_for(epsilon: float, delta: float, rate: float, rounds: int) -> float:
+def calibrate_noise(epsilon: float, delta: float, rate: float, rounds: int) -> float:
     """The least σ that keeps so many rounds within (ε, δ)."""
     library = accounting()
     found = library.calibrate_dp_mechanism(

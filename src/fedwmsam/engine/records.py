@@ -40,17 +40,17 @@ def read_json(path: Path) -> Record:
 
 
 def json_line(record: Record) -> str:
-    return json.dumps(finite_only(record)) + "\n"
+    return json.dumps(replace_nonfinite(record)) + "\n"
 
 
-def finite_only(record: Record) -> Record:
+def replace_nonfinite(record: Record) -> Record:
     """JSON has no NaN or infinity: they become null."""
     return {key: finite(value) for key, value in record.items()}
 
 
 def finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return finite_only(value)
+        return replace_nonfinite(value)
     if isinstance(value, list | tuple):
         return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

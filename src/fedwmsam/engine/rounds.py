@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from fedwmsam.data.clients import Clients
-from fedwmsam.engine.aggregation import bounded, make_aggregator
-from fedwmsam.engine.client_state import Memory
+from fedwmsam.engine.aggregation import clip_uploads, make_aggregator
+from fedwmsam.engine.client_state import ClientMemory
 from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.privacy import Privacy
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.schedule import Schedule
 from fedwmsam.errors import InputError
-from fedwmsam.methods.average import averaged
+from fedwmsam.methods.average import update_average
 from fedwmsam.methods.base import Info, Method
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.settings.parsers import MEAN, Rule
-from fedwmsam.training.local import LocalResult, LocalRules, train
+from fedwmsam.settings.parsers import MEAN, AggregationRule
+from fedwmsam.training.local import LocalResult, LocalRules, train_locally
 from fedwmsam.training.task import Task
 
 log = logging.getLogger("fedwmsam")
@@ -38,7 +38,7 @@ class Federation:
     averaging: str = "uniform"
     total_samples: int | None = None
     """All clients' samples; only averaging by size needs it."""
-    rule: Rule = MEAN
+    rule: AggregationRule = MEAN
     faults: Faults | None = None
     privacy: Privacy | None = None
     twin: float | None = None
@@ -48,7 +48,7 @@ class Federation:
 
 
 @dataclass(frozen=True)
-class Average:
+class AveragedModel:
     """The averaged twin of the global model: nobody trains on it."""
 
     w: Tensor
@@ -62,8 +62,8 @@ class State:
     round: int
     server: Vectors
     buffers: Vectors
-    memory: Memory
-    average: Average | None = None
+    memory: ClientMemory
+    average: AveragedModel | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Fault:
+class ClientFailure:
     """Why there is no answer of a client that could be used."""
 
     reason: str
@@ -85,22 +85,22 @@ class Fault:
     """It answered, but wrongly; otherwise no answer came."""
 
 
-Trainer = Callable[[Federation, Iterable[Job]], Iterator[tuple[Job, LocalResult | Fault]]]
+Trainer = Callable[[Federation, Iterable[Job]], Iterator[tuple[Job, LocalResult | ClientFailure]]]
 
 
 class Diverged(Exception):
     """The global model stopped being finite; the state before the round is the last good one."""
 
 
-def first_state(federation: Federation, memory: Memory | None = None) -> State:
+def first_state(federation: Federation, memory: ClientMemory | None = None) -> State:
     """Before the first round; an empty memory says where rows will be kept (by default in RAM)."""
-    task, memory = federation.task, Memory() if memory is None else memory
+    task, memory = federation.task, ClientMemory() if memory is None else memory
     return state_from(federation, task.initial_weights, task.initial_buffers, memory)
 
 
-def state_from(federation: Federation, w: Tensor, buffers: Vectors, memory: Memory) -> State:
+def state_from(federation: Federation, w: Tensor, buffers: Vectors, memory: ClientMemory) -> State:
     """Before the first round, with this model."""
-    average = None if federation.twin is None else Average(w, buffers)
+    average = None if federation.twin is None else AveragedModel(w, buffers)
     return State(0, federation.method.server_init(w), buffers, memory, average)
 
 
@@ -109,13 +109,13 @@ def run_round(
 ) -> tuple[State, Record]:
     """cohort → downlink → local training → settle → mean → aggregate; `observe` sees every client's answer."""
     method, server = federation.method, state.server
-    cohort, info = opening(federation, state.round)
+    cohort, info = sample_cohort(federation, state.round)
     mean = make_aggregator(federation.rule, len(cohort))
-    ledger, changes = Ledger(federation.privacy is not None), state.memory.changing()
+    ledger, changes = RoundMetrics(federation.privacy is not None), state.memory.changing()
     receiver = federation.privacy or method
 
-    sound = answers(federation, state, cohort, info, ledger, observe)
-    for job, result in bounded(federation.rule, sound, len(cohort)):
+    sound = collect_updates(federation, state, cohort, info, ledger, observe)
+    for job, result in clip_uploads(federation.rule, sound, len(cohort)):
         row, contribution = receiver.settle(
             server, memory_of(federation, state, job.client), result.up, job.info
         )
@@ -145,7 +145,8 @@ def run_round(
     average = mean.value()
     next_server = receiver.aggregate(server, average, info)
     buffers = {
-        name: moved(value, average[f"buffer {name}"]) for name, value in state.buffers.items()
+        name: add_difference(value, average[f"buffer {name}"])
+        for name, value in state.buffers.items()
     }
     if not all_finite(next_server) or not all_finite(buffers):
         raise Diverged("the global model is no longer finite")
@@ -154,19 +155,20 @@ def run_round(
 
 
 def next_average(
-    federation: Federation, average: Average | None, w: Tensor, buffers: Vectors, info: Info
-) -> Average | None:
+    federation: Federation, average: AveragedModel | None, w: Tensor, buffers: Vectors, info: Info
+) -> AveragedModel | None:
     """The averaged twin after a round that led to this model."""
     power = federation.twin
     if power is None or average is None:
         return None
     moving = {
-        name: averaged(average.buffers[name], value, power, info) for name, value in buffers.items()
+        name: update_average(average.buffers[name], value, power, info)
+        for name, value in buffers.items()
     }
-    return Average(averaged(average.w, w, power, info), moving)
+    return AveragedModel(update_average(average.w, w, power, info), moving)
 
 
-def opening(federation: Federation, round: int) -> tuple[list[int], Info]:
+def sample_cohort(federation: Federation, round: int) -> tuple[list[int], Info]:
     """Who takes part in a round, and what all of them may know about it."""
     cohort = federation.schedule.cohort(round)
     return cohort, Info(
@@ -179,20 +181,20 @@ def opening(federation: Federation, round: int) -> tuple[list[int], Info]:
     )
 
 
-def answers(
+def collect_updates(
     federation: Federation,
     state: State,
     cohort: list[int],
     info: Info,
-    ledger: "Ledger",
+    ledger: "RoundMetrics",
     observe: Callable[[Job, LocalResult], None] | None,
 ) -> Iterator[tuple[Job, LocalResult]]:
     """The cohort's finite answers, in order; who did not answer, or not with numbers, is noted."""
-    asked, faults = jobs(federation, state, cohort, info), federation.faults
+    asked, faults = make_jobs(federation, state, cohort, info), federation.faults
     if faults:
-        asked = reached(faults, asked, ledger)
+        asked = apply_faults(faults, asked, ledger)
     for job, result in (federation.trainer or train_cohort)(federation, asked):
-        if isinstance(result, Fault):
+        if isinstance(result, ClientFailure):
             ledger.lose(job, result)
             continue
         if faults:
@@ -208,7 +210,7 @@ def answers(
             ledger.reject(job, result)
 
 
-def reached(faults: Faults, asked: Iterable[Job], ledger: "Ledger") -> Iterator[Job]:
+def apply_faults(faults: Faults, asked: Iterable[Job], ledger: "RoundMetrics") -> Iterator[Job]:
     """The jobs that will be answered, with the steps that will be done."""
     for job in asked:
         steps = faults.steps(job.client, job.info.steps)
@@ -231,7 +233,7 @@ def memory_of(federation: Federation, state: State, client: int) -> Vectors:
     return state.memory.get(client) or federation.method.memory_init(state.server["w"])
 
 
-def jobs(federation: Federation, state: State, cohort: list[int], info: Info) -> Iterator[Job]:
+def make_jobs(federation: Federation, state: State, cohort: list[int], info: Info) -> Iterator[Job]:
     for client in cohort:
         samples = len(federation.clients[client])
         steps = federation.schedule.count(state.round, client, samples)
@@ -257,7 +259,7 @@ def train_client(federation: Federation, job: Job) -> LocalResult:
         samples = federation.faults.samples(job.client, samples)
     steps = schedule.steps(info.round, job.client, len(samples))[: info.steps]
     try:
-        return train(
+        return train_locally(
             federation.task,
             federation.method,
             job.down,
@@ -277,7 +279,7 @@ def train_client(federation: Federation, job: Job) -> LocalResult:
         ) from error
 
 
-class Ledger:
+class RoundMetrics:
     """What a round did and cost, for its line in the metrics; nothing of what clients computed if that is private."""
 
     def __init__(self, private: bool) -> None:
@@ -323,7 +325,7 @@ class Ledger:
         self.rejected.append(job.client)
         self.count(job, result)
 
-    def lose(self, job: Job, fault: Fault) -> None:
+    def lose(self, job: Job, fault: ClientFailure) -> None:
         (self.rejected if fault.rejected else self.missing).append(job.client)
 
     def record(self) -> Record:
@@ -370,7 +372,7 @@ def difference(value: Tensor, start: Tensor) -> Tensor:
     return value - start if value.is_floating_point() else value
 
 
-def moved(start: Tensor, movement: Tensor) -> Tensor:
+def add_difference(start: Tensor, movement: Tensor) -> Tensor:
     return start + movement if start.is_floating_point() else movement
 
 

@@ -14,11 +14,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from fedwmsam.engine.checkpoint import Checkpoint, on, write_tensors
-from fedwmsam.engine.client_state import Memory, Store
-from fedwmsam.engine.records import Record, finite, finite_only, read_lines
+from fedwmsam.engine.checkpoint import Checkpoint, to_device, write_tensors
+from fedwmsam.engine.client_state import ClientMemory, Store
+from fedwmsam.engine.records import Record, finite, read_lines, replace_nonfinite
 from fedwmsam.engine.rounds import (
-    Average,
+    AveragedModel,
     Diverged,
     Federation,
     Job,
@@ -27,13 +27,13 @@ from fedwmsam.engine.rounds import (
     run_round,
     state_from,
 )
-from fedwmsam.engine.run_folder import RunFolder, kept_state, with_memory, without_memory
+from fedwmsam.engine.run_folder import RunFolder, pack_replay_state, pack_state, unpack_state
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.local import LocalResult
-from fedwmsam.training.objectives import Objective, measure
+from fedwmsam.training.objectives import Objective, compute_metrics
 from fedwmsam.training.task import Samples, Task
 
 log = logging.getLogger("fedwmsam")
@@ -88,15 +88,15 @@ def scores(
         record |= {f"validation_{name}": value for name, value in values.items()}
     if test is not None:
         outputs, targets = task.outputs_of(state.server["w"], state.buffers, test)
-        record |= measure(task.objective, outputs, targets)
+        record |= compute_metrics(task.objective, outputs, targets)
         record |= breakdown.columns(outputs, targets) if breakdown else {}
     if state.average:
         record |= averaged_scores(task, state.average, test, validation)
-    return finite_only(record)
+    return replace_nonfinite(record)
 
 
 def averaged_scores(
-    task: Task, average: Average, test: Samples | None, validation: Samples | None
+    task: Task, average: AveragedModel, test: Samples | None, validation: Samples | None
 ) -> Record:
     record: Record = {}
     for prefix, samples in (("validation_", validation), ("", test)):
@@ -173,7 +173,7 @@ class Observer(Protocol):
     def finish(self, progress: Progress) -> object: ...
 
 
-class Watch:
+class RoundHook:
     """One round as it is looked at: this one sees nothing."""
 
     seconds = 0.0
@@ -191,8 +191,8 @@ class Watch:
         return {}, {}
 
 
-class Recorder(Protocol):
-    def watch(self, federation: Federation, state: State, trail: Vectors) -> Watch:
+class RoundRecorder(Protocol):
+    def watch(self, federation: Federation, state: State, trail: Vectors) -> RoundHook:
         """For the round after `state`; the trail is what the watches of the rounds before have left."""
         ...
 
@@ -210,7 +210,7 @@ class Run:
     further: Callable[[State, bool], Record] | None = None
     """(state after a round, whether it is evaluated) → columns that whoever trained the round adds."""
     pool: Pool | None = None
-    recorder: Recorder | None = None
+    recorder: RoundRecorder | None = None
     folder: RunFolder | None = None
     callbacks: Sequence[Callback] = ()
     config: Record = field(default_factory=dict)
@@ -227,7 +227,7 @@ class Run:
     def __post_init__(self) -> None:
         device = self.federation.task.device
         self.state = first_state(
-            self.federation, Memory(Store(), self.settings.memory_budget * 1e6, device)
+            self.federation, ClientMemory(Store(), self.settings.memory_budget * 1e6, device)
         )
 
     def warm_start(self, weights: Vectors) -> None:
@@ -286,7 +286,7 @@ class Run:
             and self.settings.keep_states
             and self.state.round % self.settings.keep_states == 0
         ):
-            self.folder.keep(kept_state(self.federation, self.state))
+            self.folder.keep(pack_replay_state(self.federation, self.state))
         watch = self.watch()
         try:
             state, record = run_round(watch.federation, self.state, watch.observe)
@@ -337,11 +337,11 @@ class Run:
             self.folder.append("metrics.jsonl", record)
             self.folder.append("timings.jsonl", timing)
 
-    def watch(self) -> Watch:
+    def watch(self) -> RoundHook:
         return (
             self.recorder.watch(self.federation, self.state, self.trail)
             if self.recorder
-            else Watch(self.federation)
+            else RoundHook(self.federation)
         )
 
     def write_recording(self, line: Record) -> None:
@@ -413,7 +413,7 @@ class Run:
 
 def checkpoint_of(run: "Run") -> Checkpoint:
     """All that the next round needs but the clients' memory, which the folder keeps apart."""
-    state = without_memory(run.federation, run.state)
+    state = pack_state(run.federation, run.state)
     bundles, notes = state.bundles | ({"trail": run.trail} if run.trail else {}), dict(state.notes)
     if run.federation.privacy:
         notes["dp_noise"] = run.federation.privacy.noise
@@ -431,15 +431,15 @@ def restore(run: "Run", folder: RunFolder) -> None:
     if found is None:
         return
     check_same(run, folder, found)
-    run.state = with_memory(run.federation, found, folder.recall(found, memory))
+    run.state = unpack_state(run.federation, found, folder.recall(found, memory))
     bundles, notes, device = found.bundles, found.notes, run.federation.task.device
     if "best" in bundles:
-        w, buffers = bundles["best"]["w"].to(device), on(bundles["best buffers"], device)
+        w, buffers = bundles["best"]["w"].to(device), to_device(bundles["best buffers"], device)
         run.best = Best(notes["best_round"], notes["best_score"], w, buffers)
     run.history = read_lines(folder.path / "metrics.jsonl")
     run.timings = read_lines(folder.path / "timings.jsonl")
     run.recordings = read_lines(folder.path / "recordings.jsonl")
-    run.trail = on(bundles.get("trail", {}), device)
+    run.trail = to_device(bundles.get("trail", {}), device)
     run.saved_round = run.state.round
 
 

@@ -18,12 +18,12 @@ from filelock import FileLock, Timeout
 
 from fedwmsam import toml
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.checkpoint import Checkpoint, Damaged, on
-from fedwmsam.engine.client_state import Memory, Slot, Store, index_of
-from fedwmsam.engine.records import Record, finite_only, json_line, read_lines, whole_lines
-from fedwmsam.engine.rounds import Average, Federation, State
+from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError, to_device
+from fedwmsam.engine.client_state import ClientMemory, FileSlot, Store, index_of
+from fedwmsam.engine.records import Record, json_line, read_lines, replace_nonfinite, whole_lines
+from fedwmsam.engine.rounds import AveragedModel, Federation, State
 from fedwmsam.errors import InputError
-from fedwmsam.files import replacing
+from fedwmsam.files import atomic_replace
 
 log = logging.getLogger("fedwmsam")
 DIGEST = 16
@@ -41,7 +41,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.store = Store(self.checkpoints / "memory.rows")
-        self._kept: dict[int, dict[int, Slot]] = {}
+        self._kept: dict[int, dict[int, FileSlot]] = {}
         """The rounds of whole checkpoints, and their slots, which must not be written over."""
         self._lock = FileLock(path / "lock")
         self._files: dict[str, TextIO] = {}
@@ -76,7 +76,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        folder = cls(existing(path))
+        folder = cls(require_run_folder(path))
         folder._take()
         return folder
 
@@ -93,7 +93,7 @@ class RunFolder:
             ) from error
 
     def write_config(self, config: Record) -> None:
-        with replacing(self.path / "config.toml") as beside:
+        with atomic_replace(self.path / "config.toml") as beside:
             beside.write_text(toml.dump(config))
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class RunFolder:
         for record in records[content.count(b"\n") :]:
             self.append("metrics.jsonl", record)
 
-    def save(self, state: Checkpoint, memory: Memory) -> None:
+    def save(self, state: Checkpoint, memory: ClientMemory) -> None:
         """Make a checkpoint durable, its metrics and rows before it; then drop the ones no longer needed."""
         assert memory.store is self.store
         for file in self._files.values():
@@ -136,7 +136,7 @@ class RunFolder:
         index = self.store.describe(slots)
         notes = state.notes | index.notes | {"metrics": self._metrics.hexdigest()}
         whole = Checkpoint(state.bundles | index.bundles, notes)
-        checkpoint.write(checkpoint.path_of(self.checkpoints, round), whole)
+        checkpoint.write_checkpoint(checkpoint.path_of(self.checkpoints, round), whole)
         kept = dict(sorted((self._kept | {round: slots}).items())[-checkpoint.KEEP :])
         checkpoint.prune(self.checkpoints, kept)
         self._kept = kept
@@ -144,7 +144,9 @@ class RunFolder:
     def keep(self, state: Checkpoint) -> None:
         """Keep the state before a round for later analysis; unlike a checkpoint it stays."""
         (self.path / "states").mkdir(exist_ok=True)
-        checkpoint.write(checkpoint.path_of(self.path / "states", state.notes["round"]), state)
+        checkpoint.write_checkpoint(
+            checkpoint.path_of(self.path / "states", state.notes["round"]), state
+        )
 
     def newest(self) -> Checkpoint | None:
         """The newest whole checkpoint whose metrics are as they were; what was written after it is cut off."""
@@ -157,7 +159,7 @@ class RunFolder:
                 self._check_metrics(found)
                 self._cut_to(round)
                 return found
-            except Damaged as damage:
+            except DamagedFileError as damage:
                 log.warning("%s; using the checkpoint before it.", damage)
         if bereft:  # to begin again would throw away what somebody can still put right
             raise InputError(
@@ -172,12 +174,14 @@ class RunFolder:
         path, round = self.path / "metrics.jsonl", found.notes["round"]
         lines = whole_lines(path)[:round]
         if len(lines) < round:
-            raise Damaged(f"{path} lacks lines that belong to the checkpoint of round {round}")
+            raise DamagedFileError(
+                f"{path} lacks lines that belong to the checkpoint of round {round}"
+            )
         digest = digest_of(b"".join(lines)).hexdigest()
         if (
             found.notes.get("metrics", digest) != digest
         ):  # checkpoints made before there was a digest have none
-            raise Damaged(f"{path} is damaged before its line {round + 1}")
+            raise DamagedFileError(f"{path} is damaged before its line {round + 1}")
 
     def _cut_to(self, round: int) -> None:
         """Drop what belongs to later rounds, and what a process left that was killed while it wrote."""
@@ -189,7 +193,7 @@ class RunFolder:
         self._forget("recordings.jsonl", round)
         self._metrics = digest_of(b"".join(whole_lines(self.path / "metrics.jsonl")))
 
-    def recall(self, found: Checkpoint, memory: Memory) -> Memory:
+    def recall(self, found: Checkpoint, memory: ClientMemory) -> ClientMemory:
         """A checkpoint's rows; those of the checkpoints before it stay where they are, should they be needed."""
         newest = found.notes["round"]
         before = [
@@ -210,14 +214,14 @@ class RunFolder:
                 if all(self.store.reaches(number) for _, number, _ in index_of(found))
                 else None
             )
-        except Damaged:
+        except DamagedFileError:
             return None
 
     def _read(self, round: int) -> Checkpoint:
         path = checkpoint.path_of(self.checkpoints, round)
-        found = checkpoint.read(path)
+        found = checkpoint.read_checkpoint(path)
         if found.notes.get("round") != round:
-            raise Damaged(f"{path} is a checkpoint of round {found.notes.get('round')}")
+            raise DamagedFileError(f"{path} is a checkpoint of round {found.notes.get('round')}")
         return found
 
     def _cut(self, name: str, rounds: int) -> None:
@@ -225,7 +229,7 @@ class RunFolder:
         path = self.path / name
         kept = b"".join(whole_lines(path)[:rounds])
         if path.exists() and path.stat().st_size != len(kept):
-            with replacing(path) as beside:
+            with atomic_replace(path) as beside:
                 beside.write_bytes(kept)
 
     def _forget(self, name: str, round: int) -> None:
@@ -233,7 +237,7 @@ class RunFolder:
         path = self.path / name
         if path.exists():
             kept = [line for line in read_lines(path) if line["round"] <= round]
-            with replacing(path) as beside:
+            with atomic_replace(path) as beside:
                 beside.write_text("".join(map(json_line, kept)))
 
     def reopen_results(self) -> None:
@@ -248,15 +252,15 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def write_json(self, name: str, record: Record) -> None:
-        with replacing(self.path / name) as beside:
-            beside.write_text(json.dumps(finite_only(record), indent=2) + "\n")
+        with atomic_replace(self.path / name) as beside:
+            beside.write_text(json.dumps(replace_nonfinite(record), indent=2) + "\n")
 
 
 def is_run(path: Path) -> bool:
     return (path / "config.toml").exists()
 
 
-def existing(path: Path) -> Path:
+def require_run_folder(path: Path) -> Path:
     if not path.exists():
         raise InputError(f"There is no run folder {path}.")
     if not is_run(path):
@@ -268,7 +272,7 @@ def digest_of(content: bytes) -> "hashlib.blake2b":
     return hashlib.blake2b(content, digest_size=DIGEST)
 
 
-def unused(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunFolder:
+def create_unused_folder(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunFolder:
     """A new run folder parent/name, or parent/name-2, -3 … where that name is taken."""
     number = 1
     while True:
@@ -281,7 +285,7 @@ def unused(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunF
 # A state as a checkpoint holds it, and back
 
 
-def without_memory(federation: Federation, state: State) -> Checkpoint:
+def pack_state(federation: Federation, state: State) -> Checkpoint:
     """A state but for what is remembered about clients."""
     bundles = {"server": state.server, "buffers": state.buffers, "frozen": federation.task.frozen()}
     if state.average:
@@ -289,38 +293,39 @@ def without_memory(federation: Federation, state: State) -> Checkpoint:
     return Checkpoint(bundles, {"round": state.round, "method": federation.method.name})
 
 
-def with_memory(federation: Federation, found: Checkpoint, memory: Memory) -> State:
+def unpack_state(federation: Federation, found: Checkpoint, memory: ClientMemory) -> State:
     """The state that a checkpoint holds; its frozen weights are put into the model."""
     federation.task.load_frozen(found.bundles["frozen"])
     server, buffers = (
-        on(found.bundles[name], federation.task.device) for name in ("server", "buffers")
+        to_device(found.bundles[name], federation.task.device) for name in ("server", "buffers")
     )
     return State(
         found.notes["round"], server, buffers, memory, average_in(found, federation.task.device)
     )
 
 
-def average_in(found: Checkpoint, device: torch.device) -> Average | None:
+def average_in(found: Checkpoint, device: torch.device) -> AveragedModel | None:
     """The averaged twin that a checkpoint holds."""
     if "averaged" not in found.bundles:
         return None
-    return Average(
-        found.bundles["averaged"]["w"].to(device), on(found.bundles["averaged buffers"], device)
+    return AveragedModel(
+        found.bundles["averaged"]["w"].to(device),
+        to_device(found.bundles["averaged buffers"], device),
     )
 
 
-def kept_state(federation: Federation, state: State) -> Checkpoint:
+def pack_replay_state(federation: Federation, state: State) -> Checkpoint:
     """All that the next round reads: the server's state and the memory of the clients that will take part."""
-    cohort, kept = federation.schedule.cohort(state.round), without_memory(federation, state)
+    cohort, kept = federation.schedule.cohort(state.round), pack_state(federation, state)
     rows = {f"memory/{client}": state.memory[client] for client in cohort if client in state.memory}
     return Checkpoint(kept.bundles | rows, kept.notes)
 
 
-def recalled_state(federation: Federation, kept: Checkpoint) -> State:
+def unpack_replay_state(federation: Federation, kept: Checkpoint) -> State:
     """The state before a round, from what `kept_state` kept of it: `run_round` then repeats the round exactly."""
     device = federation.task.device
-    changes = Memory(device=device).changing()
+    changes = ClientMemory(device=device).changing()
     for name, row in kept.bundles.items():
         if name.startswith("memory/"):
-            changes.put(int(name.removeprefix("memory/")), on(row, device))
-    return with_memory(federation, kept, changes.done())
+            changes.put(int(name.removeprefix("memory/")), to_device(row, device))
+    return unpack_state(federation, kept, changes.done())

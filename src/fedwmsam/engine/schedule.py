@@ -72,7 +72,7 @@ class KeyedSchedule:
             for batch in torch.split(torch.from_numpy(random.permutation(samples)), self.batch_size)
         ]
         return [
-            Step(batch, rng.key(self.seed, "step", round, client, b))
+            Step(batch, rng.derive_seed(self.seed, "step", round, client, b))
             for b, batch in enumerate(batches)
         ]
 

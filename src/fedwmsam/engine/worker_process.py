@@ -8,31 +8,29 @@ import sys
 from typing import NamedTuple
 
 
-class Newcomer(NamedTuple):
+class IdleProcess(NamedTuple):
     """A process that waits at the other end of `channel` to be told what it works on."""
 
     process: "subprocess.Popen[bytes]"
     channel: socket.socket
 
 
-waiting: list[Newcomer] = []
+waiting: list[IdleProcess] = []
 
 
 def start_early(count: int) -> None:
     """Processes for whoever will need them; those nobody takes end with this process."""
-    waiting.extend(start() for _ in range(count))
+    waiting.extend(start_process() for _ in range(count))
 
 
-def take() -> Newcomer:
-    return waiting.pop() if waiting else start()
+def take_process() -> IdleProcess:
+    return waiting.pop() if waiting else start_process()
 
 
-def start() -> Newcomer:
+def start_process() -> IdleProcess:
     ours, theirs = socket.socketpair()
     # It ends without PyTorch's own teardown, which would take half a second.
-    program = (
-        f"import os; from fedwmsam.engine.workers import work; work({theirs.fileno()}); os._exit(0)"
-    )
+    program = f"import os; from fedwmsam.engine.workers import worker_main; worker_main({theirs.fileno()}); os._exit(0)"
     # A session of its own: Ctrl-C in the terminal is for the main process, which ends its workers itself.
     process = subprocess.Popen(
         [sys.executable, "-c", program],
@@ -41,7 +39,7 @@ def start() -> Newcomer:
         env=environment(),
     )
     theirs.close()
-    return Newcomer(process, ours)
+    return IdleProcess(process, ours)
 
 
 def environment() -> dict[str, str]:

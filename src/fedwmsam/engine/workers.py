@@ -42,7 +42,7 @@ ALIGNMENT = 64
 # Shared memory
 
 
-class Place(NamedTuple):
+class TensorLocation(NamedTuple):
     """Where a tensor lies in a block."""
 
     offset: int
@@ -50,7 +50,7 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Block:
+class SharedMemoryBlock:
     """A piece of shared memory that grows when more is written to it than fits."""
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -72,21 +72,21 @@ class Block:
             self.map = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size)
         return self.map
 
-    def write(self, tensors: Vectors) -> dict[str, Place]:
+    def write(self, tensors: Vectors) -> dict[str, TensorLocation]:
         """Copy the tensors in; what is returned tells the other side where they are."""
         places, end = {}, 0
         for name, value in tensors.items():
-            places[name] = Place(end, value.dtype, tuple(value.shape))
-            end = aligned(end + value.numel() * value.element_size())
+            places[name] = TensorLocation(end, value.dtype, tuple(value.shape))
+            end = align_up(end + value.numel() * value.element_size())
         for name, place in places.items():
             self.view(place, end).copy_(tensors[name])
         return places
 
-    def read(self, places: dict[str, Place]) -> Vectors:
+    def read(self, places: dict[str, TensorLocation]) -> Vectors:
         """Copies of the tensors, so that the block is free for what comes next."""
         return {name: self.view(place).clone() for name, place in places.items()}
 
-    def view(self, place: Place, size: int = 0) -> Tensor:
+    def view(self, place: TensorLocation, size: int = 0) -> Tensor:
         count = 1
         for length in place.shape:
             count *= length
@@ -115,7 +115,7 @@ def place_of_blocks() -> str:
     return "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
 
 
-def aligned(size: int) -> int:
+def align_up(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
@@ -129,7 +129,7 @@ class Pool:
     """`with Pool(federation, 2) as pool:` then give pool.train to the federation as its trainer."""
 
     def __init__(self, federation: Federation, count: int) -> None:
-        self.data = Block()
+        self.data = SharedMemoryBlock()
         self.recipe = pickled(replace(federation, trainer=None), self.data)
         self.workers = [Worker(self.data, self.recipe) for _ in range(count)]
         self.cpu_seconds = 0.0
@@ -209,11 +209,11 @@ class Pool:
 class Worker:
     """One process and the two blocks that vectors travel through."""
 
-    def __init__(self, data: Block, recipe: bytes) -> None:
-        self.inbox, self.outbox = Block(), Block()
+    def __init__(self, data: SharedMemoryBlock, recipe: bytes) -> None:
+        self.inbox, self.outbox = SharedMemoryBlock(), SharedMemoryBlock()
         self.job: Job | None = None
         self.deaths = 0
-        self.process, channel = worker_process.take()
+        self.process, channel = worker_process.take_process()
         with contextlib.suppress(BrokenPipeError):
             socket.send_fds(
                 channel,
@@ -262,7 +262,7 @@ class Worker:
         )
 
 
-def work(connection: int) -> None:
+def worker_main(connection: int) -> None:
     """A worker's life: take the recipe, then train one client after the other until the connection ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -271,7 +271,7 @@ def work(connection: int) -> None:
         raw.detach()
     if len(descriptors) < 3:  # nobody needed this worker
         return
-    data, into, out = (Block(descriptor) for descriptor in descriptors)
+    data, into, out = (SharedMemoryBlock(descriptor) for descriptor in descriptors)
     channel = Connection(connection)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         federation = Unpickler(io.BytesIO(channel.recv_bytes()), data).load()
@@ -307,7 +307,7 @@ def part(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def pickled(federation: Federation, data: Block) -> bytes:
+def pickled(federation: Federation, data: SharedMemoryBlock) -> bytes:
     """The federation for a worker; its large tensors go to the block that all workers map."""
     stream = io.BytesIO()
     pickler = Pickler(stream)
@@ -326,10 +326,10 @@ def pickled(federation: Federation, data: Block) -> bytes:
 class Pickler(pickle.Pickler):
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)
-        self.tensors: dict[Any, tuple[Tensor, Place]] = {}
+        self.tensors: dict[Any, tuple[Tensor, TensorLocation]] = {}
         self.end = 0
 
-    def persistent_id(self, value: Any) -> Place | None:
+    def persistent_id(self, value: Any) -> TensorLocation | None:
         if (
             type(value) is not Tensor
             or value.device.type != "cpu"
@@ -338,17 +338,20 @@ class Pickler(pickle.Pickler):
             return None
         identity = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
         if identity not in self.tensors:
-            self.tensors[identity] = (value, Place(self.end, value.dtype, tuple(value.shape)))
-            self.end = aligned(self.end + value.numel() * value.element_size())
+            self.tensors[identity] = (
+                value,
+                TensorLocation(self.end, value.dtype, tuple(value.shape)),
+            )
+            self.end = align_up(self.end + value.numel() * value.element_size())
         return self.tensors[identity][1]
 
 
 class Unpickler(pickle.Unpickler):
     """Reads what this program's own main process sent through a private socket, never a file."""
 
-    def __init__(self, stream: io.BytesIO, data: Block) -> None:
+    def __init__(self, stream: io.BytesIO, data: SharedMemoryBlock) -> None:
         super().__init__(stream)
         self.data = data
 
-    def persistent_load(self, place: Place) -> Tensor:
+    def persistent_load(self, place: TensorLocation) -> Tensor:
         return self.data.view(place)

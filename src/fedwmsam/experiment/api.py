@@ -5,17 +5,17 @@ from pathlib import Path
 from typing import Any
 
 from fedwmsam import rng
+from fedwmsam.data.adapter import DataAdapter, make_data_adapter
 from fedwmsam.data.clients import Clients, Collate, split_validation
-from fedwmsam.data.reader import Reader, make_reader
 from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
-from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder, side_by_side
+from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder, with_workers
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method, make_method
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import Settings
-from fedwmsam.training.objectives import Measure, make_objective
-from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
+from fedwmsam.training.objectives import MetricFunction, make_objective
+from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
 
 def fit(
@@ -47,8 +47,8 @@ def fit(
     dp_epsilon: float | None = None,
     dp_clip: float | None = None,
     dp_delta: float | None = None,
-    loss: str | Measure = "classification",
-    metrics: Mapping[str, Measure] | None = None,
+    loss: str | MetricFunction = "classification",
+    metrics: Mapping[str, MetricFunction] | None = None,
     monitor: str | None = None,
     seed: int = Settings.seed,
     device: str = Settings.device,
@@ -147,9 +147,9 @@ def fit(
             f"method must be a name or a method with its options, such as FedWMSAM(), not {method!r}."
         )
     objective = make_objective(loss, metrics, monitor)
-    with calm_torch():
-        task = Task(model, objective, seed=rng.key(seed, "init"), device=device)
-        reader = make_reader(task, collate)
+    with deterministic_torch():
+        task = Task(model, objective, seed=rng.derive_seed(seed, "init"), device=device)
+        reader = make_data_adapter(task, collate)
         members = reader.clients(clients, client_count)
         members, held = cut_validation(reader, members, validation, seed)
         tested = None if test is None else reader.samples(test, "The test data")
@@ -157,14 +157,14 @@ def fit(
         if initial_weights is not None:
             run.warm_start(initial_weights)
         config = configuration(settings, method, len(members), task, loss, validation)
-        with side_by_side(run, settings.workers):
+        with with_workers(run, settings.workers):
             if run_folder is not None:
                 run.folder = open_folder(Path(run_folder), config, resume)
             return execute(run, config, reader)
 
 
 def cut_validation(
-    reader: Reader, clients: Clients, validation: Any, seed: int
+    reader: DataAdapter, clients: Clients, validation: Any, seed: int
 ) -> tuple[Clients, Samples | None]:
     """The clients to train on and the validation data: given, or a share cut from each client."""
     if validation is None:

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from fedwmsam import rng, toml
+from fedwmsam.data.adapter import DataAdapter, infer_output_shape
 from fedwmsam.data.clients import Clients, LazyClients
-from fedwmsam.data.reader import Reader, probe
 from fedwmsam.engine import privacy
 from fedwmsam.engine.aggregation import check_rule
 from fedwmsam.engine.faults import Faults
@@ -25,11 +25,22 @@ from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method
-from fedwmsam.recording.recorder import Recorder
-from fedwmsam.settings.config import ALWAYS_TOLD, GOALS, Settings, defaults_of, distinguishing
-from fedwmsam.settings.parsers import NO_STRAGGLERS, parse_corruption, parse_rule, parse_stragglers
+from fedwmsam.recording.recorder import DynamicsRecorder
+from fedwmsam.settings.config import (
+    ALWAYS_IDENTIFYING,
+    STOPPING_SETTINGS,
+    Settings,
+    defaults_of,
+    identifying_settings,
+)
+from fedwmsam.settings.parsers import (
+    NO_STRAGGLERS,
+    parse_aggregation,
+    parse_corruption,
+    parse_stragglers,
+)
 from fedwmsam.training.local import LocalRules
-from fedwmsam.training.objectives import Measure, Objective
+from fedwmsam.training.objectives import MetricFunction, Objective
 from fedwmsam.training.task import Samples, Task
 
 
@@ -46,7 +57,7 @@ def make_run(
     """A run that has not begun."""
     check_stopping(settings, task.objective, test, validation)
     federation, kinds = make_federation(settings, method, task, clients, sizes), settings.recorded()
-    recorder = Recorder(kinds, settings.record_every, settings.seed) if kinds else None
+    recorder = DynamicsRecorder(kinds, settings.record_every, settings.seed) if kinds else None
     return Run(federation, settings, test, validation, recorder=recorder, callbacks=callbacks)
 
 
@@ -94,7 +105,7 @@ def make_federation(
         rules,
         settings.averaging,
         total,
-        parse_rule(settings.aggregation or "mean"),
+        parse_aggregation(settings.aggregation or "mean"),
         make_faults(settings, task, clients),
         make_privacy(settings, method, task, schedule, total),
         settings.twin,
@@ -118,7 +129,10 @@ def total_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | N
 def check_method(settings: Settings, method: Method, task: Task) -> None:
     """Refuse settings that do not go with the method or the model."""
     check_rule(
-        parse_rule(settings.aggregation or "mean"), method, task.initial_weights, settings.averaging
+        parse_aggregation(settings.aggregation or "mean"),
+        method,
+        task.initial_weights,
+        settings.averaging,
     )
     if settings.private:
         privacy.check_method(method, task.initial_weights, task.initial_buffers)
@@ -135,7 +149,7 @@ def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | No
         if not task.objective.class_labels:
             raise InputError("corrupt=label_flip needs class labels; this loss has none.")
         inputs, _ = clients[0].batch(torch.arange(1))
-        classes = probe(task, "Client 0", inputs)[1]
+        classes = infer_output_shape(task, "Client 0", inputs)[1]
     return Faults(
         settings.seed, len(clients), settings.dropout or 0.0, stragglers, corruption, classes
     )
@@ -150,7 +164,7 @@ def make_privacy(
     rate, noise, delta = schedule.per_round / schedule.clients, settings.dp_noise, settings.dp_delta
     if noise is None:
         assert settings.dp_epsilon is not None
-        noise = privacy.noise_for(settings.dp_epsilon, delta, rate, settings.rounds)
+        noise = privacy.calibrate_noise(settings.dp_epsilon, delta, rate, settings.rounds)
     samples = max(1, round(total / schedule.clients))
     return Privacy(
         method,
@@ -165,7 +179,7 @@ def make_privacy(
 
 
 @contextmanager
-def side_by_side(run: Run, workers: int) -> Iterator[None]:
+def with_workers(run: Run, workers: int) -> Iterator[None]:
     """Train on so many processes; one means this one."""
     count = workers or cores()
     if count == 1:
@@ -183,7 +197,7 @@ def configuration(
     method: Method,
     clients: int,
     task: Task,
-    loss: str | Measure,
+    loss: str | MetricFunction,
     validation: Any,
 ) -> dict[str, Any]:
     """What the run's folder says it is."""
@@ -191,16 +205,16 @@ def configuration(
     config |= {
         "loss": name_of(loss),
         "monitor": task.objective.monitor,
-        "validation": described(validation),
+        "validation": describe_validation(validation),
     }
     return config | {"architecture": rng.digest(repr(task.model))}
 
 
-def name_of(loss: str | Measure) -> str:
+def name_of(loss: str | MetricFunction) -> str:
     return loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
 
 
-def described(validation: Any) -> Any:
+def describe_validation(validation: Any) -> Any:
     return validation if isinstance(validation, float) else 0.0 if validation is None else "given"
 
 
@@ -210,13 +224,15 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
         return RunFolder.create(path, config)
     folder = RunFolder.open(path)
     before, now = (
-        distinguishing(told)
+        identifying_settings(told)
         for told in (toml.load(path / "config.toml"), tomllib.loads(toml.dump(config)))
     )
     usual = {
-        key: value for key, value in defaults_of(config["method"]).items() if key not in ALWAYS_TOLD
+        key: value
+        for key, value in defaults_of(config["method"]).items()
+        if key not in ALWAYS_IDENTIFYING
     }
-    for key in [key for key in (now | before) if key not in GOALS]:
+    for key in [key for key in (now | before) if key not in STOPPING_SETTINGS]:
         if before.get(key) != now.get(key):
             folder.close()
             old, new = (told.get(key, usual.get(key)) for told in (before, now))
@@ -226,7 +242,7 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
     return folder
 
 
-def execute(run: Run, config: dict[str, Any], reader: Reader) -> Result:
+def execute(run: Run, config: dict[str, Any], reader: DataAdapter) -> Result:
     """Go on from the run's folder if it holds something, train, and hand over the outcome."""
     run.config = config
     try:

@@ -14,12 +14,12 @@ from torch import Tensor
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods import FedAvg, Info
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.training.local import train
+from fedwmsam.training.local import train_locally
 from fedwmsam.training.task import Samples
 
 
 @dataclass(frozen=True)
-class Breakdown:
+class AccuracyBreakdown:
     classes: int
     mixes: Tensor
     """(clients, classes): how many samples of each class a client trains on."""
@@ -56,12 +56,12 @@ def means(outputs: Tensor, targets: Tensor, owners: Tensor, count: int) -> Tenso
     return total / torch.bincount(owners.cpu(), minlength=count)
 
 
-def fine_tuned(
+def fine_tune_accuracies(
     federation: Federation,
     w: Tensor,
     buffers: Vectors,
     test: Samples,
-    breakdown: Breakdown,
+    breakdown: AccuracyBreakdown,
     epochs: int,
     lr: float,
 ) -> Tensor:
@@ -82,7 +82,7 @@ def fine_tuned(
             steps=epochs * epoch,
             samples=len(samples),
         )
-        result = train(
+        result = train_locally(
             federation.task,
             FedAvg(),
             {"w": w},

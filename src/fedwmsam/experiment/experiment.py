@@ -17,13 +17,13 @@ from fedwmsam.data import (
     load_dataset,
     make_partition,
 )
-from fedwmsam.data.augmentation import Augmentation, augment
+from fedwmsam.data.adapter import DataCheck, make_data_adapter
+from fedwmsam.data.augmentation import Augmentation, get_augmentation
 from fedwmsam.data.clients import TensorSamples
-from fedwmsam.data.reader import DataCheck, make_reader
-from fedwmsam.engine.estimate import Estimate, estimate
+from fedwmsam.engine.estimate import RunEstimate, estimate
 from fedwmsam.engine.records import read_json
 from fedwmsam.engine.run import Callback
-from fedwmsam.engine.run_folder import RunFolder, existing
+from fedwmsam.engine.run_folder import RunFolder, require_run_folder
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.assembly import (
@@ -32,16 +32,16 @@ from fedwmsam.experiment.assembly import (
     execute,
     make_federation,
     make_run,
-    side_by_side,
+    with_workers,
 )
-from fedwmsam.experiment.evaluation import Breakdown, fine_tuned
+from fedwmsam.experiment.evaluation import AccuracyBreakdown, fine_tune_accuracies
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
 from fedwmsam.settings.config import RunConfig, is_natural, resolve
-from fedwmsam.settings.options import parse
-from fedwmsam.training.objectives import Objective, accuracy, make_objective, measure, top5
-from fedwmsam.training.task import Samples, Task, calm_torch
+from fedwmsam.settings.options import parse_typed
+from fedwmsam.training.objectives import Objective, accuracy, compute_metrics, make_objective, top5
+from fedwmsam.training.task import Samples, Task, deterministic_torch
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Experiment:
     validation: Samples | None
     test: Samples
     task: Task
-    breakdown: Breakdown
+    breakdown: AccuracyBreakdown
     client_names: tuple[str, ...] = ()
 
     def create(self, path: Path) -> RunFolder:
@@ -96,7 +96,7 @@ class Experiment:
         }
 
     def run(self, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> Result:
-        with calm_torch():
+        with deterministic_torch():
             run = make_run(
                 self.config,
                 self.config.make_method(),
@@ -107,12 +107,12 @@ class Experiment:
                 callbacks,
             )
             run.folder, run.breakdown = folder, self.breakdown
-            with side_by_side(run, self.config.workers):
-                return execute(run, self.config.flat(), make_reader(self.task))
+            with with_workers(run, self.config.workers):
+                return execute(run, self.config.flat(), make_data_adapter(self.task))
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> RunEstimate:
         """What the run would take, found by training one client for a few steps."""
-        with calm_torch():
+        with deterministic_torch():
             run = make_run(
                 self.config,
                 self.config.make_method(),
@@ -128,10 +128,10 @@ class Experiment:
 
     def examine(self, weights: Vectors, fine_tune: int = 0, lr: float = 0.01) -> dict[str, Any]:
         """Accuracy by class and by client of a model, and after each client has trained it on its own data."""
-        with calm_torch():
+        with deterministic_torch():
             w, buffers = self.task.adopt(weights)
             outputs, targets = self.task.outputs_of(w, buffers, self.test)
-            found: dict[str, Any] = measure(self.task.objective, outputs, targets)
+            found: dict[str, Any] = compute_metrics(self.task.objective, outputs, targets)
             found |= self.breakdown.columns(outputs, targets)
             found["by_class"] = named(
                 self.breakdown.by_class(outputs, targets), self.dataset.class_names, "class"
@@ -142,7 +142,9 @@ class Experiment:
                 federation = make_federation(
                     self.config, self.config.make_method(), self.task, self.clients
                 )
-                tuned = fine_tuned(federation, w, buffers, self.test, self.breakdown, fine_tune, lr)
+                tuned = fine_tune_accuracies(
+                    federation, w, buffers, self.test, self.breakdown, fine_tune, lr
+                )
                 found["by_client_fine_tuned"] = named(tuned, names, "client")
         return found
 
@@ -158,14 +160,17 @@ def prepare(config: RunConfig) -> Experiment:
     """Load the data, cut the validation share, deal the rest to the clients, make the model."""
     data = load_data(config.dataset, config.data_dir)
     pool, held = split_pool(len(data.train), config.validation, config.seed)
-    split = deal(config, data, pool)
+    split = partition_data(config, data, pool)
     config = replace(config, clients=len(split.clients))
-    with calm_torch():
+    with deterministic_torch():
         factory = model_factory(config.model, data.input_shape, data.classes)
         task = Task(
-            factory, objective_for(data), seed=rng.key(config.seed, "init"), device=config.device
+            factory,
+            objective_for(data),
+            seed=rng.derive_seed(config.seed, "init"),
+            device=config.device,
         )
-    change = augment(config.augmentation)
+    change = get_augmentation(config.augmentation)
 
     def samples(
         part: Split, rows: torch.Tensor | None = None, how: Augmentation | None = None
@@ -183,7 +188,7 @@ def prepare(config: RunConfig) -> Experiment:
     first, labels = clients[0].batch(torch.arange(min(2, len(clients[0]))), seed=0)
     DataCheck(task)("The data", first, labels)
     groups, names = natural_clients(data, pool) if is_natural(config.partition) else (None, ())
-    breakdown = Breakdown(data.classes, torch.from_numpy(split.counts), groups)
+    breakdown = AccuracyBreakdown(data.classes, torch.from_numpy(split.counts), groups)
     return Experiment(config, data, split, clients, validation, test, task, breakdown, names)
 
 
@@ -221,10 +226,10 @@ def typed(key: str, text: str, default: Any) -> Any:
         if text.lower() not in ("true", "false"):
             raise InputError(f"The option {key} must be true or false, not {text!r}.")
         return text.lower() == "true"
-    return parse(key, text, (type(default),)) if isinstance(default, int | float) else text
+    return parse_typed(key, text, (type(default),)) if isinstance(default, int | float) else text
 
 
-def deal(config: RunConfig, data: Dataset, pool: torch.Tensor) -> Partition:
+def partition_data(config: RunConfig, data: Dataset, pool: torch.Tensor) -> Partition:
     """Which of the pool's rows each client has; a natural split has as many clients as the data have groups."""
     groups = None if data.train.groups is None else data.train.groups[pool].numpy()
     labels = data.train.labels[pool].numpy()
@@ -248,7 +253,7 @@ def split_pool(count: int, share: float, seed: int) -> tuple[torch.Tensor, torch
     return order[held:].sort().values, order[:held].sort().values
 
 
-def anchored(config: RunConfig) -> RunConfig:
+def with_absolute_paths(config: RunConfig) -> RunConfig:
     """Paths as they are seen from anywhere, so that a run can be resumed from another folder."""
     name, comma, options = config.dataset.partition(",")
     if name not in DATASETS and Path(name).expanduser().exists():
@@ -262,7 +267,7 @@ def anchored(config: RunConfig) -> RunConfig:
 
 def load_config(folder: Path) -> RunConfig:
     """The configuration a run folder was made with."""
-    values = toml.load(existing(folder) / "config.toml")
+    values = toml.load(require_run_folder(folder) / "config.toml")
     if "dataset" not in values:
         raise InputError(
             f"{folder} was made by fit() from Python; go on there with fit(..., resume=True)."

@@ -7,16 +7,16 @@ from typing import Any
 from torch import Tensor
 
 from fedwmsam import toml
+from fedwmsam.data.adapter import DataAdapter, make_data_adapter
 from fedwmsam.data.clients import Collate
-from fedwmsam.data.reader import Reader, make_reader
 from fedwmsam.engine.checkpoint import read_tensors
 from fedwmsam.engine.records import Record, read_json, read_lines
-from fedwmsam.engine.run_folder import existing
+from fedwmsam.engine.run_folder import require_run_folder
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
-from fedwmsam.training.objectives import OBJECTIVES, Measure, make_objective
-from fedwmsam.training.task import ModelSource, Task, calm_torch
+from fedwmsam.training.objectives import OBJECTIVES, MetricFunction, make_objective
+from fedwmsam.training.task import ModelSource, Task, deterministic_torch
 
 
 class Result:
@@ -36,7 +36,7 @@ class Result:
         config: Record,
         folder: Path | None,
         task: Task | None,
-        reader: Reader | None,
+        reader: DataAdapter | None,
     ) -> None:
         self.status, self.rows, self.timings, self.recordings = status, rows, timings, recordings
         self.model, self.best_model, self.best_round = model, best_model, best_round
@@ -68,7 +68,7 @@ class Result:
     ) -> dict[str, float]:
         """Loss and metrics on new data, an (x, y) pair or a dataset; of the last model, or another as in `weights`."""
         task, reader = self._parts()
-        with calm_torch():
+        with deterministic_torch():
             return task.evaluate(
                 *task.adopt(self.weights(best, averaged)), reader.samples(data, "The data")
             )
@@ -78,7 +78,7 @@ class Result:
     ) -> Tensor:
         """The outputs for a tensor or array of inputs; of the last model, or of another as in `weights`."""
         task, reader = self._parts()
-        with calm_torch():
+        with deterministic_torch():
             w, buffers = task.adopt(self.weights(best, averaged))
             task.load(w)
             task.load_buffers(buffers)
@@ -102,7 +102,7 @@ class Result:
             )
         return self.best_model
 
-    def _parts(self) -> tuple[Task, Reader]:
+    def _parts(self) -> tuple[Task, DataAdapter]:
         if self._task is None or self._reader is None:
             raise InputError(
                 "The run folder does not say how to build the model; use Result.load(folder, model=...)."
@@ -119,7 +119,7 @@ class Result:
         collate: Any = None,
     ) -> "Result":
         """A run folder's result. A model and a loss the configuration names are rebuilt; pass your own as to `fit`."""
-        path = existing(Path(folder))
+        path = require_run_folder(Path(folder))
         config = toml.load(path / "config.toml")
         if not all((path / name).exists() for name in ("summary.json", "model.safetensors")):
             raise InputError(
@@ -148,10 +148,10 @@ def rebuild(
     folder: Path,
     config: dict[str, Any],
     model: ModelSource | None,
-    loss: str | Measure | None,
-    metrics: Mapping[str, Measure] | None,
+    loss: str | MetricFunction | None,
+    metrics: Mapping[str, MetricFunction] | None,
     collate: Collate | None,
-) -> tuple[Task | None, Reader | None]:
+) -> tuple[Task | None, DataAdapter | None]:
     """The task and reader of a saved run: from the given model, or from the data set and model the folder names."""
     if model is None and (folder / "data.json").exists():
         model = model_of(folder)
@@ -162,9 +162,9 @@ def rebuild(
         raise InputError(
             f"The run was made with its own loss {wanted!r}; pass it: Result.load(folder, model, loss=...)."
         )
-    with calm_torch():
+    with deterministic_torch():
         task = Task(model, make_objective(wanted, metrics))
-        return task, make_reader(task, collate)
+        return task, make_data_adapter(task, collate)
 
 
 def model_of(folder: Path) -> ModelSource:

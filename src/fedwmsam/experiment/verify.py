@@ -16,7 +16,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.methods import Method, make_method, method_class
 from fedwmsam.training.local import LocalResult, LocalRules, Step
 from fedwmsam.training.objectives import OBJECTIVES
-from fedwmsam.training.task import Task, calm_torch
+from fedwmsam.training.task import Task, deterministic_torch
 
 SHARED_OPTIONS = (
     "global_lr",
@@ -57,7 +57,7 @@ class FileSchedule:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ReplayErrors:
     """The largest absolute difference over all rounds, for each thing the file records."""
 
     errors: dict[str, float]
@@ -67,11 +67,11 @@ class Verdict:
         return max(self.errors.values())
 
 
-def verify_file(path: Path) -> Verdict:
+def verify_file(path: Path) -> ReplayErrors:
     """Replay the file in float64 on one thread; every number it records is compared."""
     file = read_file(path)
     try:
-        with calm_torch():
+        with deterministic_torch():
             return replay(file)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         if isinstance(error, InputError):
@@ -82,7 +82,7 @@ def verify_file(path: Path) -> Verdict:
         ) from error
 
 
-def replay(file: dict[str, Any]) -> Verdict:
+def replay(file: dict[str, Any]) -> ReplayErrors:
     federation, errors = federation_of(file), {"model": 0.0}
 
     def compare(name: str, ours: Tensor | float, theirs: Any) -> None:
@@ -105,7 +105,7 @@ def replay(file: dict[str, Any]) -> Verdict:
         if "local_update" in file:
             for client, update in file["local_update"][r].items():
                 compare("updates", answers[client], update)
-    return Verdict(errors)
+    return ReplayErrors(errors)
 
 
 def note(answers: dict[str, Tensor], job: rounds.Job, result: LocalResult) -> None:

@@ -7,12 +7,12 @@ from fedwmsam.errors import InputError
 if TYPE_CHECKING:
     from fedwmsam.flower.client import make_client_app
     from fedwmsam.flower.strategy import FlowerStrategy, from_run_config
-    from fedwmsam.flower.training import TooFew
+    from fedwmsam.flower.training import TooFewReplies
 
-__all__ = ["FlowerStrategy", "TooFew", "from_run_config", "make_client_app"]
+__all__ = ["FlowerStrategy", "TooFewReplies", "from_run_config", "make_client_app"]
 _HOMES = {
     "FlowerStrategy": "strategy",
-    "TooFew": "training",
+    "TooFewReplies": "training",
     "make_client_app": "client",
     "from_run_config": "strategy",
 }

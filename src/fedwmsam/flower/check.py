@@ -24,7 +24,7 @@ from fedwmsam.errors import InputError
 
 FLOWER = ((1, 41), (1, 43))
 """The first version that is known to work, and the first that is not."""
-SWITCHES = {
+ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": ("0", "Flower tells its makers about runs"),
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": (
         "1",
@@ -55,7 +55,7 @@ def error(text: str) -> Finding:
     return Finding("ERROR", text)
 
 
-def examine(
+def run_checks(
     folder: Path, superlink: str | None, node_config: str | None, key: Path | None, simulation: bool
 ) -> Iterator[Finding]:
     """All findings, one after the other; later ones may depend on earlier ones and are left out then."""
@@ -72,18 +72,20 @@ def examine(
 
 
 def check_versions(simulation: bool) -> Iterator[Finding]:
-    version = installed("flwr")
+    version = installed_version("flwr")
     if version is None:
         yield error("Flower is not installed; install it with: pip install 'fedwmsam[flower]'")
         return
     numbers = tuple(int(part) for part in version.split(".")[:2])
     if FLOWER[0] <= numbers < FLOWER[1]:
-        yield ok(f"Flower {version}, fedwmsam {installed('fedwmsam')}, torch {installed('torch')}.")
+        yield ok(
+            f"Flower {version}, fedwmsam {installed_version('fedwmsam')}, torch {installed_version('torch')}."
+        )
     else:
         yield error(
             f"Flower {version} is untested; install one of 1.41 and 1.42: pip install 'flwr>=1.41,<1.43'"
         )
-    if simulation and installed("ray") is None:
+    if simulation and installed_version("ray") is None:
         yield error(
             "Ray is not installed; install it with: pip install 'fedwmsam[flower-simulation]'"
         )
@@ -95,7 +97,7 @@ def check_versions(simulation: bool) -> Iterator[Finding]:
         )
 
 
-def installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -103,7 +105,7 @@ def installed(package: str) -> str | None:
 
 
 def check_switches() -> Iterator[Finding]:
-    for name, (value, consequence) in SWITCHES.items():
+    for name, (value, consequence) in ENVIRONMENT.items():
         if os.environ.get(name) != value:
             yield warning(
                 f"{name} is not {value}: {consequence}. Set it where SuperLink, SuperNodes and flwr start."
@@ -114,7 +116,7 @@ def check_app(folder: Path, node_config: str | None) -> Iterator[Finding]:
     try:
         project = toml.load(folder / "pyproject.toml")
         app = project["tool"]["flwr"]["app"]
-        config, components = flat(app.get("config", {})), app["components"]
+        config, components = flatten_settings(app.get("config", {})), app["components"]
         server, client = components["serverapp"], components["clientapp"]
     except InputError as reason:
         yield error(f"{reason} An app is made with: fedwmsam flower new FOLDER")
@@ -133,12 +135,14 @@ def check_app(folder: Path, node_config: str | None) -> Iterator[Finding]:
         sys.path.remove(str(folder.resolve()))
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """Tables as dotted keys, as Flower hands them to an app."""
     result: dict[str, Any] = {}
     for key, value in values.items():
         result |= (
-            flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+            flatten_settings(value, f"{prefix}{key}.")
+            if isinstance(value, dict)
+            else {f"{prefix}{key}": value}
         )
     return result
 
@@ -149,13 +153,15 @@ def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
         absolute,
         check_arguments,
         from_run_config,
-        read_settings,
+        settings_from_values,
     )
 
     own = inspect.signature(FlowerStrategy).parameters
     try:
         method, values = from_run_config(config)
-        settings = read_settings({key: value for key, value in values.items() if key not in own})
+        settings = settings_from_values(
+            {key: value for key, value in values.items() if key not in own}
+        )
         clients = values.get("clients", 0)
         check_arguments(
             method, clients, values.get("quorum", 0.5), values.get("transport", "float32")

@@ -12,15 +12,15 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedwmsam import rng
+from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.data.clients import Collate
-from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.rounds import Federation, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.exchange import SIZE
-from fedwmsam.flower.wire import Terms, WireError
-from fedwmsam.training.objectives import Measure, make_objective
-from fedwmsam.training.task import ModelSource, Samples, Task, calm_torch
+from fedwmsam.flower.wire import TrainConfig, WireError
+from fedwmsam.training.objectives import MetricFunction, make_objective
+from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
 NodeConfig = Mapping[str, Any]
 LoadData = Callable[[int, NodeConfig], Any]
@@ -32,8 +32,8 @@ def make_client_app(
     load_data: LoadData,
     *,
     load_test: LoadData | None = None,
-    loss: str | Measure = "classification",
-    metrics: Mapping[str, Measure] | None = None,
+    loss: str | MetricFunction = "classification",
+    metrics: Mapping[str, MetricFunction] | None = None,
     monitor: str | None = None,
     collate: Collate | None = None,
     device: str = "cpu",
@@ -74,8 +74,8 @@ class Client:
 
     def introduce(self, message: Message, context: Context) -> Message:
         """Whose data are here, and how many samples."""
-        with calm_torch():
-            terms = Terms.read(wire.note_of(message.content))
+        with deterministic_torch():
+            terms = TrainConfig.read(wire.config_record_of(message.content))
             samples = self.samples(self.checked_task(terms), context.node_config)
         partition = partition_of(context.node_config)
         note = ConfigRecord(
@@ -83,18 +83,18 @@ class Client:
                 "version": wire.VERSION,
                 "client": partition,
                 "samples": len(samples),
-                "process": starter(),
+                "process": launcher_process_id(),
             }
         )
-        return Message(RecordDict({wire.NOTE: note}), reply_to=message)
+        return Message(RecordDict({wire.CONFIG_KEY: note}), reply_to=message)
 
     def train(self, message: Message, context: Context) -> Message:
         """One client's round, as the simulator runs it."""
-        with calm_torch():
+        with deterministic_torch():
             torch.set_num_threads(self.threads)
-            terms = Terms.read(wire.note_of(message.content))
+            terms = TrainConfig.read(wire.config_record_of(message.content))
             task = self.checked_task(terms)
-            job = wire.read_order(message.content, task)
+            job = wire.unpack_job(message.content, task)
             samples = self.samples(task, context.node_config)
             partition = partition_of(context.node_config)
             if (job.client, job.info.samples) != (partition, len(samples)):
@@ -105,7 +105,7 @@ class Client:
             federation = Federation(
                 terms.method, task, {job.client: samples}, terms.schedule(job.info), terms.rules
             )
-            answer = wire.write_answer(job, train_client(federation, job), terms.transport)
+            answer = wire.pack_result(job, train_client(federation, job), terms.transport)
         return Message(answer, reply_to=message)
 
     def evaluate(self, message: Message, context: Context) -> Message:
@@ -114,10 +114,10 @@ class Client:
             raise InputError(
                 "The server asks to evaluate, but this ClientApp was made without load_test=."
             )
-        with calm_torch():
+        with deterministic_torch():
             torch.set_num_threads(self.threads)
-            task = self.checked_task(Terms.read(wire.note_of(message.content)))
-            job = wire.read_order(message.content, task)
+            task = self.checked_task(TrainConfig.read(wire.config_record_of(message.content)))
+            job = wire.unpack_job(message.content, task)
             samples = self.samples(task, context.node_config, test=True)
             values = task.evaluate(job.down["w"], job.buffers, samples)
         metrics = MetricRecord({SIZE: len(samples), **values})
@@ -125,7 +125,7 @@ class Client:
 
     def try_out(self, node_config: NodeConfig) -> int:
         """Read the data and take a gradient on a few of them; how many there are."""
-        with calm_torch():
+        with deterministic_torch():
             task = self.task(0)
             samples = self.samples(task, node_config)
             task.start_training(task.initial_buffers)
@@ -133,9 +133,9 @@ class Client:
             task.gradient(task.initial_weights, batch, seed=0, keep_buffers=False)
         return len(samples)
 
-    def checked_task(self, terms: Terms) -> Task:
-        task = self.task(rng.key(terms.seed, "init"))
-        if wire.fingerprint(task) != terms.task:
+    def checked_task(self, terms: TrainConfig) -> Task:
+        task = self.task(rng.derive_seed(terms.seed, "init"))
+        if wire.task_fingerprint(task) != terms.task:
             raise InputError(
                 "The model, its frozen weights or the loss of this ClientApp differ from the server's; use the same."
             )
@@ -170,12 +170,12 @@ def read_samples(
     partition: int,
     node_config: tuple[tuple[str, Any], ...],
 ) -> Samples:
-    return make_reader(task, collate).samples(
+    return make_data_adapter(task, collate).samples(
         load(partition, dict(node_config)), f"Client {partition}"
     )
 
 
-def starter() -> str:
+def launcher_process_id() -> str:
     """The process that starts the clients of this node: another one when the node has been restarted."""
     process = os.getppid()
     try:  # in a container the new one may have the old one's number: so also when it began

@@ -11,14 +11,14 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedwmsam.flower import wire
-from fedwmsam.flower.wire import Terms, WireError
+from fedwmsam.flower.wire import TrainConfig, WireError
 
 log = logging.getLogger("flwr.fedwmsam")
 POLL = 0.5
 """Seconds between two looks for answers."""
-SECOND_CHANCE = 60.0
+REFUSED_RETRY_SECONDS = 60.0
 """Seconds after which a node that was refused is asked again: Flower may still have held its predecessor for alive."""
-INTRODUCTION = 300.0
+WHOAMI_TIMEOUT = 300.0
 """Seconds within which a node says who it is: it reads its data for that."""
 MARGIN = 60.0
 """Seconds a message outlives its deadline, so that a late answer can be told from none."""
@@ -26,7 +26,7 @@ SILENCE = 60.0
 """Seconds without an answer after which a node is asked whether it is still the one that got the order."""
 
 
-class Post:
+class Mailbox:
     """Sends messages and hands over the answers as they come."""
 
     def __init__(self, grid: Grid) -> None:
@@ -50,14 +50,18 @@ class Post:
         ]
 
 
-class Answers:
+class PendingReplies:
     """`for message in Answers(post, {message id: what it is about}, seconds)`: until all are there or time is up.
 
     With `doubts`, orders that nobody will answer are not waited for; they are in `lost`.
     """
 
     def __init__(
-        self, post: Post, pending: dict[str, str], seconds: float, doubts: "Doubts | None" = None
+        self,
+        post: Mailbox,
+        pending: dict[str, str],
+        seconds: float,
+        doubts: "LostMessages | None" = None,
     ) -> None:
         self.post, self.pending, self.doubts = post, dict(pending), doubts
         self.deadline = time.monotonic() + seconds
@@ -93,11 +97,11 @@ class Node:
     """Another one after a restart, even if the id is the same."""
 
 
-class Nodes:
+class NodeRegistry:
     """The connected nodes by the client whose data they hold. They say so themselves: a node's id is a random number,
     and another one after a restart."""
 
-    def __init__(self, post: Post, clients: int, terms: Terms) -> None:
+    def __init__(self, post: Mailbox, clients: int, terms: TrainConfig) -> None:
         self.post, self.clients, self.terms = post, clients, terms
         self.by_client: dict[int, Node] = {}
         self.asked: dict[str, int] = {}
@@ -121,7 +125,7 @@ class Nodes:
         self.refused = {
             node: since
             for node, since in self.refused.items()
-            if time.monotonic() < since + SECOND_CHANCE
+            if time.monotonic() < since + REFUSED_RETRY_SECONDS
         }
         known = (
             {node.id for node in self.by_client.values()}
@@ -136,8 +140,8 @@ class Nodes:
 
     def ask(self, node: int) -> str | None:
         """Send a node the question who it is; the message's id."""
-        question = RecordDict({wire.NOTE: ConfigRecord(self.terms.note())})
-        message = Message(question, node, "query.whoami", ttl=INTRODUCTION)
+        question = RecordDict({wire.CONFIG_KEY: ConfigRecord(self.terms.note())})
+        message = Message(question, node, "query.whoami", ttl=WHOAMI_TIMEOUT)
         return message.metadata.message_id if self.post.send(message) else None
 
     def gather(self, clients: Collection[int]) -> None:
@@ -166,8 +170,11 @@ class Nodes:
     def introduction(self, node: int, reply: Message) -> tuple[int, Node]:
         if reply.has_error():
             raise WireError(reason_of(reply))
-        note = wire.note_of(reply.content)
-        client, samples = wire.entry(note, "client", int), wire.entry(note, "samples", int)
+        note = wire.config_record_of(reply.content)
+        client, samples = (
+            wire.typed_entry(note, "client", int),
+            wire.typed_entry(note, "samples", int),
+        )
         if not 0 <= client < self.clients:
             raise WireError(
                 f"it says it is client {client}, but there are clients 0 to {self.clients - 1} only."
@@ -176,7 +183,7 @@ class Nodes:
             raise WireError(f"it says it has {samples} samples.")
         if client in self.by_client:
             raise WireError(f"node {self.by_client[client].id} is client {client} already.")
-        return client, Node(node, samples, wire.entry(note, "process", str))
+        return client, Node(node, samples, wire.typed_entry(note, "process", str))
 
     def wait_for(self, clients: Collection[int], seconds: float) -> None:
         """Until all of these clients are connected, or time is up."""
@@ -194,7 +201,7 @@ class Nodes:
             time.sleep(POLL)
 
 
-class Doubts:
+class LostMessages:
     """Finds the orders of one round that nobody will answer.
 
     A node that is killed and back before Flower noticed has the same id, and its order is gone: Flower neither delivers
@@ -202,7 +209,7 @@ class Doubts:
     order: if another process than before answers that, it never knew the order.
     """
 
-    def __init__(self, nodes: Nodes, clients: dict[str, int]) -> None:
+    def __init__(self, nodes: NodeRegistry, clients: dict[str, int]) -> None:
         self.nodes = nodes
         self.holders = {order: nodes.by_client[client] for order, client in clients.items()}
         self.questions: dict[str, str] = {}
@@ -237,7 +244,7 @@ class Doubts:
 
 def process_of(reply: Message) -> object:
     """Which process answers, by its own words; None if it says nothing."""
-    note = reply.content.get(wire.NOTE)
+    note = reply.content.get(wire.CONFIG_KEY)
     return note.get("process") if isinstance(note, ConfigRecord) else None
 
 

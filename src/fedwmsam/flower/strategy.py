@@ -13,13 +13,13 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from flwr.serverapp.strategy import Strategy
 
 from fedwmsam import rng
+from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.data.clients import Collate
-from fedwmsam.data.reader import make_reader
 from fedwmsam.engine.records import Record
-from fedwmsam.engine.rounds import Fault, Job, State, jobs, opening
+from fedwmsam.engine.rounds import ClientFailure, Job, State, make_jobs, sample_cohort
 from fedwmsam.engine.run import Callback, Progress
 from fedwmsam.engine.run_folder import Busy, RunFolder
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder
 from fedwmsam.experiment.result import Result
 from fedwmsam.flower.exchange import mean_evaluation, read_evaluation
@@ -27,15 +27,15 @@ from fedwmsam.flower.training import (
     Outcome,
     RemoteClients,
     RemoteTraining,
-    TooFew,
+    TooFewReplies,
     answer_layout,
-    without_values,
+    on_meta_device,
 )
-from fedwmsam.flower.wire import TRANSPORTS, Terms, WireError
+from fedwmsam.flower.wire import TRANSPORTS, TrainConfig, WireError
 from fedwmsam.methods import Method, make_method, method_class
 from fedwmsam.settings.config import Settings
-from fedwmsam.training.objectives import Measure, make_objective
-from fedwmsam.training.task import ModelSource, Task, calm_torch
+from fedwmsam.training.objectives import MetricFunction, make_objective
+from fedwmsam.training.task import ModelSource, Task, deterministic_torch
 
 log = logging.getLogger("flwr.fedwmsam")
 REFUSED = {f.name: f.metadata["flower"] for f in fields(Settings) if f.metadata["flower"]}
@@ -52,17 +52,17 @@ def check_arguments(method: object, clients: int, quorum: float, transport: str)
     if not 0 < quorum <= 1:
         raise InputError(f"quorum must be a share above 0 and at most 1, not {quorum!r}.")
     if transport not in TRANSPORTS:
-        raise InputError(unknown("transport", str(transport), TRANSPORTS))
+        raise InputError(unknown_name_message("transport", str(transport), TRANSPORTS))
 
 
-def read_settings(given: Mapping[str, Any]) -> Settings:
+def settings_from_values(given: Mapping[str, Any]) -> Settings:
     """Refuses what has no meaning on Flower, with the reason, and what is no setting at all."""
     known = [f.name for f in fields(Settings) if f.name not in REFUSED]
     for name, value in given.items():
         if name in REFUSED and value is not None:
             raise InputError(f"{name} does not apply on Flower: {REFUSED[name]}.")
         if name not in known and name not in REFUSED:
-            raise InputError(unknown("setting", name, known))
+            raise InputError(unknown_name_message("setting", name, known))
     return Settings(**given)
 
 
@@ -87,7 +87,7 @@ def absolute(folder: str | Path | None) -> Path | None:
     return path
 
 
-def patiently_opened(path: Path, config: Record) -> RunFolder:
+def open_folder_when_free(path: Path, config: Record) -> RunFolder:
     """The process of a run that was cut off may take a minute to notice."""
     deadline = time.monotonic() + 120
     while True:
@@ -124,8 +124,8 @@ class FlowerStrategy(Strategy):
         clients: int,
         test: Any = None,
         validation: Any = None,
-        loss: str | Measure = "classification",
-        metrics: Mapping[str, Measure] | None = None,
+        loss: str | MetricFunction = "classification",
+        metrics: Mapping[str, MetricFunction] | None = None,
         monitor: str | None = None,
         collate: Collate | None = None,
         run_folder: str | Path | None = None,
@@ -185,19 +185,19 @@ class FlowerStrategy(Strategy):
             "memory_budget": memory_budget,
             "device": device,
         }
-        self.settings = read_settings(given | others)
+        self.settings = settings_from_values(given | others)
         self.folder = absolute(run_folder)
         self.evaluate_clients = evaluate_clients
         self.clients = RemoteClients(clients)
-        with calm_torch():
-            seed = rng.key(self.settings.seed, "init")
+        with deterministic_torch():
+            seed = rng.derive_seed(self.settings.seed, "init")
             task = Task(
                 model,
                 make_objective(loss, metrics, monitor),
                 seed=seed,
                 device=self.settings.device,
             )
-            self.reader = make_reader(task, collate)
+            self.reader = make_data_adapter(task, collate)
             tested, held = (
                 None if data is None else self.reader.samples(data, name)
                 for data, name in ((test, "The test data"), (validation, "The validation data"))
@@ -209,7 +209,7 @@ class FlowerStrategy(Strategy):
             "transport": transport
         }
         self.run.further = self.further
-        self.terms = Terms.of(self.run.federation, transport)
+        self.terms = TrainConfig.of(self.run.federation, transport)
         self.answer = answer_layout(self.run.federation, self.run.state)
         self.training = RemoteTraining(
             self.run,
@@ -249,14 +249,14 @@ class FlowerStrategy(Strategy):
             self.run.settings = replace(self.run.settings, rounds=num_rounds)
         self.training.connect(grid)
         self.summary()
-        with calm_torch():
+        with deterministic_torch():
             if initial_arrays:
                 self.run.warm_start(initial_arrays.to_torch_state_dict())
             self.run.federation = replace(
                 self.run.federation, trainer=self.training.train, total_samples=self.total_samples()
             )
             if self.folder:
-                self.run.folder = patiently_opened(self.folder, self.config)
+                self.run.folder = open_folder_when_free(self.folder, self.config)
             self.result = execute(self.run, self.config, self.reader)
         log.info("The run is over: %s after %d rounds.", self.result.status, self.result.rounds)
         return flower_result(self.result)
@@ -275,12 +275,12 @@ class FlowerStrategy(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """The next round's messages, for whoever drives the rounds without `start`; the model is the strategy's own."""
-        with calm_torch():
-            cohort, info = opening(self.run.federation, self.run.state.round)
+        with deterministic_torch():
+            cohort, info = sample_cohort(self.run.federation, self.run.state.round)
             self.training.connect(grid)
             self.training.begin(cohort)
-            todo = jobs(self.run.federation, self.run.state, cohort, info)
-            self.asked = [(without_values(job), self.training.order(job)) for job in todo]
+            todo = make_jobs(self.run.federation, self.run.state, cohort, info)
+            self.asked = [(on_meta_device(job), self.training.order(job)) for job in todo]
         return [message for _, message in self.asked if message is not None]
 
     def aggregate_train(
@@ -288,12 +288,12 @@ class FlowerStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Finish the round that `configure_train` began; None if too few answers can be used."""
         outcome: Outcome = {
-            job.client: (job, Fault("no answer", rejected=False)) for job, _ in self.asked
+            job.client: (job, ClientFailure("no answer", rejected=False)) for job, _ in self.asked
         }
         sent = {
             message.metadata.message_id: job for job, message in self.asked if message is not None
         }
-        with calm_torch():
+        with deterministic_torch():
             for reply in replies:
                 job = sent.get(reply.metadata.reply_to_message_id)
                 if job is None:
@@ -308,7 +308,7 @@ class FlowerStrategy(Strategy):
             )
             try:
                 self.run.one_round()
-            except TooFew as reason:
+            except TooFewReplies as reason:
                 log.warning("%s", reason)
                 return None, None
         return ArrayRecord(self.run.model()), metric_record(

@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedwmsam import rng
-from fedwmsam.engine.client_state import Layout, as_bytes, digest_of
+from fedwmsam.engine.client_state import RowLayout, as_bytes, digest_of
 from fedwmsam.engine.rounds import Federation, Job
 from fedwmsam.engine.schedule import KeyedSchedule
 from fedwmsam.errors import InputError
@@ -32,9 +32,9 @@ RAW = "fedwmsam.raw"
 HALF = "fedwmsam.half"
 """A float32 scale, then each number divided by it as float16."""
 TRANSPORTS = ("float32", "float16")
-NOTE, VECTORS, BUFFERS = "fedwmsam", "vectors", "buffers"
+CONFIG_KEY, VECTORS, BUFFERS = "fedwmsam", "vectors", "buffers"
 assert sys.byteorder == "little"
-Number = TypeVar("Number", int, float, str)
+Scalar = TypeVar("Scalar", int, float, str)
 
 
 class WireError(InputError):
@@ -46,14 +46,16 @@ def pack(vectors: Vectors, transport: str = "float32") -> tuple[ArrayRecord, flo
     arrays, worst = {}, 0.0
     for name, value in vectors.items():
         if transport == "float16" and value.dtype == torch.float32 and value.ndim:
-            arrays[name], error = halved(value)
+            arrays[name], error = pack_float16(value)
             worst = max(worst, error)
         else:
-            arrays[name] = Array(word(value.dtype), tuple(value.shape), RAW, bytes(as_bytes(value)))
+            arrays[name] = Array(
+                dtype_name(value.dtype), tuple(value.shape), RAW, bytes(as_bytes(value))
+            )
     return ArrayRecord(arrays), worst
 
 
-def halved(value: Tensor) -> tuple[Array, float]:
+def pack_float16(value: Tensor) -> tuple[Array, float]:
     """Scaled by the largest number: updates are small, and float16 loses what is below 6e-8."""
     largest = value.abs().max()
     scale = torch.where(largest > 0, largest, 1.0)
@@ -63,10 +65,10 @@ def halved(value: Tensor) -> tuple[Array, float]:
         / (torch.linalg.vector_norm(value) + 1e-30)
     )
     data = bytes(as_bytes(scale)) + bytes(as_bytes(small))
-    return Array(word(value.dtype), tuple(value.shape), HALF, data), error
+    return Array(dtype_name(value.dtype), tuple(value.shape), HALF, data), error
 
 
-def unpack(record: object, expected: Layout | None = None) -> Vectors:
+def unpack(record: object, expected: RowLayout | None = None) -> Vectors:
     """The bundle in an ArrayRecord; `expected` says what it must hold."""
     if not isinstance(record, ArrayRecord):
         raise WireError("the arrays are missing.")
@@ -75,7 +77,7 @@ def unpack(record: object, expected: Layout | None = None) -> Vectors:
     return {name: tensor_of(name, array, expected) for name, array in record.items()}
 
 
-def tensor_of(name: str, array: Array, expected: Layout | None) -> Tensor:
+def tensor_of(name: str, array: Array, expected: RowLayout | None) -> Tensor:
     dtype, shape = getattr(torch, array.dtype, None), tuple(array.shape)
     if (
         not isinstance(dtype, torch.dtype)
@@ -88,7 +90,7 @@ def tensor_of(name: str, array: Array, expected: Layout | None) -> Tensor:
     if expected is not None and (dtype, shape) != expected.parts[name]:
         wanted, size = expected.parts[name]
         raise WireError(
-            f"{name!r} is {array.dtype}{list(shape)} instead of {word(wanted)}{list(size)}."
+            f"{name!r} is {array.dtype}{list(shape)} instead of {dtype_name(wanted)}{list(size)}."
         )
     kind = torch.float16 if array.stype == HALF else dtype
     head = 4 if array.stype == HALF else 0
@@ -96,18 +98,18 @@ def tensor_of(name: str, array: Array, expected: Layout | None) -> Tensor:
         raise WireError(
             f"{name!r} has {len(array.data)} bytes, which is not {array.dtype}{list(shape)}."
         )
-    value = filled(kind, shape, array.data[head:])
-    return value.to(dtype) * filled(dtype, (), array.data[:head]) if head else value
+    value = tensor_from_bytes(kind, shape, array.data[head:])
+    return value.to(dtype) * tensor_from_bytes(dtype, (), array.data[:head]) if head else value
 
 
-def filled(dtype: torch.dtype, shape: tuple[int, ...], data: bytes) -> Tensor:
+def tensor_from_bytes(dtype: torch.dtype, shape: tuple[int, ...], data: bytes) -> Tensor:
     """In torch's own aligned memory: vector instructions may round differently on other."""
     value = torch.empty(shape, dtype=dtype)
     as_bytes(value)[:] = data
     return value
 
 
-def word(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -115,16 +117,16 @@ def listed(names: Mapping[str, object]) -> str:
     return ", ".join(sorted(names)[:5]) or "nothing"
 
 
-def entry(record: Mapping[str, Any], key: str, kind: type[Number]) -> Number:
+def typed_entry(record: Mapping[str, Any], key: str, kind: type[Scalar]) -> Scalar:
     value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise WireError(f"its {key!r} is {value!r}, not {kind.__name__}.")
     return value
 
 
-def note_of(content: RecordDict) -> ConfigRecord:
+def config_record_of(content: RecordDict) -> ConfigRecord:
     """The record beside the arrays; refuses another version of this format."""
-    note = content.get(NOTE)
+    note = content.get(CONFIG_KEY)
     if not isinstance(note, ConfigRecord):
         raise WireError("it carries no fedwmsam record: the other side is no fedwmsam app.")
     if note.get("version") != VERSION:
@@ -135,7 +137,7 @@ def note_of(content: RecordDict) -> ConfigRecord:
 
 
 @dataclass(frozen=True)
-class Terms:
+class TrainConfig:
     """What holds for every client and round of a run, so that clients need no settings of their own."""
 
     method: Method
@@ -148,7 +150,7 @@ class Terms:
     transport: str
 
     @classmethod
-    def of(cls, federation: Federation, transport: str) -> "Terms":
+    def of(cls, federation: Federation, transport: str) -> "TrainConfig":
         schedule = federation.schedule
         assert isinstance(schedule, KeyedSchedule)
         return cls(
@@ -157,7 +159,7 @@ class Terms:
             schedule.seed,
             schedule.local_epochs,
             schedule.batch_size,
-            fingerprint(federation.task),
+            task_fingerprint(federation.task),
             transport,
         )
 
@@ -175,24 +177,26 @@ class Terms:
         }
 
     @classmethod
-    def read(cls, note: ConfigRecord) -> "Terms":
+    def read(cls, note: ConfigRecord) -> "TrainConfig":
         try:
-            options = json.loads(entry(note, "options", str))
+            options = json.loads(typed_entry(note, "options", str))
         except (ValueError, RecursionError) as error:
             raise WireError(f"its options are not JSON: {error}.") from error
         if not isinstance(options, dict):
             raise WireError(f"its options are {options!r}, not names with values.")
-        clip = entry(note, "clip_norm", float) if "clip_norm" in note else None
+        clip = typed_entry(note, "clip_norm", float) if "clip_norm" in note else None
         return cls(
-            make_method(entry(note, "method", str), **options),
+            make_method(typed_entry(note, "method", str), **options),
             LocalRules(
-                entry(note, "weight_decay", float), entry(note, "weight_decay_mode", str), clip
+                typed_entry(note, "weight_decay", float),
+                typed_entry(note, "weight_decay_mode", str),
+                clip,
             ),
-            entry(note, "seed", int),
-            entry(note, "local_epochs", int),
-            entry(note, "batch_size", int),
-            entry(note, "task", str),
-            entry(note, "transport", str),
+            typed_entry(note, "seed", int),
+            typed_entry(note, "local_epochs", int),
+            typed_entry(note, "batch_size", int),
+            typed_entry(note, "task", str),
+            typed_entry(note, "transport", str),
         )
 
     def schedule(self, info: Info) -> KeyedSchedule:
@@ -209,34 +213,34 @@ class Terms:
         )
 
 
-def fingerprint(task: Task) -> str:
+def task_fingerprint(task: Task) -> str:
     """Of all that both sides must share and that does not travel: the architecture, its loss and frozen weights."""
     frozen = digest_of(as_bytes(value) for value in task.frozen().values()).hex()
     loss = getattr(task.objective.loss, "__qualname__", type(task.objective.loss).__name__)
     return rng.digest(f"{task.model!r} {task.layout} {loss} {frozen}")
 
 
-def write_order(job: Job, terms: Terms) -> tuple[RecordDict, float]:
+def pack_job(job: Job, terms: TrainConfig) -> tuple[RecordDict, float]:
     """What a client is asked, and the relative error of its vectors' transport."""
     info = {
         key: value for key, value in asdict(replace(job.info, layout=())).items() if key != "layout"
     }
     note = ConfigRecord(terms.note() | info | {"client": job.client})
     vectors, error = pack(job.down, terms.transport)
-    return RecordDict({NOTE: note, VECTORS: vectors, BUFFERS: pack(job.buffers)[0]}), error
+    return RecordDict({CONFIG_KEY: note, VECTORS: vectors, BUFFERS: pack(job.buffers)[0]}), error
 
 
-def read_order(content: RecordDict, task: Task) -> Job:
+def unpack_job(content: RecordDict, task: Task) -> Job:
     """What the server asks of this client, checked against the model."""
-    note = note_of(content)
+    note = config_record_of(content)
     info = Info(
-        round=entry(note, "round", int),
-        lr=entry(note, "lr", float),
-        clients=entry(note, "clients", int),
-        cohort=entry(note, "cohort", int),
-        share=entry(note, "share", float),
-        steps=entry(note, "steps", int),
-        samples=entry(note, "samples", int),
+        round=typed_entry(note, "round", int),
+        lr=typed_entry(note, "lr", float),
+        clients=typed_entry(note, "clients", int),
+        cohort=typed_entry(note, "cohort", int),
+        share=typed_entry(note, "share", float),
+        steps=typed_entry(note, "steps", int),
+        samples=typed_entry(note, "samples", int),
         layout=task.layout,
     )
     down = unpack(content.get(VECTORS))
@@ -246,17 +250,17 @@ def read_order(content: RecordDict, task: Task) -> Job:
         or down["w"].dtype != task.dtype
     ):
         raise WireError(
-            f"The server sent no weights of {task.size} numbers of type {word(task.dtype)}."
+            f"The server sent no weights of {task.size} numbers of type {dtype_name(task.dtype)}."
         )
     return Job(
-        entry(note, "client", int),
+        typed_entry(note, "client", int),
         down,
-        unpack(content.get(BUFFERS), Layout.of(task.initial_buffers)),
+        unpack(content.get(BUFFERS), RowLayout.of(task.initial_buffers)),
         info,
     )
 
 
-def write_answer(job: Job, result: LocalResult, transport: str) -> RecordDict:
+def pack_result(job: Job, result: LocalResult, transport: str) -> RecordDict:
     vectors, error = pack(result.up, transport)
     note = ConfigRecord(
         {
@@ -268,22 +272,24 @@ def write_answer(job: Job, result: LocalResult, transport: str) -> RecordDict:
             "transport_error": error,
         }
     )
-    return RecordDict({NOTE: note, VECTORS: vectors, BUFFERS: pack(result.buffers)[0]})
+    return RecordDict({CONFIG_KEY: note, VECTORS: vectors, BUFFERS: pack(result.buffers)[0]})
 
 
-def read_answer(
-    content: RecordDict, job: Job, up: Layout, buffers: Layout
+def unpack_result(
+    content: RecordDict, job: Job, up: RowLayout, buffers: RowLayout
 ) -> tuple[LocalResult, float]:
     """A client's answer to `job` and the relative error of its transport; WireError if it is no such answer."""
-    note = note_of(content)
-    round, client = entry(note, "round", int), entry(note, "client", int)
+    note = config_record_of(content)
+    round, client = typed_entry(note, "round", int), typed_entry(note, "client", int)
     if (round, client) != (job.info.round, job.client):
         raise WireError(
             f"it is client {client}'s for round {round + 1}, not client {job.client}'s for round {job.info.round + 1}."
         )
     vectors, moved = unpack(content.get(VECTORS), up), unpack(content.get(BUFFERS), buffers)
-    result = LocalResult(vectors, moved, entry(note, "loss", float), entry(note, "backprops", int))
-    return result, entry(note, "transport_error", float)
+    result = LocalResult(
+        vectors, moved, typed_entry(note, "loss", float), typed_entry(note, "backprops", int)
+    )
+    return result, typed_entry(note, "transport_error", float)
 
 
 def payload(content: RecordDict) -> int:

@@ -1,6 +1,14 @@
 """Every method, and all that a method's author needs; a new one is a file here and a line in the method table."""
 
-from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, Method, Slot, mean_direction
+from fedwmsam.methods.base import (
+    Averaging,
+    Cost,
+    Gradient,
+    Info,
+    Method,
+    ParameterSlice,
+    mean_direction,
+)
 from fedwmsam.methods.fedacg import FedACG
 from fedwmsam.methods.fedadam import FedAdam, FedAvgM
 from fedwmsam.methods.fedavg import FedAvg
@@ -26,7 +34,7 @@ from fedwmsam.settings import method_table
 from fedwmsam.settings.options import option
 
 METHODS: dict[str, type[Method]] = {
-    name: method_table.method_class(name) for name in method_table.METHOD_CLASSES
+    name: method_table.method_class(name) for name in method_table.METHOD_CLASS_PATHS
 }
 """Every method by its name on the command line."""
 
@@ -71,7 +79,7 @@ __all__ = [
     "Method",
     "MimeLite",
     "MoFedSAM",
-    "Slot",
+    "ParameterSlice",
     "Vectors",
     "make_method",
     "mean_direction",

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedwmsam.methods.base import Info
 
 
-def averaged(average: Tensor, newest: Tensor, power: float, info: Info) -> Tensor:
+def update_average(average: Tensor, newest: Tensor, power: float, info: Info) -> Tensor:
     """The average with the model of round `info.round` in it; of a counter, which has no average, the newest value."""
     if not newest.is_floating_point():
         return newest

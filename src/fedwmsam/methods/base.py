@@ -20,13 +20,13 @@ import torch
 from torch import Tensor
 
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.settings.options import check, option
+from fedwmsam.settings.options import option, validate_fields
 
 Gradient = Callable[[Tensor], Tensor]
 """weights → gradient of the current mini-batch's loss there; a backprop each call, the result the caller's own."""
 
 
-class Slot(NamedTuple):
+class ParameterSlice(NamedTuple):
     """Where one trainable tensor lies in the flat vector."""
 
     name: str
@@ -48,7 +48,7 @@ class Info:
     """The part of the federation that S is: S/N; in `aggregate`, when averaging by size, by samples."""
     steps: int = 0
     samples: int = 0
-    layout: tuple[Slot, ...] = ()
+    layout: tuple[ParameterSlice, ...] = ()
 
 
 class Cost(NamedTuple):
@@ -74,7 +74,7 @@ class Method:
     """Server vectors that must stay the mean, over all clients, of a vector in their memory: name here → name there."""
 
     def __post_init__(self) -> None:
-        check(f"{self.name}: ", self)
+        validate_fields(f"{self.name}: ", self)
 
     def server_init(self, w: Tensor) -> Vectors:
         """The server's state before the first round; "w" is the global model."""

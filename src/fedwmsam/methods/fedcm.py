@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
-from fedwmsam.methods.vectors import Vectors, mixed
+from fedwmsam.methods.vectors import Vectors, lerp_into_end
 from fedwmsam.settings.options import option
 
 
@@ -37,7 +37,7 @@ class FedCM(Averaging):
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        return mixed(down["Delta"], grad(w), self.alpha), scratch
+        return lerp_into_end(down["Delta"], grad(w), self.alpha), scratch
 
     def settle(
         self, server: Vectors, memory: Vectors, up: Vectors, info: Info

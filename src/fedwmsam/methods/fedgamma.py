@@ -10,7 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from fedwmsam.methods.base import Cost, Gradient
-from fedwmsam.methods.fedsam import sharpness_aware
+from fedwmsam.methods.fedsam import sam_gradient
 from fedwmsam.methods.scaffold import SCAFFOLD
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.options import option
@@ -29,4 +29,4 @@ class FedGAMMA(SCAFFOLD):
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        return super().direction(w, sharpness_aware(grad, self.rho), down, scratch)
+        return super().direction(w, sam_gradient(grad, self.rho), down, scratch)

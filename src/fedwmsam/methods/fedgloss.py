@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info
-from fedwmsam.methods.fedsam import sharpness_aware
+from fedwmsam.methods.fedsam import sam_gradient
 from fedwmsam.methods.vectors import Vectors, step_towards
 from fedwmsam.settings.options import option
 
@@ -59,7 +59,7 @@ class FedGloSS(Averaging):
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        local = sharpness_aware(grad, float(scratch["rho_local"])) if self.rho_local else grad
+        local = sam_gradient(grad, float(scratch["rho_local"])) if self.rho_local else grad
         return local(w) - down["sigma_k"], scratch
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor:

@@ -19,7 +19,7 @@ from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)
-class LookingBack(Method):
+class LESAMPerturbation(Method):
     """The perturbation itself, in front of any method X: gradients are taken at w + ε."""
 
     rho: float = option(0.01, "ρ, radius of the SAM perturbation", low=0.0)
@@ -59,7 +59,7 @@ class LookingBack(Method):
 
 
 @dataclass(frozen=True)
-class FedLESAM(LookingBack, FedAvg):
+class FedLESAM(LESAMPerturbation, FedAvg):
     """FedAvg, perturbed along the way the global model came."""
 
     name: ClassVar[str] = "fedlesam"

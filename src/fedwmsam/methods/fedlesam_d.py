@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from fedwmsam.methods.base import Cost
 from fedwmsam.methods.feddyn import FedDyn
-from fedwmsam.methods.fedlesam import LookingBack
+from fedwmsam.methods.fedlesam import LESAMPerturbation
 
 
 @dataclass(frozen=True)
-class FedLESAMD(LookingBack, FedDyn):
+class FedLESAMD(LESAMPerturbation, FedDyn):
     """FedDyn, perturbed along the way the global model came."""
 
     name: ClassVar[str] = "fedlesam-d"

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedwmsam.methods.base import Cost, Info
-from fedwmsam.methods.fedlesam import LookingBack
+from fedwmsam.methods.fedlesam import LESAMPerturbation
 from fedwmsam.methods.scaffold import SCAFFOLD
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.options import option
 
 
 @dataclass(frozen=True)
-class FedLESAMS(LookingBack, SCAFFOLD):
+class FedLESAMS(LESAMPerturbation, SCAFFOLD):
     """SCAFFOLD, perturbed along the way the global model came."""
 
     correction_weight: float = option(1.0, "weight of c − c_k in a local step", low=0.0)

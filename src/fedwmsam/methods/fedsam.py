@@ -14,7 +14,7 @@ from fedwmsam.methods.vectors import Vectors, step_towards
 from fedwmsam.settings.options import option
 
 
-def sharpness_aware(grad: Gradient, rho: float) -> Gradient:
+def sam_gradient(grad: Gradient, rho: float) -> Gradient:
     """The gradient after an ascent step of length ρ: what turns a method X into "X with SAM"."""
     return lambda w: grad(step_towards(w, grad(w), rho, tau=1e-7, reuse=True))
 
@@ -32,4 +32,4 @@ class FedSAM(FedAvg):
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        return super().direction(w, sharpness_aware(grad, self.rho), down, scratch)
+        return super().direction(w, sam_gradient(grad, self.rho), down, scratch)

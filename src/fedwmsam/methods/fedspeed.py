@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedwmsam.methods.base import Cost, Gradient, Info
 from fedwmsam.methods.feddyn import FedDyn
-from fedwmsam.methods.fedsam import sharpness_aware
+from fedwmsam.methods.fedsam import sam_gradient
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.options import option
 
@@ -33,7 +33,7 @@ class FedSpeed(FedDyn):
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        return super().direction(w, sharpness_aware(grad, self.rho), down, scratch)
+        return super().direction(w, sam_gradient(grad, self.rho), down, scratch)
 
     def settle(
         self, server: Vectors, memory: Vectors, up: Vectors, info: Info

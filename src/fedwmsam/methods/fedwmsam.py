@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import Averaging, Cost, Gradient, Info, mean_direction
-from fedwmsam.methods.vectors import Vectors, cosine, mixed, step_towards
+from fedwmsam.methods.vectors import Vectors, cosine, lerp_into_end, step_towards
 from fedwmsam.settings.options import option
 
 
@@ -93,7 +93,7 @@ class FedWMSAM(Averaging):
         elif self.perturbation != "none":
             point = step_towards(w, self.ahead(w, down, scratch), self.rho, tau=1e-12, reuse=True)
             scratch = scratch | {"b": scratch["b"] + 1}
-        return mixed(down["m"], grad(point), down["alpha"]), scratch
+        return lerp_into_end(down["m"], grad(point), down["alpha"]), scratch
 
     def ahead(self, w: Tensor, down: Vectors, scratch: Vectors) -> Tensor:
         """t_b − w_b, in memory of its own."""

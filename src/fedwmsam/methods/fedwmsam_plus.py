@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedwmsam.methods.average import averaged
+from fedwmsam.methods.average import update_average
 from fedwmsam.methods.base import Info
 from fedwmsam.methods.fedwmsam import FedWMSAM
 from fedwmsam.methods.vectors import Vectors
@@ -57,5 +57,5 @@ class FedWMSAMPlus(FedWMSAM):
         )  # Eq. 4 goes on from α, not from α'
         return after | {
             "x": after["w"],
-            "w": averaged(server["w"], after["w"], self.average_power, info),
+            "w": update_average(server["w"], after["w"], self.average_power, info),
         }

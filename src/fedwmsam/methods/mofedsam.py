@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedwmsam.methods.base import Cost, Gradient
 from fedwmsam.methods.fedcm import FedCM
-from fedwmsam.methods.fedsam import sharpness_aware
+from fedwmsam.methods.fedsam import sam_gradient
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.options import option
 
@@ -29,4 +29,4 @@ class MoFedSAM(FedCM):
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        return super().direction(w, sharpness_aware(grad, self.rho), down, scratch)
+        return super().direction(w, sam_gradient(grad, self.rho), down, scratch)

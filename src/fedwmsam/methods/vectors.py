@@ -26,7 +26,7 @@ def step_towards(
     return torch.mul(direction, radius / (norm(direction) + tau), out=out).add_(w)
 
 
-def mixed(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+def lerp_into_end(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
     """start + weight · (end − start), in the memory of `end`, which is needed no more."""
     return torch.lerp(start, end, weight, out=end)
 
@@ -57,7 +57,7 @@ def clip(v: Tensor, max_norm: float) -> Tensor:
     return v if bool((scale >= 1).all()) else v * scale.clamp(max=1.0)
 
 
-def is_held(v: Tensor, *bundles: Vectors) -> bool:
+def is_unsafe_to_overwrite(v: Tensor, *bundles: Vectors) -> bool:
     """Whether one of the bundles has a tensor in v's memory, or v cannot be written to as one piece."""
     memory = v.untyped_storage().data_ptr()
     return not v.is_contiguous() or any(

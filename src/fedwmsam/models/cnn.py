@@ -2,18 +2,18 @@
 
 from torch import nn
 
-from fedwmsam.models.images import Shape, image_size
+from fedwmsam.models.input_shape import InputShape, check_image_shape
 
 SMALLEST = 7  # the stride and the two pools leave one pixel of it
 CELLS = 2  # per side: one cell loses where things are in the image, which costs several points of accuracy
 
 
-def cnn(shape: Shape, classes: int) -> nn.Module:
+def cnn(shape: InputShape, classes: int) -> nn.Module:
     """Three convolutions with GroupNorm: 100,138 parameters for 3 channels and 10 classes, images of any size.
 
     The first one has stride 2, because at full resolution it and the second would take most of the time of a step.
     """
-    channels, _, _ = image_size("cnn", shape, SMALLEST)
+    channels, _, _ = check_image_shape("cnn", shape, SMALLEST)
     return nn.Sequential(
         *_block(channels, 32, kernel=5, stride=2),
         nn.MaxPool2d(2),

@@ -11,12 +11,11 @@ from typing import Any
 
 from torch import nn
 
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.models.input_shape import InputShape
 
-Shape = tuple[int, ...]
 
-
-def imported_factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.Module]:
+def imported_factory(name: str, shape: InputShape, classes: int) -> Callable[[], nn.Module]:
     """What the path names is called with (shape, classes) if it accepts both, without arguments if it takes none."""
     maker = _find(name)
     arguments = _arguments(name, maker, shape, classes)
@@ -30,7 +29,7 @@ def imported_factory(name: str, shape: Shape, classes: int) -> Callable[[], nn.M
         except Exception as error:
             called = f"called with {arguments}" if arguments else "called without arguments"
             raise InputError(
-                f"The model {name!r} failed when {called} ({_told(error)}): correct it."
+                f"The model {name!r} failed when {called} ({_one_line_error(error)}): correct it."
             ) from error
         if not isinstance(model, nn.Module):
             raise InputError(
@@ -54,7 +53,9 @@ def _find(name: str) -> Callable[..., Any]:
             for key, value in vars(module).items()
             if callable(value) and not key.startswith("_")
         ]
-        raise InputError(unknown(f"function in the module {path!r}", attribute, public))
+        raise InputError(
+            unknown_name_message(f"function in the module {path!r}", attribute, public)
+        )
     maker = getattr(module, attribute)
     if isinstance(maker, nn.Module) or not callable(maker):
         # A module that is already made is refused too: its initial weights would not follow the run's seed.
@@ -78,11 +79,13 @@ def _import(name: str, path: str) -> ModuleType:
                 "correct the name, or start from the folder that holds it."
             ) from error
         raise InputError(
-            f"The module {path!r} of the model {name!r} cannot be imported ({_told(error)}): correct it."
+            f"The module {path!r} of the model {name!r} cannot be imported ({_one_line_error(error)}): correct it."
         ) from error
 
 
-def _arguments(name: str, maker: Callable[..., Any], shape: Shape, classes: int) -> tuple[Any, ...]:
+def _arguments(
+    name: str, maker: Callable[..., Any], shape: InputShape, classes: int
+) -> tuple[Any, ...]:
     for arguments in ((shape, classes), ()):
         # ValueError: some functions written in C do not tell what they take.
         with contextlib.suppress(TypeError, ValueError):
@@ -104,6 +107,6 @@ def _current_directory_first() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def _told(error: BaseException) -> str:
+def _one_line_error(error: BaseException) -> str:
     """An error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

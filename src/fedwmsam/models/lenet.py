@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from fedwmsam.models.images import Shape, image_size
+from fedwmsam.models.input_shape import InputShape, check_image_shape
 
 KERNEL, POOL, FEATURES = 5, 2, 64
 SMALLEST = (
@@ -10,9 +10,9 @@ SMALLEST = (
 )  # leaves one pixel after both convolutions and both pools
 
 
-def lenet(shape: Shape, classes: int) -> nn.Module:
+def lenet(shape: InputShape, classes: int) -> nn.Module:
     """797,962 parameters for 3 × 32 × 32 and 10 classes."""
-    channels, height, width = image_size("lenet", shape, SMALLEST)
+    channels, height, width = check_image_shape("lenet", shape, SMALLEST)
     return nn.Sequential(
         nn.Conv2d(channels, FEATURES, KERNEL),
         nn.ReLU(),
@@ -21,7 +21,7 @@ def lenet(shape: Shape, classes: int) -> nn.Module:
         nn.ReLU(),
         nn.MaxPool2d(POOL),
         nn.Flatten(),
-        nn.Linear(FEATURES * _left(height) * _left(width), 384),
+        nn.Linear(FEATURES * _feature_map_size(height) * _feature_map_size(width), 384),
         nn.ReLU(),
         nn.Linear(384, 192),
         nn.ReLU(),
@@ -29,7 +29,7 @@ def lenet(shape: Shape, classes: int) -> nn.Module:
     )
 
 
-def _left(side: int) -> int:
+def _feature_map_size(side: int) -> int:
     """What two unpadded convolutions, each followed by a pool, leave of one side of the image."""
     for _ in range(2):
         side = (side - KERNEL + 1) // POOL

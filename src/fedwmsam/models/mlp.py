@@ -4,10 +4,10 @@ import math
 
 from torch import nn
 
-Shape = tuple[int, ...]
+from fedwmsam.models.input_shape import InputShape
 
 
-def mlp(shape: Shape, classes: int) -> nn.Module:
+def mlp(shape: InputShape, classes: int) -> nn.Module:
     """Two hidden layers of 200, as in the paper's Fashion-MNIST runs: 199,210 parameters for 28 × 28 and 10 classes."""
     return nn.Sequential(
         nn.Flatten(),
@@ -19,6 +19,6 @@ def mlp(shape: Shape, classes: int) -> nn.Module:
     )
 
 
-def linear(shape: Shape, classes: int) -> nn.Module:
+def linear(shape: InputShape, classes: int) -> nn.Module:
     """Multinomial logistic regression."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))

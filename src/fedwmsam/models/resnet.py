@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
-from fedwmsam.models.images import Shape, image_size
+from fedwmsam.models.input_shape import InputShape, check_image_shape
 
 GROUPS = 2
 WIDTHS = (64, 128, 256, 512)
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """relu(body(x) + x), with a 1 × 1 convolution of x where the shapes differ."""
 
     def __init__(self, body: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
@@ -31,7 +31,7 @@ class Residual(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
-class Basic:
+class BasicBlock:
     """Two 3 × 3 convolutions."""
 
     expansion = 1
@@ -60,16 +60,16 @@ class Bottleneck:
         )
 
 
-Block = type[Basic] | type[Bottleneck]
+BlockType = type[BasicBlock] | type[Bottleneck]
 
 
-def resnet(
-    name: str, block: Block, depths: tuple[int, ...], *, cifar: bool
-) -> Callable[[Shape, int], nn.Module]:
+def make_resnet_factory(
+    name: str, block: BlockType, depths: tuple[int, ...], *, cifar: bool
+) -> Callable[[InputShape, int], nn.Module]:
     """A maker of networks with `depths` blocks in each of the four stages."""
 
-    def make(shape: Shape, classes: int) -> nn.Module:
-        channels, _, _ = image_size(name, shape)
+    def make(shape: InputShape, classes: int) -> nn.Module:
+        channels, _, _ = check_image_shape(name, shape)
         network = nn.Sequential(
             *(_cifar_stem(channels) if cifar else _imagenet_stem(channels)),
             *_stages(block, depths),
@@ -91,14 +91,14 @@ def _cifar_stem(channels: int) -> tuple[nn.Module, ...]:
     return *_convolution(channels, WIDTHS[0], 3), nn.ReLU()
 
 
-def _stages(block: Block, depths: tuple[int, ...]) -> Iterator[nn.Sequential]:
+def _stages(block: BlockType, depths: tuple[int, ...]) -> Iterator[nn.Sequential]:
     inputs = WIDTHS[0]
     for stage, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True)):
         blocks = []
         for position in range(depth):
             stride = 2 if stage > 0 and position == 0 else 1
             outputs = width * block.expansion
-            blocks.append(Residual(block.body(inputs, width, stride), inputs, outputs, stride))
+            blocks.append(ResidualBlock(block.body(inputs, width, stride), inputs, outputs, stride))
             inputs = outputs
         yield nn.Sequential(*blocks)
 

@@ -3,8 +3,8 @@
 from torch import Tensor, nn
 
 from fedwmsam.errors import InputError
+from fedwmsam.models.input_shape import InputShape
 
-Shape = tuple[int, ...]
 WINDOW = 12
 
 
@@ -34,7 +34,7 @@ class NextCharacter(nn.Module):
         return logits
 
 
-def char(shape: Shape, classes: int) -> nn.Module:
+def char_mlp(shape: InputShape, classes: int) -> nn.Module:
     if len(shape) != 1 or shape[0] < 1:
         raise InputError(
             f"The model 'char' takes sequences of characters of shape (context length,), not inputs of shape {shape}: "

@@ -19,49 +19,56 @@ from markupsafe import Markup
 from fedwmsam.analysis import dynamics
 from fedwmsam.analysis.flatness import seeds_sheet
 from fedwmsam.page.analyses import (
-    Picture,
-    cluster_sheets,
+    EmbeddedImage,
+    cluster_tables,
     dynamics_chart,
+    embed_images,
     named_runs,
-    pictures,
-    theory_sheets,
+    theory_tables,
 )
-from fedwmsam.page.clients import client_chart, client_sheets, is_known, meaning
+from fedwmsam.page.clients import (
+    client_chart,
+    client_tables,
+    describe_client_accuracy,
+    has_client_accuracies,
+)
 from fedwmsam.page.figures import (
-    Chart,
-    Drawn,
-    Map,
+    FigureData,
+    LineChart,
+    PartitionHeatmap,
+    collect_partitions,
     curve_chart,
-    curves,
+    make_curves,
     partition_map,
-    partitions,
-    runs_of,
+    runs_behind,
     sweep_chart,
 )
-from fedwmsam.page.provenance import commands, machine
+from fedwmsam.page.provenance import environment_table, rerun_commands
 from fedwmsam.page.tables import (
-    LENGTHS,
-    common_settings,
-    differing_settings,
-    ledger,
-    partition_sheet,
+    BAR_COLUMNS,
+    common_settings_table,
+    cost_table,
+    differing_settings_table,
+    partition_table,
 )
-from fedwmsam.report.plots import COLOURS, SCHEDULES, window_of, words
-from fedwmsam.report.series import sweeps
-from fedwmsam.report.summary import Comparison, Goal, Table
-from fedwmsam.report.text_tables import Sheet, sheets, write
+from fedwmsam.report.plots import ADAPTATION_COLUMNS, COLOURS, display_name, smoothing_window
+from fedwmsam.report.series import find_sweeps
+from fedwmsam.report.summary import Comparison, MetricSpec, ResultTable
+from fedwmsam.report.text_tables import TextTable, make_text_tables, write_text
 from fedwmsam.version import __version__
 
 CLIENT_COLUMNS = ("worst_client_accuracy", "tenth_percentile_accuracy", "accuracy")
-NAMED = 4
+MAX_LISTED = 4
 """Up to so many methods or tables are named at the top."""
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
+)
 """What the page may do: run the one script it was made with, and fetch nothing."""
-SAME_NUMBERS = (
+REPRODUCIBILITY_NOTE = (
     "With the same versions on the same machine each of these gives the same numbers again, except seconds. What is "
     "not said has its default, or its value in the preset."
 )
-OTHER_MACHINES = (
+MACHINE_NOTE = (
     "Run folders do not record where they were made. This is the machine that made the page; runs that come from "
     "another one have that one's seconds, and maybe other last digits."
 )
@@ -74,35 +81,35 @@ class Section:
     name: str
     title: str
     said: str = ""
-    chart: Chart | None = None
-    map: Map | None = None
-    pictures: Sequence[Picture] | None = None
+    chart: LineChart | None = None
+    map: PartitionHeatmap | None = None
+    pictures: Sequence[EmbeddedImage] | None = None
     commands: str = ""
     notes: Sequence[str] = ()
-    sheets: Sequence[Sheet] = ()
+    sheets: Sequence[TextTable] = ()
     """Tables that can be sorted."""
     lengths: Sequence[str] = ()
     """Their columns that are drawn as lengths, too."""
-    words: Sequence[Sheet] = ()
+    words: Sequence[TextTable] = ()
     """Tables of words, in an order of their own."""
-    settings: Sheet | None = None
+    settings: TextTable | None = None
     """A table of words that is folded away."""
     parts: Sequence["Section"] = ()
 
 
 def write_page(path: Path, comparison: Comparison, paper_columns: bool = False) -> Path:
-    write(path, page_text(comparison, paper_columns))
+    write_text(path, render_page(comparison, paper_columns))
     return path
 
 
-def page_text(comparison: Comparison, paper_columns: bool = False) -> str:
-    drawn = Drawn()
-    sections = [*table_sections(comparison, paper_columns, drawn), *last_sections(comparison)]
+def render_page(comparison: Comparison, paper_columns: bool = False) -> str:
+    drawn = FigureData()
+    sections = [*table_sections(comparison, paper_columns, drawn), *closing_sections(comparison)]
     script = asset("page.js")
     environment = Environment(
         loader=PackageLoader("fedwmsam.page", ""),
         autoescape=True,
-        finalize=encodable,
+        finalize=to_utf8_text,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -114,15 +121,17 @@ def page_text(comparison: Comparison, paper_columns: bool = False) -> str:
         **counts(comparison),
         sections=sections,
         version=__version__,
-        policy=POLICY.format(base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()),
+        policy=CONTENT_SECURITY_POLICY.format(
+            base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        ),
         colours=[theme_colour(colour) for colour in COLOURS],
         style=asset("page.css"),
         script=script,
-        numbers=data_block(drawn),
+        numbers=figure_data_json(drawn),
     )
 
 
-def encodable(value: object) -> object:
+def to_utf8_text(value: object) -> object:
     """What is not markup, as text that UTF-8 can hold: a path may have bytes that are no characters."""
     return value if isinstance(value, Markup) else str(value).encode("utf-8", "replace").decode()
 
@@ -136,7 +145,7 @@ def theme_colour(colour: str) -> str:
     return "var(--ink)" if colour == "#000000" else colour
 
 
-def data_block(drawn: Drawn) -> str:
+def figure_data_json(drawn: FigureData) -> str:
     """Numbers for the page's script. Without "<" nothing in them can end the block or begin a comment."""
     values = {"charts": drawn.charts, "maps": drawn.maps}
     return json.dumps(values, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
@@ -148,18 +157,18 @@ def data_block(drawn: Drawn) -> str:
 def headline(comparison: Comparison) -> str:
     rows = [row for table in comparison.tables for row in table.rows]
     methods = list(dict.fromkeys(row.method for row in rows))
-    metric = words(comparison.goal.metric).capitalize()
+    metric = display_name(comparison.goal.metric).capitalize()
     if not methods:
         return f"{metric}: no run that can be read"
-    if len(methods) > NAMED:
+    if len(methods) > MAX_LISTED:
         return f"{metric} of {len(methods)} methods"
     return f"{metric} of {' and '.join(filter(None, (', '.join(methods[:-1]), methods[-1])))}"
 
 
 def subtitle(comparison: Comparison) -> str:
     titles = [table.title for table in comparison.tables]
-    more = [f"and {len(titles) - NAMED} more"] if len(titles) > NAMED else []
-    return "; ".join([*titles[:NAMED], *more])
+    more = [f"and {len(titles) - MAX_LISTED} more"] if len(titles) > MAX_LISTED else []
+    return "; ".join([*titles[:MAX_LISTED], *more])
 
 
 def counts(comparison: Comparison) -> dict[str, int]:
@@ -177,57 +186,60 @@ def counts(comparison: Comparison) -> dict[str, int]:
 # One table of rows that may be compared
 
 
-def table_sections(comparison: Comparison, paper_columns: bool, drawn: Drawn) -> list[Section]:
+def table_sections(comparison: Comparison, paper_columns: bool, drawn: FigureData) -> list[Section]:
     """A single table's parts are the page's; several tables have a section each."""
     found = []
     for place, table in enumerate(comparison.tables, start=1):
         alone = replace(comparison, tables=(table,), unreadable=())
         parts = [
             replace(part, name=f"{part.name}-{place}")
-            for part in table_parts(table, alone, paper_columns, drawn)
+            for part in sections_of_table(table, alone, paper_columns, drawn)
         ]
         found.append(Section(f"table-{place}", table.title, parts=parts))
     return list(found[0].parts) if len(found) == 1 else found
 
 
-def table_parts(
-    table: Table, alone: Comparison, paper_columns: bool, drawn: Drawn
+def sections_of_table(
+    table: ResultTable, alone: Comparison, paper_columns: bool, drawn: FigureData
 ) -> Iterator[Section]:
     """`alone` is the comparison with this table only."""
     # The titles of the sheets end with that of the table, which stands above them.
     results, *others = (
         replace(sheet, title=sheet.title.removesuffix(f": {table.title}"))
-        for sheet in sheets(alone, paper_columns)
+        for sheet in make_text_tables(alone, paper_columns)
     )
     targets = [others.pop(0)] if alone.goal.targets else []
     yield Section("results", "Results", sheets=[results])
     if table.scores:
-        yield from chart_parts(table, alone.goal, drawn)
+        yield from chart_sections(table, alone.goal, drawn)
     for differences in others:
         yield Section("differences", f"Differences to {table.baseline}", sheets=[differences])
     if table.scores:
-        yield Section("costs", "Costs", sheets=[ledger(table), *targets], lengths=LENGTHS)
+        yield Section("costs", "Costs", sheets=[cost_table(table), *targets], lengths=BAR_COLUMNS)
     flat = seeds_sheet(table)
     if flat is not None:
         yield Section("flatness", "Flatness", sheets=[flat])
-    yield from analysis_parts(table, drawn)
-    dealt = partitions(table)
+    yield from analysis_sections(table, drawn)
+    dealt = collect_partitions(table)
     if dealt:
-        sheet = partition_sheet(str(table.held_equal["partition"]), dealt)
+        sheet = partition_table(str(table.held_equal["partition"]), dealt)
         yield Section("partition", "Partition", map=partition_map(dealt, drawn), sheets=[sheet])
     yield Section(
-        "settings", "Settings", sheets=[differing_settings(table)], settings=common_settings(table)
+        "settings",
+        "Settings",
+        sheets=[differing_settings_table(table)],
+        settings=common_settings_table(table),
     )
 
 
-def chart_parts(table: Table, goal: Goal, drawn: Drawn) -> Iterator[Section]:
-    lines, columns = curves(table, goal)
+def chart_sections(table: ResultTable, goal: MetricSpec, drawn: FigureData) -> Iterator[Section]:
+    lines, columns = make_curves(table, goal)
     chart = partial(curve_chart, drawn.add_chart(lines), lines)
     if columns:
         yield Section(
-            "curves", "Over the rounds", chart=chart(columns, window_of(table, goal.metric))
+            "curves", "Over the rounds", chart=chart(columns, smoothing_window(table, goal.metric))
         )
-    schedules = [name for name in SCHEDULES if name in columns]
+    schedules = [name for name in ADAPTATION_COLUMNS if name in columns]
     if schedules:
         yield Section("schedule", "How α adapts", chart=chart(schedules, 1))
     clients = [name for name in CLIENT_COLUMNS if name in columns]
@@ -235,18 +247,18 @@ def chart_parts(table: Table, goal: Goal, drawn: Drawn) -> Iterator[Section]:
         yield Section(
             "clients",
             "The clients served worst",
-            chart=chart(clients, window_of(table, clients[0])),
+            chart=chart(clients, smoothing_window(table, clients[0])),
         )
-    if is_known(table):
+    if has_client_accuracies(table):
         yield Section(
             name="by-client",
             title="Accuracy by client",
-            said=meaning(table),
+            said=describe_client_accuracy(table),
             chart=client_chart(table, drawn),
-            sheets=list(client_sheets(table)),
+            sheets=list(client_tables(table)),
         )
-    what = f"{words(goal.metric)}, mean of last {table.evaluations}"
-    for place, sweep in enumerate(sweeps(table), start=1):
+    what = f"{display_name(goal.metric)}, mean of last {table.evaluations}"
+    for place, sweep in enumerate(find_sweeps(table), start=1):
         yield Section(
             f"sweep-{place}",
             f"Sensitivity to {sweep.option}",
@@ -254,25 +266,28 @@ def chart_parts(table: Table, goal: Goal, drawn: Drawn) -> Iterator[Section]:
         )
 
 
-def analysis_parts(table: Table, drawn: Drawn) -> Iterator[Section]:
+def analysis_sections(table: ResultTable, drawn: FigureData) -> Iterator[Section]:
     """What `fedwmsam analyse` found, as far as the runs' folders hold it."""
-    groups = dynamics.groups_of(run for row in table.rows for run in runs_of(row))
+    groups = dynamics.groups_of(run for row in table.rows for run in runs_behind(row))
     if groups:
         chart = dynamics_chart(groups, drawn)
         yield Section(
-            "dynamics", "Alignment, echo and drift", chart=chart, sheets=dynamics.sheets(groups)
+            "dynamics",
+            "Alignment, echo and drift",
+            chart=chart,
+            sheets=dynamics.dynamics_tables(groups),
         )
     runs = named_runs(table)
-    shown, left_out = pictures(runs)
+    shown, left_out = embed_images(runs)
     if shown or left_out:
         yield Section(
             name="pictures",
             title="Landscapes and embeddings",
             pictures=shown,
             notes=[f"Not shown: {path}" for path in left_out],
-            sheets=cluster_sheets(runs),
+            sheets=cluster_tables(runs),
         )
-    theory = theory_sheets(runs)
+    theory = theory_tables(runs)
     if theory:
         yield Section("theory", "The theorem and these runs", words=theory)
 
@@ -280,11 +295,11 @@ def analysis_parts(table: Table, drawn: Drawn) -> Iterator[Section]:
 # The end
 
 
-def last_sections(comparison: Comparison) -> Iterator[Section]:
-    for sheet in sheets(replace(comparison, tables=())):
+def closing_sections(comparison: Comparison) -> Iterator[Section]:
+    for sheet in make_text_tables(replace(comparison, tables=())):
         yield Section("unreadable", sheet.title, words=[sheet])
     if comparison.tables:
-        lines, problems = commands(comparison)
-        said = SAME_NUMBERS if lines else ""
+        lines, problems = rerun_commands(comparison)
+        said = REPRODUCIBILITY_NOTE if lines else ""
         yield Section("again", "Making the runs again", said=said, commands=lines, notes=problems)
-    yield Section("environment", "Environment", said=OTHER_MACHINES, words=[machine()])
+    yield Section("environment", "Environment", said=MACHINE_NOTE, words=[environment_table()])

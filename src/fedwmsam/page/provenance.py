@@ -9,10 +9,10 @@ from typing import Any
 
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
-from fedwmsam.page.figures import runs_of
-from fedwmsam.report.runs import Run, State
+from fedwmsam.page.figures import runs_behind
+from fedwmsam.report.runs import LoadedRun, RunStatus
 from fedwmsam.report.summary import Comparison
-from fedwmsam.report.text_tables import Sheet
+from fedwmsam.report.text_tables import TextTable
 from fedwmsam.settings.config import resolve, settings_by_panel
 from fedwmsam.version import __version__
 
@@ -24,15 +24,15 @@ PACKAGES = ("torch", "numpy", "scikit-learn")
 # Commands
 
 
-def commands(comparison: Comparison) -> tuple[str, list[str]]:
+def rerun_commands(comparison: Comparison) -> tuple[str, list[str]]:
     """Every run as a shell would take it, a line each; and those that have no command, in words."""
     lines: list[str] = []
     problems = []
     for row in (row for table in comparison.tables for row in table.rows):
         own = []
-        for run in runs_of(row):
+        for run in runs_behind(row):
             try:
-                own += [*state_line(run), command(run)]
+                own += [*status_comment(run), rerun_command(run)]
             except InputError as error:
                 problems.append(f"{row.label}, seed {run.seed} ({run.path}): {error}")
         if own:
@@ -41,24 +41,24 @@ def commands(comparison: Comparison) -> tuple[str, list[str]]:
     return "\n".join(lines), problems
 
 
-def state_line(run: Run) -> list[str]:
-    return [] if run.state is State.COMPLETED else [f"# {run.state}:"]
+def status_comment(run: LoadedRun) -> list[str]:
+    return [] if run.state is RunStatus.COMPLETED else [f"# {run.state}:"]
 
 
-def command(run: Run) -> str:
+def rerun_command(run: LoadedRun) -> str:
     """What to type; an InputError says why there is no such command."""
     if "dataset" not in run.config:
         raise InputError("made by fit() in Python, which does not record its data")
-    given = what_differs(run.config)
+    given = non_default_settings(run.config)
     words = ["fedwmsam", "run"]
     for key in (key for key in FLAGS if key in given):
-        words += [f"--{key.replace('_', '-')}", written(given[key])]
+        words += [f"--{key.replace('_', '-')}", format_argument(given[key])]
     for key in (key for key in given if key not in FLAGS):
-        words += ["--set", f"{key}={written(given[key])}"]
+        words += ["--set", f"{key}={format_argument(given[key])}"]
     return shlex.join(words)
 
 
-def what_differs(config: Record) -> Record:
+def non_default_settings(config: Record) -> Record:
     """The settings that must be given because the method's defaults, or its preset's values, are others."""
     base = {key: config[key] for key in ("method", "preset") if config.get(key) is not None}
     usual = resolve(base).flat()
@@ -68,33 +68,33 @@ def what_differs(config: Record) -> Record:
     return base | {key: value for key, value in config.items() if value != usual.get(key)}
 
 
-def written(value: Any) -> str:
+def format_argument(value: Any) -> str:
     return "none" if value is None else value if isinstance(value, str) else repr(value)
 
 
 # Machine
 
 
-def machine() -> Sheet:
+def environment_table() -> TextTable:
     """Versions and machine, for whoever wants the same numbers again."""
     versions = {
         "fedwmsam": __version__,
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        **{name: installed(name) for name in PACKAGES},
+        **{name: package_version(name) for name in PACKAGES},
         "system": platform.platform(),
-        "processor": f"{processor()}, {os.cpu_count()} cores",
+        "processor": f"{cpu_name()}, {os.cpu_count()} cores",
     }
-    return Sheet("The machine that made this page", ("what", "value"), tuple(versions.items()))
+    return TextTable("The machine that made this page", ("what", "value"), tuple(versions.items()))
 
 
-def installed(package: str) -> str:
+def package_version(package: str) -> str:
     try:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
 
 
-def processor() -> str:
+def cpu_name() -> str:
     """Its name where the system tells it (Linux), else its kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

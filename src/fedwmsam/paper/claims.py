@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from fedwmsam.paper.numbers import NUMBERS
+from fedwmsam.paper.numbers import PAPER_NUMBERS
 from fedwmsam.paper.recipe import (
     CIFAR10,
     CIFAR100,
@@ -14,22 +14,22 @@ from fedwmsam.paper.recipe import (
     Column,
     Contender,
     Recipe,
-    Setting,
+    ScaleConfig,
+    columns_by_partition,
     methods,
     scales,
-    splits,
 )
 from fedwmsam.paper.results import Curves, Lines, Results
-from fedwmsam.report.runs import Run
-from fedwmsam.report.text_tables import NOTHING, Sheet, spread_cell
-from fedwmsam.statistics import Numbers, mean_spread
+from fedwmsam.report.runs import LoadedRun
+from fedwmsam.report.text_tables import MISSING, TextTable, spread_cell
+from fedwmsam.statistics import FloatArray, mean_spread
 
 FOUR = methods("fedavg", "scaffold", "mofedsam", "fedwmsam")
 SKEWS = [f"dirichlet:{beta}" for beta in (0.05, 0.1, 0.3, 0.6, 1.0)]
 DIGITS = {"dataset": "digits", "model": "mlp", "clients": 20, "participation": 0.25, "rounds": 100}
 
 
-def correlations(results: Results) -> Sheet:
+def correlations(results: Results) -> TextTable:
     """Over the rounds of each run: Eq. 3 against what it stands for, recorded on the same trajectory."""
     rows = []
     for contender in results.recipe.contenders:
@@ -43,10 +43,10 @@ def correlations(results: Results) -> Sheet:
         cells = (
             [*map(spread_cell, found), "yes" if same else "no: not comparable"]
             if pairs
-            else [NOTHING] * 3
+            else [MISSING] * 3
         )
         rows.append((contender.name, str(len(pairs)), *cells))
-    return Sheet(
+    return TextTable(
         "Correlation over rounds of Eq. 3 with the similarity of update and momentum",
         ("α", "pairs of runs", "Pearson", "rank (Spearman)", "same models in every round"),
         tuple(rows),
@@ -58,7 +58,7 @@ def correlations(results: Results) -> Sheet:
     )
 
 
-def correlated(run: Run, other: Run) -> tuple[float, float]:
+def correlated(run: LoadedRun, other: LoadedRun) -> tuple[float, float]:
     ours, theirs = (
         {round: value for round, value in of.values("similarity").items() if round > 1}
         for of in (run, other)
@@ -68,7 +68,7 @@ def correlated(run: Run, other: Run) -> tuple[float, float]:
     return pearson(series), pearson(series.argsort(axis=1).argsort(axis=1).astype(float))
 
 
-def pearson(series: Numbers) -> float:
+def pearson(series: FloatArray) -> float:
     """NaN where a series is too short or does not move."""
     if series.shape[1] < 3 or not (np.ptp(series, axis=1) > 0).all():
         return math.nan
@@ -82,10 +82,12 @@ CLAIMS = (
         "the more the clients differ, the more is gained (section 5.2)",
         FOUR,
         {
-            "small": Setting({"rounds": 100}, tuple(splits("Fashion-MNIST", FASHION, SKEWS))),
-            "paper": Setting({}, tuple(splits("CIFAR-10", CIFAR10, SKEWS))),
+            "small": ScaleConfig(
+                {"rounds": 100}, tuple(columns_by_partition("Fashion-MNIST", FASHION, SKEWS))
+            ),
+            "paper": ScaleConfig({}, tuple(columns_by_partition("CIFAR-10", CIFAR10, SKEWS))),
         },
-        NUMBERS["tab:performance_comparison"],
+        PAPER_NUMBERS["tab:performance_comparison"],
         pictures=(Lines("β", "accuracy-over-beta"),),
         remarks=("The claim holds if what FedWMSAM gains on FedAvg falls as β grows.",),
     ),

@@ -3,46 +3,46 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from fedwmsam.analysis.embedding import Choice, grid_of_embeddings, run_embedding
+from fedwmsam.analysis.embedding import EmbeddingConfig, grid_of_embeddings, run_embedding
 from fedwmsam.analysis.saved_run import SavedRun
 from fedwmsam.engine.records import Record
-from fedwmsam.paper.numbers import NUMBERS
+from fedwmsam.paper.numbers import PAPER_NUMBERS
 from fedwmsam.paper.recipe import (
+    ALL_METHODS,
     CIFAR10,
     CIFAR100,
-    ELEVEN,
     FASHION,
-    FIVE,
     LAMBDAS,
+    SENSITIVITY_METHODS,
     SMALL,
     SMALLER,
     UNSTATED_PARTITION,
     Column,
     Contender,
     Recipe,
-    Setting,
+    ScaleConfig,
+    columns_by_partition,
     methods,
-    over,
     scales,
-    splits,
+    sweep_columns,
 )
 from fedwmsam.paper.results import Curves, Lines, Results
-from fedwmsam.report.plots import Picture, slug
-from fedwmsam.report.runs import Run
-from fedwmsam.report.text_tables import NOTHING, Sheet, spread_cell
+from fedwmsam.report.plots import PlotSpec, slug
+from fedwmsam.report.runs import LoadedRun
+from fedwmsam.report.text_tables import MISSING, TextTable, spread_cell
 from fedwmsam.statistics import mean_spread
 
-UNSEEN = Choice(data="test")
+UNSEEN = EmbeddingConfig(data="test")
 """Of test samples: how a model clusters what it was trained on says nothing about generalisation."""
 
 
-def embedded(run: Run) -> Record:
+def embed_last_model(run: LoadedRun) -> Record:
     """Of the run's last model; kept in its folder."""
     saved = SavedRun(run.path)
     return run_embedding(saved, saved.rounds("last"), UNSEEN, run.path / "analysis")[0]
 
 
-def first_embeddings(results: Results, column: Column) -> list[tuple[str, Run]]:
+def first_seed_runs(results: Results, column: Column) -> list[tuple[str, LoadedRun]]:
     """Each contender's run of the lowest seed."""
     rows = [
         (contender.name, results.row(contender, column).scores)
@@ -57,23 +57,23 @@ class Embeddings:
 
     name: str = "embeddings"
 
-    def pictures(self, results: Results) -> Iterator[Picture]:
+    def pictures(self, results: Results) -> Iterator[PlotSpec]:
         for column in results.plan.columns:
-            runs = first_embeddings(results, column)
+            runs = first_seed_runs(results, column)
             if runs:
                 names = runs[0][1].data.get("class_names", ())
                 place = f"-{slug(column.name)}" if len(results.plan.columns) > 1 else ""
                 yield grid_of_embeddings(
-                    [(name, embedded(run)) for name, run in runs], names, self.name + place
+                    [(name, embed_last_model(run)) for name, run in runs], names, self.name + place
                 )
 
 
-def clusters(results: Results) -> Sheet:
+def clusters(results: Results) -> TextTable:
     """How tight and far apart the classes are, in the features and in the picture."""
     rows = []
     for column in results.plan.columns:
         for contender in results.recipe.contenders:
-            found = [embedded(score.run) for score in results.row(contender, column).scores]
+            found = [embed_last_model(score.run) for score in results.row(contender, column).scores]
             cells = [
                 cell(found, of, figure)
                 for of in ("features", "picture")
@@ -87,7 +87,7 @@ def clusters(results: Results) -> Sheet:
         f"Of {UNSEEN.samples:,} test samples before the last layer. Silhouette: −1 to 1, more is better; "
         "Davies–Bouldin: from 0, less is better. The claim of more compact clusters is about the features.",
     )
-    return Sheet("Clusters by class before the last layer", tuple(header), tuple(rows), notes)
+    return TextTable("Clusters by class before the last layer", tuple(header), tuple(rows), notes)
 
 
 CLUSTER_FIGURES = {"silhouette": "silhouette", "davies_bouldin": "Davies–Bouldin"}
@@ -100,13 +100,13 @@ def cell(found: list[Record], of: str, figure: str) -> str:
         for score in one["scores"]
         if (score["of"], score["by"]) == (of, "class")
     ]
-    return spread_cell(mean_spread(values)) if values else NOTHING
+    return spread_cell(mean_spread(values)) if values else MISSING
 
 
 DRAWING = "a drawing, nothing is measured"
-TEN = tuple(contender for contender in ELEVEN if contender.name != "FedLESAM-D")
+TEN = tuple(contender for contender in ALL_METHODS if contender.name != "FedLESAM-D")
 UNSTATED_SAMPLES = "Which samples the paper embeds it does not say; here they are test samples."
-TABLE_1 = NUMBERS["tab:performance_comparison"]
+TABLE_1 = PAPER_NUMBERS["tab:performance_comparison"]
 SIMILARITIES = (
     Contender("Eq. 3", {"method": "fedwmsam"}),
     Contender("update", {"method": "fedwmsam", "similarity": "update"}),
@@ -117,14 +117,17 @@ TWO_SIMILARITIES = (
 )
 
 
-def data(small: list[Column], paper: list[Column]) -> Mapping[str, Setting]:
+def scales_with_own_data(small: list[Column], paper: list[Column]) -> Mapping[str, ScaleConfig]:
     """Columns that bring their own data."""
-    return {"small": Setting({"rounds": 100}, tuple(small)), "paper": Setting({}, tuple(paper))}
+    return {
+        "small": ScaleConfig({"rounds": 100}, tuple(small)),
+        "paper": ScaleConfig({}, tuple(paper)),
+    }
 
 
-FASHION_SKEWED = splits("Fashion-MNIST", FASHION, ["dirichlet:0.1"])
-CIFAR10_SKEWED = splits("CIFAR-10", CIFAR10, ["dirichlet:0.1"])
-CIFAR100_SKEWED = splits("CIFAR-100", CIFAR100, ["dirichlet:0.1"])
+FASHION_SKEWED = columns_by_partition("Fashion-MNIST", FASHION, ["dirichlet:0.1"])
+CIFAR10_SKEWED = columns_by_partition("CIFAR-10", CIFAR10, ["dirichlet:0.1"])
+CIFAR100_SKEWED = columns_by_partition("CIFAR-100", CIFAR100, ["dirichlet:0.1"])
 SMALL_HUNDRED = "The stand-in for CIFAR-100 at scale small is Fashion-MNIST, with a tenth of the classes: γ = 1 for 10."
 
 FIGURES = (
@@ -135,7 +138,7 @@ FIGURES = (
         ("fig:compare",),
         "momentum against SAM",
         methods("fedavg", "fedcm", "fedsam"),
-        data(FASHION_SKEWED, CIFAR10_SKEWED),
+        scales_with_own_data(FASHION_SKEWED, CIFAR10_SKEWED),
         TABLE_1,
         pictures=(Curves(),),
         remarks=(
@@ -146,8 +149,8 @@ FIGURES = (
         "figure-4",
         ("fig:cifar_combo",),
         "accuracy over rounds on CIFAR-10 and CIFAR-100",
-        ELEVEN,
-        data(FASHION_SKEWED, CIFAR10_SKEWED + CIFAR100_SKEWED),
+        ALL_METHODS,
+        scales_with_own_data(FASHION_SKEWED, CIFAR10_SKEWED + CIFAR100_SKEWED),
         TABLE_1,
         pictures=(Curves(),),
         remarks=(UNSTATED_PARTITION,),
@@ -157,7 +160,7 @@ FIGURES = (
         ("fig:tsne_grid_select",),
         "t-SNE of four methods",
         methods("fedavg", "fedsam", "mofedsam", "fedwmsam"),
-        data(FASHION_SKEWED, CIFAR10_SKEWED),
+        scales_with_own_data(FASHION_SKEWED, CIFAR10_SKEWED),
         TABLE_1,
         analyses=(clusters,),
         pictures=(Embeddings(),),
@@ -170,11 +173,13 @@ FIGURES = (
         "figure-6-clients",
         ("fig:sensitivity", "fig:client_num"),
         "accuracy by number of clients",
-        FIVE,
+        SENSITIVITY_METHODS,
         scales(
-            over("clients", {f"{count} clients": count for count in (20, 50, 75, 100, 150, 200)})
+            sweep_columns(
+                "clients", {f"{count} clients": count for count in (20, 50, 75, 100, 150, 200)}
+            )
         ),
-        NUMBERS["fig:client_num"],
+        PAPER_NUMBERS["fig:client_num"],
         pictures=(Lines("clients", "accuracy-over-clients"),),
         remarks=(
             "The paper's numbers are the labels on its authors' poster; that of FedSAM at 75 clients contradicts its "
@@ -185,14 +190,14 @@ FIGURES = (
         "figure-6-sampling",
         ("fig:sensitivity", "fig:sample"),
         "accuracy by share of clients a round",
-        FIVE,
+        SENSITIVITY_METHODS,
         scales(
-            over(
+            sweep_columns(
                 "participation", {f"{share} %": share / 100 for share in (5, 10, 20, 40, 80, 100)}
             ),
             small=SMALLER,
         ),
-        NUMBERS["fig:sample"],
+        PAPER_NUMBERS["fig:sample"],
         pictures=(Lines("participation", "accuracy-over-participation"),),
         remarks=("The paper's numbers were read off its plot (± 0.003).",),
     ),
@@ -249,8 +254,8 @@ FIGURES = (
         "figure-14",
         ("fig:cifar10-0.1",),
         "accuracy over rounds, CIFAR-10, β = 0.1",
-        ELEVEN,
-        data(FASHION_SKEWED, CIFAR10_SKEWED),
+        ALL_METHODS,
+        scales_with_own_data(FASHION_SKEWED, CIFAR10_SKEWED),
         TABLE_1,
         pictures=(Curves(),),
     ),
@@ -258,10 +263,10 @@ FIGURES = (
         "figure-15",
         ("fig:cifar10-5",),
         "accuracy over rounds, CIFAR-10, γ = 3",
-        ELEVEN,
-        data(
-            splits("Fashion-MNIST", FASHION, ["pathological:3"]),
-            splits("CIFAR-10", CIFAR10, ["pathological:3"]),
+        ALL_METHODS,
+        scales_with_own_data(
+            columns_by_partition("Fashion-MNIST", FASHION, ["pathological:3"]),
+            columns_by_partition("CIFAR-10", CIFAR10, ["pathological:3"]),
         ),
         TABLE_1,
         pictures=(Curves(),),
@@ -270,8 +275,8 @@ FIGURES = (
         "figure-16",
         ("fig:cifar100-0.1",),
         "accuracy over rounds, CIFAR-100, β = 0.1",
-        ELEVEN,
-        data(FASHION_SKEWED, CIFAR100_SKEWED),
+        ALL_METHODS,
+        scales_with_own_data(FASHION_SKEWED, CIFAR100_SKEWED),
         TABLE_1,
         pictures=(Curves(),),
         remarks=(SMALL_HUNDRED,),
@@ -280,10 +285,10 @@ FIGURES = (
         "figure-17",
         ("fig:cifar100-10",),
         "accuracy over rounds, CIFAR-100, γ = 10",
-        ELEVEN,
-        data(
-            splits("Fashion-MNIST", FASHION, ["pathological:1"]),
-            splits("CIFAR-100", CIFAR100, ["pathological:10"]),
+        ALL_METHODS,
+        scales_with_own_data(
+            columns_by_partition("Fashion-MNIST", FASHION, ["pathological:1"]),
+            columns_by_partition("CIFAR-100", CIFAR100, ["pathological:10"]),
         ),
         TABLE_1,
         pictures=(Curves(),),

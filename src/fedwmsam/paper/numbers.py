@@ -7,11 +7,11 @@ clients are the labels on its authors' poster, those over the sampling rate were
 
 from collections.abc import Sequence
 
-Printed = dict[tuple[str, str], str]
+PaperNumbers = dict[tuple[str, str], str]
 """(row, column) → number."""
 
 
-def printed(columns: Sequence[str], text: str) -> Printed:
+def parse_numbers(columns: Sequence[str], text: str) -> PaperNumbers:
     """From lines of a row's name and its numbers."""
     lines = [line.split() for line in text.strip().splitlines()]
     return {
@@ -26,8 +26,8 @@ def partition_columns(dataset: str, *gammas: int) -> list[str]:
     return [f"{dataset} {coefficient}" for coefficient in coefficients]
 
 
-NUMBERS: dict[str, Printed] = {
-    "tab:performance_comparison": printed(
+PAPER_NUMBERS: dict[str, PaperNumbers] = {
+    "tab:performance_comparison": parse_numbers(
         [
             *partition_columns("Fashion-MNIST", 6, 3),
             *partition_columns("CIFAR-10", 6, 3),
@@ -45,7 +45,7 @@ NUMBERS: dict[str, Printed] = {
         FedWMSAM 0.8756 0.8464 0.8805 0.8531  0.8356 0.7664 0.8443 0.7446  0.4908 0.4646 0.4786 0.4383
         """,
     ),
-    "tab:comparison_domains": printed(
+    "tab:comparison_domains": parse_numbers(
         ["Art", "Clipart", "Product", "Real World"],
         """
         FedAvg   0.9909 0.9569 0.9725 0.9633
@@ -59,7 +59,7 @@ NUMBERS: dict[str, Printed] = {
         FedWMSAM 0.9942 0.9650 0.9790 0.9717
         """,
     ),
-    "tab:comparison": printed(
+    "tab:comparison": parse_numbers(
         ["0.7", "0.72", "0.74", "0.76", "0.78", "Time(s)"],
         """
         FedAvg     254 348 432 -   -   14.57
@@ -75,7 +75,7 @@ NUMBERS: dict[str, Printed] = {
         FedWMSAM   97  114 153 241 356 15.03
         """,
     ),
-    "tab:local_epoch_comparison": printed(
+    "tab:local_epoch_comparison": parse_numbers(
         ["Epoch 1", "Epoch 5", "Epoch 10", "Epoch 20"],
         """
         FedAvg   0.6003 0.7005 0.6988 0.6879
@@ -85,7 +85,7 @@ NUMBERS: dict[str, Printed] = {
         FedWMSAM 0.7484 0.7664 0.7662 0.7515
         """,
     ),
-    "fig:client_num": printed(
+    "fig:client_num": parse_numbers(
         ["20 clients", "50 clients", "75 clients", "100 clients", "150 clients", "200 clients"],
         # FedSAM at 75: the bar itself is about .61 high.
         """
@@ -96,7 +96,7 @@ NUMBERS: dict[str, Printed] = {
         FedWMSAM .718 .719 .762 .766 .768 .795
         """,
     ),
-    "fig:sample": printed(
+    "fig:sample": parse_numbers(
         ["5 %", "10 %", "20 %", "40 %", "80 %", "100 %"],
         """
         FedAvg   .679 .700 .743 .747 .747 .749
@@ -107,7 +107,7 @@ NUMBERS: dict[str, Printed] = {
         """,
     ),
     # Personalized momentum, SAM, adaptive weight; "Imp." of the paper is the difference to the last row.
-    "tab:ablation": printed(
+    "tab:ablation": parse_numbers(
         ["Acc."],
         """
         ✓✓✓ 0.7664
@@ -119,7 +119,7 @@ NUMBERS: dict[str, Printed] = {
         ××× 0.7229
         """,
     ),
-    "tab:ablation-results": printed(
+    "tab:ablation-results": parse_numbers(
         ["ρ = 0.005", "ρ = 0.01", "ρ = 0.05", "ρ = 0.1", "ρ = 0.5"],
         """
         FedAvg   0.7005 0.7005 0.7005 0.7005 0.7005
@@ -127,7 +127,7 @@ NUMBERS: dict[str, Printed] = {
         FedWMSAM 0.7659 0.7664 0.7563 0.7244 0.5905
         """,
     ),
-    "tab:sensitivity_analysis": printed(
+    "tab:sensitivity_analysis": parse_numbers(
         ["0.68", "0.7", "0.72", "0.74", "0.76", "0.78"],
         """
         λ=1     119 144 170 224 343 -

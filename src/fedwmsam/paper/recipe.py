@@ -11,47 +11,47 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedwmsam.comparison.grid import Member, Values, applies
+from fedwmsam.comparison.grid import RunSpec, SettingValues, accepts_key
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
-from fedwmsam.experiment.experiment import anchored, load_config, prepare
+from fedwmsam.experiment.experiment import load_config, prepare, with_absolute_paths
 from fedwmsam.experiment.result import Result
-from fedwmsam.paper.numbers import Printed
+from fedwmsam.paper.numbers import PaperNumbers
 from fedwmsam.report.summary import ACCURACY as ACCURACY_GOAL
-from fedwmsam.report.summary import Goal, Row
-from fedwmsam.report.text_tables import NOTHING, Sheet, amount, spread_cell
-from fedwmsam.settings.config import WITHOUT_EFFECT, RunConfig, resolve
+from fedwmsam.report.summary import MetricSpec, ResultRow
+from fedwmsam.report.text_tables import MISSING, cost_cell, spread_cell
+from fedwmsam.settings.config import RESULT_NEUTRAL_SETTINGS, RunConfig, resolve
 from fedwmsam.statistics import Spread, mean_spread
 
 if TYPE_CHECKING:
     from fedwmsam.paper.figures import Embeddings
     from fedwmsam.paper.results import Curves, Lines, Results
-    from fedwmsam.report.text_tables import Sheet
+    from fedwmsam.report.text_tables import TextTable
 
 
 @dataclass(frozen=True)
 class Quantity:
     title: str
     header: tuple[str, ...]
-    cells: Callable[[Row], tuple[str, ...]]
+    cells: Callable[[ResultRow], tuple[str, ...]]
     """Our numbers as text, one for each column of the header."""
-    value: Callable[[Row], float]
+    value: Callable[[ResultRow], float]
     """The one that is compared with the paper's; NaN if there is none."""
-    goal: Goal = ACCURACY_GOAL
+    goal: MetricSpec = ACCURACY_GOAL
     digits: int = 4
     is_cost: bool = False
     """Costs are set against the reference by division, all else by subtraction."""
     remark: str = ""
 
     def apart(self, value: float, other: float) -> str:
-        return NOTHING if math.isnan(value - other) else f"{value - other:+.{self.digits}f}"
+        return MISSING if math.isnan(value - other) else f"{value - other:+.{self.digits}f}"
 
     def relation(self, value: float, reference: float) -> str:
         if not self.is_cost:
             return self.apart(value, reference)
-        return NOTHING if math.isnan(value / reference) else f"× {value / reference:.2f}"
+        return MISSING if math.isnan(value / reference) else f"× {value / reference:.2f}"
 
-    def gain(self, row: Row, reference: Row) -> str:
+    def gain(self, row: ResultRow, reference: ResultRow) -> str:
         """Of our runs, over the seeds that both have on the same partition."""
         common = {score.run.pair for score in row.scores} & {
             score.run.pair for score in reference.scores
@@ -63,7 +63,7 @@ class Quantity:
         return self.relation(self.value(ours), self.value(theirs))
 
 
-def tail(row: Row) -> float:
+def mean_of_last(row: ResultRow) -> float:
     spread = row.spread("tail")
     return spread.mean if spread else math.nan
 
@@ -74,7 +74,7 @@ ACCURACY = Quantity(
     cells=lambda row: tuple(
         spread_cell(row.spread(name)) for name in ("last", "tail", "best_on_test")
     ),
-    value=tail,
+    value=mean_of_last,
     remark=(
         "“Ours” in differences is the mean of the last 10 evaluations; the paper does not say which of the three its "
         "accuracies are. Best on test is the best round picked on the test data: too good, only for comparison."
@@ -86,37 +86,39 @@ SIMILARITY = Quantity(
     title="Similarity recorded",
     header=("last", "mean of last 10"),
     cells=lambda row: tuple(spread_cell(row.spread(name)) for name in ("last", "tail")),
-    value=tail,
-    goal=Goal("similarity", higher_is_better=None),
+    value=mean_of_last,
+    goal=MetricSpec("similarity", higher_is_better=None),
 )
 
 
 def rounds_to(target: float) -> Quantity:
-    def cells(row: Row) -> tuple[str, ...]:
+    def cells(row: ResultRow) -> tuple[str, ...]:
         spread = row.reached(target, "rounds")
-        missed = "not reached" if row.scores else NOTHING
-        return amount(spread, 1.0) if spread.n else missed, f"{spread.n} of {len(row.scores)} seeds"
+        missed = "not reached" if row.scores else MISSING
+        return cost_cell(
+            spread, 1.0
+        ) if spread.n else missed, f"{spread.n} of {len(row.scores)} seeds"
 
     return Quantity(
         title="Rounds to the first evaluation of at least this accuracy",
         header=("ours", "reached by"),
         cells=cells,
         value=lambda row: row.reached(target, "rounds").mean,
-        goal=Goal("accuracy", higher_is_better=True, targets=(target,)),
+        goal=MetricSpec("accuracy", higher_is_better=True, targets=(target,)),
         digits=0,
         is_cost=True,
         remark="Where only some seeds reached an accuracy, the mean is over those, and so too favourable.",
     )
 
 
-def seconds_a_round(row: Row) -> Spread:
+def seconds_a_round(row: ResultRow) -> Spread:
     return mean_spread([score.total.seconds / score.total.rounds for score in row.scores])
 
 
 SECONDS = Quantity(
     title="Seconds of training a round, all its clients together",
     header=("ours",),
-    cells=lambda row: (amount(seconds_a_round(row), 1.0),),
+    cells=lambda row: (cost_cell(seconds_a_round(row), 1.0),),
     value=lambda row: seconds_a_round(row).mean,
     digits=2,
     is_cost=True,
@@ -125,13 +127,13 @@ SECONDS = Quantity(
 
 
 def domain_accuracy(domain: str) -> Quantity:
-    def spread(row: Row) -> Spread:
+    def spread(row: ResultRow) -> Spread:
         return mean_spread([accuracy_by_client(score.run.path)[domain] for score in row.scores])
 
     return Quantity(
         title="Accuracy by domain",
         header=("last",),
-        cells=lambda row: (spread_cell(spread(row)) if row.scores else NOTHING,),
+        cells=lambda row: (spread_cell(spread(row)) if row.scores else MISSING,),
         value=lambda row: spread(row).mean,
         remark="The metrics have no accuracy by domain: it is that of the saved models, so of the last round.",
     )
@@ -153,7 +155,7 @@ class Contender:
     """What is compared: a row of a table, a curve of a figure."""
 
     name: str
-    values: Values = field(default_factory=dict)
+    values: SettingValues = field(default_factory=dict)
     """The method and its options."""
     best_of: tuple[str, ...] = ()
     """No runs of its own: in each column the best of these."""
@@ -164,17 +166,17 @@ class Column:
     """A setting in which the contenders are compared, or what is read off their runs."""
 
     name: str
-    values: Values = field(default_factory=dict)
+    values: SettingValues = field(default_factory=dict)
     quantity: Quantity = ACCURACY
     x: float | None = None
     """Its place on the axis of a figure."""
 
 
 @dataclass(frozen=True)
-class Setting:
+class ScaleConfig:
     """A recipe at one scale: what its runs share, above the preset `paper`."""
 
-    values: Values
+    values: SettingValues
     columns: tuple[Column, ...]
 
 
@@ -185,16 +187,16 @@ class Recipe:
     """Of the paper's LaTeX source; none for a claim that is only in its text."""
     title: str
     contenders: tuple[Contender, ...] = ()
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, ScaleConfig] = field(default_factory=dict)
     """By scale."""
-    printed: Printed = field(default_factory=dict)
+    printed: PaperNumbers = field(default_factory=dict)
     """The paper's numbers, by contender and column."""
     reference: str = "FedAvg"
     """The contender that the others are measured against."""
     views: tuple[tuple[str, ...], ...] = ()
     """Tables of some of the contenders each; none: one table of all."""
     pictures: "tuple[Curves | Lines | Embeddings, ...]" = ()
-    analyses: "tuple[Callable[[Results], Sheet], ...]" = ()
+    analyses: "tuple[Callable[[Results], TextTable], ...]" = ()
     """Further tables."""
     remarks: tuple[str, ...] = ()
     """What a reader of its numbers must know."""
@@ -212,7 +214,7 @@ class Plan:
     recipe: Recipe
     scale: str
     seeds: Sequence[int] = (0,)
-    overrides: Values = field(default_factory=dict)
+    overrides: SettingValues = field(default_factory=dict)
     parts: Sequence[str] = ()
     """Only columns whose name has one of these in it; none: all."""
 
@@ -251,18 +253,20 @@ class Plan:
                 if not contender.best_of:
                     yield contender, column
 
-    def members(self) -> list[Member]:
+    def members(self) -> list[RunSpec]:
         """Every run once, all contenders of one seed before the next seed."""
         found = [self.member(*cell, seed) for seed in self.seeds for cell in self.cells()]
         return list({member.folder: member for member in found}.values())
 
-    def member(self, contender: Contender, column: Column, seed: int) -> Member:
+    def member(self, contender: Contender, column: Column, seed: int) -> RunSpec:
         method = contender.values["method"]
-        own = {k: v for k, v in (column.values | self.overrides).items() if applies(k, method)}
+        own = {k: v for k, v in (column.values | self.overrides).items() if accepts_key(k, method)}
         shared = {"preset": "paper"} | self.recipe.settings[self.scale].values
-        config = anchored(resolve(shared | contender.values | own | {"seed": seed}))
-        return Member(
-            " ".join([method, *(f"{key}={value}" for key, value in departures(config).items())]),
+        config = with_absolute_paths(resolve(shared | contender.values | own | {"seed": seed}))
+        return RunSpec(
+            " ".join(
+                [method, *(f"{key}={value}" for key, value in overrides_of_preset(config).items())]
+            ),
             config,
         )
 
@@ -278,21 +282,23 @@ class Plan:
                 plan.member(contender, of, 0).config
                 for plan, of in ((self, column), (theirs, counterpart))
             )
-            for key, (here, there) in differing(ours, paper):
+            for key, (here, there) in config_differences(ours, paper):
                 found.setdefault(key, f"{key} {here} instead of {there}")
         return list(found.values())
 
 
-def departures(config: RunConfig) -> Record:
+def overrides_of_preset(config: RunConfig) -> Record:
     """Where a run is not what the preset `paper` makes of its method."""
     usual = resolve({"preset": "paper", "method": config.method})
-    return {key: values[0] for key, values in differing(config, usual)}
+    return {key: values[0] for key, values in config_differences(config, usual)}
 
 
-def differing(config: RunConfig, other: RunConfig) -> Iterator[tuple[str, tuple[object, object]]]:
+def config_differences(
+    config: RunConfig, other: RunConfig
+) -> Iterator[tuple[str, tuple[object, object]]]:
     theirs = other.flat()
     for key, value in config.flat().items():
-        if value != theirs[key] and key not in (*WITHOUT_EFFECT, "seed"):
+        if value != theirs[key] and key not in (*RESULT_NEUTRAL_SETTINGS, "seed"):
             yield key, (value, theirs[key])
 
 
@@ -315,19 +321,19 @@ def methods(*names: str) -> tuple[Contender, ...]:
     return tuple(Contender(TITLES[name], {"method": name}) for name in names)
 
 
-ELEVEN = methods(*TITLES)
-FIVE = methods("fedavg", "mofedsam", "fedsam", "fedsmoo", "fedwmsam")
+ALL_METHODS = methods(*TITLES)
+SENSITIVITY_METHODS = methods("fedavg", "mofedsam", "fedsam", "fedsmoo", "fedwmsam")
 """Those of the paper's sensitivity studies."""
 LAMBDAS = tuple(
     Contender(f"λ={rate:g}", {"method": "fedwmsam", "adapt_rate": rate})
     for rate in (1.0, 0.5, 0.1, 0.05, 0.01, 0.005)
 )
 
-FASHION: Values = {"dataset": "fashion-mnist", "model": "mlp"}
-CIFAR10: Values = {"dataset": "cifar-10", "model": "resnet18", "augmentation": "paper"}
-CIFAR100: Values = {"dataset": "cifar-100", "model": "resnet34", "augmentation": "paper"}
-SMALL: Values = FASHION | {"rounds": 100}
-SMALLER: Values = FASHION | {"rounds": 50}
+FASHION: SettingValues = {"dataset": "fashion-mnist", "model": "mlp"}
+CIFAR10: SettingValues = {"dataset": "cifar-10", "model": "resnet18", "augmentation": "paper"}
+CIFAR100: SettingValues = {"dataset": "cifar-100", "model": "resnet34", "augmentation": "paper"}
+SMALL: SettingValues = FASHION | {"rounds": 100}
+SMALLER: SettingValues = FASHION | {"rounds": 50}
 """For recipes some of whose rounds are many times as long."""
 UNSTATED_PARTITION = (
     "The paper does not say which partition this is; Dirichlet 0.1, its default, fits the numbers."
@@ -335,19 +341,21 @@ UNSTATED_PARTITION = (
 
 
 def scales(
-    columns: Iterable[Column], small: Values = SMALL, paper: Values = CIFAR10
-) -> Mapping[str, Setting]:
+    columns: Iterable[Column], small: SettingValues = SMALL, paper: SettingValues = CIFAR10
+) -> Mapping[str, ScaleConfig]:
     """The same columns on other data."""
     same = tuple(columns)
-    return {"small": Setting(small, same), "paper": Setting(paper, same)}
+    return {"small": ScaleConfig(small, same), "paper": ScaleConfig(paper, same)}
 
 
-def over(option: str, names: Mapping[str, float]) -> list[Column]:
+def sweep_columns(option: str, names: Mapping[str, float]) -> list[Column]:
     """A column for each value of a setting or option."""
     return [Column(name, {option: value}, x=float(value)) for name, value in names.items()]
 
 
-def splits(dataset: str, values: Values, partitions: Sequence[str]) -> list[Column]:
+def columns_by_partition(
+    dataset: str, values: SettingValues, partitions: Sequence[str]
+) -> list[Column]:
     """A column of Table 1 for each partition."""
     signs = {"dirichlet": "β", "pathological": "γ"}
     parts = [(partition, *partition.split(":")) for partition in partitions]

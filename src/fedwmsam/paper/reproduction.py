@@ -4,32 +4,32 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fedwmsam.comparison.comparison import Comparison, Display
-from fedwmsam.comparison.grid import Member, Values
-from fedwmsam.comparison.queue import only_one
-from fedwmsam.data.image_folder import COLLECTIONS, find_collection
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.comparison.comparison import ComparisonRunner, ProgressDisplay
+from fedwmsam.comparison.grid import RunSpec, SettingValues
+from fedwmsam.comparison.queue import lock_folder
+from fedwmsam.data.image_folder import DOMAIN_DATASETS, find_domain_dataset
+from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.experiment.experiment import load_data
 from fedwmsam.paper.claims import CLAIMS
 from fedwmsam.paper.figures import FIGURES
-from fedwmsam.paper.recipe import SCALES, Plan, Recipe, departures
+from fedwmsam.paper.recipe import SCALES, Plan, Recipe, overrides_of_preset
 from fedwmsam.paper.results import Results
 from fedwmsam.paper.tables import TABLES
-from fedwmsam.report.plots import draw_pictures
-from fedwmsam.report.text_tables import Sheet, markdown_text, write
+from fedwmsam.report.plots import save_plots
+from fedwmsam.report.text_tables import TextTable, markdown_text, write_text
 
 RECIPES = {recipe.name: recipe for recipe in (*TABLES, *FIGURES, *CLAIMS)}
 
 
 def find_recipe(name: str) -> Recipe:
     if name not in RECIPES:
-        raise InputError(unknown("recipe", name, RECIPES))
+        raise InputError(unknown_name_message("recipe", name, RECIPES))
     return RECIPES[name]
 
 
 def check_scale(scale: str) -> str:
     if scale not in SCALES:
-        raise InputError(unknown("scale", scale, SCALES))
+        raise InputError(unknown_name_message("scale", scale, SCALES))
     return scale
 
 
@@ -38,7 +38,7 @@ def runs_of(out: Path) -> Path:
     return out / "runs"
 
 
-def done(members: Sequence[Member], out: Path) -> list[Member]:
+def finished_runs(members: Sequence[RunSpec], out: Path) -> list[RunSpec]:
     return [member for member in members if (member.place(runs_of(out)) / "summary.json").exists()]
 
 
@@ -46,8 +46,8 @@ def done(members: Sequence[Member], out: Path) -> list[Member]:
 
 
 def checklist(
-    scales: Sequence[str], seeds: Sequence[int], overrides: Values, out: Path
-) -> list[Sheet]:
+    scales: Sequence[str], seeds: Sequence[int], overrides: SettingValues, out: Path
+) -> list[TextTable]:
     """What of the paper has been run below `out`: a row for each label, and for each claim of the text."""
     labels = dict.fromkeys(label for recipe in RECIPES.values() for label in recipe.labels)
     groups = [
@@ -56,25 +56,25 @@ def checklist(
     ]
     claims = [("", [recipe]) for recipe in RECIPES.values() if not recipe.labels]
 
-    def sheet(title: str, groups: Sequence[tuple[str, list[Recipe]]]) -> Sheet:
+    def sheet(title: str, groups: Sequence[tuple[str, list[Recipe]]]) -> TextTable:
         rows = tuple(
             (
                 ", ".join(recipe.name for recipe in recipes),
                 label,
                 ", ".join(recipe.title for recipe in recipes),
-                *(state(recipes, scale, seeds, overrides, out) for scale in scales),
+                *(recipe_status(recipes, scale, seeds, overrides, out) for scale in scales),
             )
             for label, recipes in groups
         )
-        return Sheet(
+        return TextTable(
             title, ("recipe", "label", "what it is", *(f"scale {scale}" for scale in scales)), rows
         )
 
     return [sheet("The paper's tables and figures", groups), sheet("Claims of its text", claims)]
 
 
-def state(
-    recipes: Sequence[Recipe], scale: str, seeds: Sequence[int], overrides: Values, out: Path
+def recipe_status(
+    recipes: Sequence[Recipe], scale: str, seeds: Sequence[int], overrides: SettingValues, out: Path
 ) -> str:
     obstacle = next((recipe.obstacle for recipe in recipes if recipe.obstacle), "")
     if obstacle:
@@ -88,21 +88,21 @@ def state(
     except InputError as error:  # it varies what was to have one value
         return f"not runnable: {error}"
     members = list({member.folder: member for member in wanted}.values())
-    over, count = len(done(members, out)), len(members)
+    over, count = len(finished_runs(members, out)), len(members)
     if over:
         return f"run ({count} runs)" if over == count else f"partly run ({over} of {count} runs)"
     lacking = missing_data(members)
     return f"not runnable: {lacking}" if lacking else f"not run ({count} runs)"
 
 
-def missing_data(members: Sequence[Member]) -> str:
+def missing_data(members: Sequence[RunSpec]) -> str:
     """What is neither here nor can be downloaded."""
     for name, data_dir in dict.fromkeys(
         (m.config.dataset.split(",")[0], m.config.data_dir) for m in members
     ):
-        if name in COLLECTIONS:
+        if name in DOMAIN_DATASETS:
             try:
-                find_collection(name, Path(data_dir) if data_dir else None)
+                find_domain_dataset(name, Path(data_dir) if data_dir else None)
             except InputError:
                 return f"the data set {name} is not here and cannot be downloaded"
     return ""
@@ -111,14 +111,14 @@ def missing_data(members: Sequence[Member]) -> str:
 # One recipe
 
 
-def announce(plan: Plan, out: Path) -> str:
+def describe_plan(plan: Plan, out: Path) -> str:
     members = plan.members()
     rounds = members[0].config.rounds
     datasets = ", ".join(dict.fromkeys(member.config.dataset for member in members))
     pictures = ", ".join(picture.name for picture in plan.recipe.pictures)
     return (
         f"{plan.recipe.name} at scale {plan.scale}: {len(members)} runs × {rounds} rounds on {datasets}, "
-        f"{len(done(members, out))} of them done before"
+        f"{len(finished_runs(members, out))} of them done before"
         + (f"; draws {pictures}" if pictures else "")
     )
 
@@ -128,7 +128,7 @@ def commands(plan: Plan, out: Path) -> Iterator[str]:
     for member in plan.members():
         settings = [
             part
-            for key, value in departures(member.config).items()
+            for key, value in overrides_of_preset(member.config).items()
             for part in ("--set", f"{key}={value}")
         ]
         place = [
@@ -153,27 +153,27 @@ def commands(plan: Plan, out: Path) -> Iterator[str]:
         )
 
 
-def carry_out(plan: Plan, out: Path, jobs: int, display: Display) -> bool:
+def run_plan(plan: Plan, out: Path, jobs: int, display: ProgressDisplay) -> bool:
     """Run what is not done; False if some runs failed."""
     members = plan.members()
-    with only_one(runs_of(out)):
-        if len(done(members, out)) < len(members):
+    with lock_folder(runs_of(out)):
+        if len(finished_runs(members, out)) < len(members):
             # Before any run: if data are missing, theirs is the message to show, once.
             for dataset, data_dir in dict.fromkeys(
                 (m.config.dataset, m.config.data_dir) for m in members
             ):
                 load_data(dataset, data_dir)
-        Comparison(runs_of(out), jobs, display).run(members)
-    return len(done(members, out)) == len(members)
+        ComparisonRunner(runs_of(out), jobs, display).run(members)
+    return len(finished_runs(members, out)) == len(members)
 
 
-def present(plan: Plan, out: Path, format: str) -> tuple[list[Sheet], list[Path]]:
+def write_recipe_results(plan: Plan, out: Path, format: str) -> tuple[list[TextTable], list[Path]]:
     """The tables, and the files they and the pictures were written to."""
     results, place = Results(plan, runs_of(out)), out / f"{plan.recipe.name}-{plan.scale}"
     sheets = results.sheets()
-    write(place / "table.md", markdown_text(sheets))
+    write_text(place / "table.md", markdown_text(sheets))
     pictures = (found for picture in plan.recipe.pictures for found in picture.pictures(results))
     return sheets, [
         place / "table.md",
-        *(draw_pictures(pictures, place, format) if plan.recipe.pictures else []),
+        *(save_plots(pictures, place, format) if plan.recipe.pictures else []),
     ]

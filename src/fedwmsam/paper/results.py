@@ -10,12 +10,19 @@ import numpy as np
 
 from fedwmsam.engine.run_folder import is_run
 from fedwmsam.paper.recipe import Column, Contender, Plan, Quantity
-from fedwmsam.report.plots import Picture, draw_curves, draw_sweep, legend_height, rows_with, slug
-from fedwmsam.report.runs import Run, number, read_run
-from fedwmsam.report.series import Line, Sweep
+from fedwmsam.report.plots import (
+    PlotSpec,
+    draw_curves,
+    draw_sweep,
+    labels_with_column,
+    legend_height,
+    slug,
+)
+from fedwmsam.report.runs import LoadedRun, read_run, to_float
+from fedwmsam.report.series import Sweep, SweepLine
 from fedwmsam.report.summary import ACCURACY as ACCURACY_GOAL
-from fedwmsam.report.summary import TAIL, Row, Table, make_row
-from fedwmsam.report.text_tables import NOTHING, Sheet, remarks, seeds_cell
+from fedwmsam.report.summary import TAIL_EVALUATIONS, ResultRow, ResultTable, make_row
+from fedwmsam.report.text_tables import MISSING, TextTable, run_notes, seeds_cell
 
 NOT_REACHED = "-"
 
@@ -25,10 +32,10 @@ class Results:
 
     def __init__(self, plan: Plan, runs: Path) -> None:
         self.plan, self.recipe, self.place = plan, plan.recipe, runs
-        self.runs: dict[Path, Run] = {}
-        self.rows: dict[tuple[str, str], Row] = {}
+        self.runs: dict[Path, LoadedRun] = {}
+        self.rows: dict[tuple[str, str], ResultRow] = {}
 
-    def row(self, contender: Contender, column: Column) -> Row:
+    def row(self, contender: Contender, column: Column) -> ResultRow:
         """A cell over its seeds, under the contender's name."""
         key = contender.name, column.name
         if key not in self.rows:
@@ -37,50 +44,52 @@ class Results:
             )
         return self.rows[key]
 
-    def best(self, contender: Contender, column: Column) -> Row:
+    def best(self, contender: Contender, column: Column) -> ResultRow:
         rows = [self.row(self.recipe.contender(name), column) for name in contender.best_of]
         best = max(rows, key=lambda row: np.nan_to_num(column.quantity.value(row), nan=-math.inf))
         return replace(best, label=f"{contender.name}: {best.label}")
 
-    def own(self, contender: Contender, column: Column) -> Row:
+    def own(self, contender: Contender, column: Column) -> ResultRow:
         members = [self.plan.member(contender, column, seed) for seed in self.plan.seeds]
         paths = [member.place(self.place) for member in members]
         found = [run for run in map(self.run, filter(is_run, paths)) if run.config]
         return make_row(contender.name, members[0].config.flat(), found, column.quantity.goal)
 
-    def run(self, path: Path) -> Run:
+    def run(self, path: Path) -> LoadedRun:
         if path not in self.runs:
             self.runs[path] = with_complement(read_run(path))
         return self.runs[path]
 
-    def table(self, column: Column, names: Sequence[str] = ()) -> Table:
+    def table(self, column: Column, names: Sequence[str] = ()) -> ResultTable:
         """A column as a table of a report."""
         wanted = [
             contender
             for contender in self.recipe.contenders
             if not names or contender.name in names
         ]
-        return Table(column.name, {}, tuple(self.row(contender, column) for contender in wanted))
+        return ResultTable(
+            column.name, {}, tuple(self.row(contender, column) for contender in wanted)
+        )
 
-    def sheets(self) -> list[Sheet]:
+    def sheets(self) -> list[TextTable]:
         """The paper's numbers beside ours, one sheet for each view and kind of quantity; then further analyses."""
         kinds = list(dict.fromkeys(column.quantity.title for column in self.plan.columns))
         views = self.recipe.views or (
             tuple(contender.name for contender in self.recipe.contenders),
         )
-        return [Comparison(self, view, kind).sheet() for view in views for kind in kinds] + [
+        return [PaperTable(self, view, kind).sheet() for view in views for kind in kinds] + [
             analysis(self) for analysis in self.recipe.analyses
         ]
 
 
-class Comparison:
+class PaperTable:
     """One sheet: a view's contenders in the columns that hold one kind of quantity."""
 
     def __init__(self, results: Results, view: Sequence[str], kind: str) -> None:
         self.results, self.recipe, self.view = results, results.recipe, view
         self.columns = [column for column in results.plan.columns if column.quantity.title == kind]
 
-    def sheet(self) -> Sheet:
+    def sheet(self) -> TextTable:
         quantity, recipe, plan = self.columns[0].quantity, self.recipe, self.results.plan
         header = ["row", "column", "seeds", *quantity.header, f"ours vs {recipe.reference}"]
         if self.has_paper:
@@ -95,7 +104,7 @@ class Comparison:
             f" ({len(self.view)} rows)" if recipe.views else ""
         )  # several sheets of the same quantity
         title = f"{recipe.name} at scale {plan.scale}, {recipe.title}: {quantity.title}{which}"
-        return Sheet(title, tuple(header), rows, tuple(self.notes(quantity)))
+        return TextTable(title, tuple(header), rows, tuple(self.notes(quantity)))
 
     @cached_property
     def has_paper(self) -> bool:
@@ -114,7 +123,7 @@ class Comparison:
         ours, gain = (*quantity.cells(row),), quantity.gain(row, reference)
         if not self.has_paper:
             return row.label, column.name, seeds_cell(row), *ours, gain
-        text = printed.get((name, column.name), NOTHING)
+        text = printed.get((name, column.name), MISSING)
         paper, paper_reference = (
             as_number(printed.get((who, column.name))) for who in (name, self.recipe.reference)
         )
@@ -140,9 +149,11 @@ class Comparison:
         if len(self.results.plan.seeds) == 1:
             yield "One seed has no spread: whether another would turn the order round is not known."
         tables = [self.results.table(column, self.view) for column in self.columns]
-        if any(score.evaluations < TAIL for table in tables for score in table.scores):
-            yield f"Some runs have fewer than {TAIL} evaluations; their mean is over those."
-        yield from dict.fromkeys(line for table in tables for line in remarks(table, quantity.goal))
+        if any(score.evaluations < TAIL_EVALUATIONS for table in tables for score in table.scores):
+            yield f"Some runs have fewer than {TAIL_EVALUATIONS} evaluations; their mean is over those."
+        yield from dict.fromkeys(
+            line for table in tables for line in run_notes(table, quantity.goal)
+        )
         yield from (
             f"{run.path}: {run.remark}; not counted."
             for run in self.results.runs.values()
@@ -154,10 +165,10 @@ def as_number(text: str | None) -> float:
     return math.nan if text in (None, NOT_REACHED) else float(text)
 
 
-def with_complement(run: Run) -> Run:
+def with_complement(run: LoadedRun) -> LoadedRun:
     """With one minus the similarity, which the paper draws."""
     rows = [
-        row | {"one_minus_similarity": 1 - number(row["similarity"])}
+        row | {"one_minus_similarity": 1 - to_float(row["similarity"])}
         if "similarity" in row
         else row
         for row in run.rows
@@ -175,11 +186,11 @@ class Curves:
     def name(self) -> str:
         return f"{slug(self.column)}-over-rounds"
 
-    def pictures(self, results: Results) -> Iterator[Picture]:
+    def pictures(self, results: Results) -> Iterator[PlotSpec]:
         settings = {str(setting.values): setting for setting in results.plan.columns}.values()
         for setting in settings:
             table = with_runs(results.table(setting))
-            shown = rows_with(table, self.column)
+            shown = labels_with_column(table, self.column)
             if shown:
                 place = f"-{slug(setting.name)}" if len(settings) > 1 else ""
                 drawing = partial(draw_curves, table, self.column, "rounds")
@@ -193,7 +204,7 @@ class Lines:
     axis: str
     name: str
 
-    def pictures(self, results: Results) -> Iterator[Picture]:
+    def pictures(self, results: Results) -> Iterator[PlotSpec]:
         tables = [(column.x, with_runs(results.table(column))) for column in results.plan.columns]
         found = []
         for contender in results.recipe.contenders:
@@ -205,9 +216,9 @@ class Lines:
             ]
             spreads = {x: spread for x, spread in points if x is not None and spread is not None}
             if spreads:
-                found.append(Line(contender.name, tuple(spreads), tuple(spreads.values())))
+                found.append(SweepLine(contender.name, tuple(spreads), tuple(spreads.values())))
         if found:
-            together = Table("", {}, tuple(row for _, table in tables for row in table.rows))
+            together = ResultTable("", {}, tuple(row for _, table in tables for row in table.rows))
             height = 2.0 + legend_height([line.label for line in found])
             yield (
                 self.name,
@@ -216,5 +227,5 @@ class Lines:
             )
 
 
-def with_runs(table: Table) -> Table:
+def with_runs(table: ResultTable) -> ResultTable:
     return replace(table, rows=tuple(row for row in table.rows if row.scores))

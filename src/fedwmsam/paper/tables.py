@@ -1,38 +1,39 @@
 """The paper's tables."""
 
-from fedwmsam.paper.numbers import NUMBERS
+from fedwmsam.paper.numbers import PAPER_NUMBERS
 from fedwmsam.paper.recipe import (
+    ALL_METHODS,
     CIFAR10,
     CIFAR100,
-    ELEVEN,
     FASHION,
-    FIVE,
     LAMBDAS,
     SECONDS,
+    SENSITIVITY_METHODS,
     SMALLER,
     UNSTATED_PARTITION,
     Column,
     Contender,
     Recipe,
-    Setting,
+    ScaleConfig,
+    columns_by_partition,
     domain_accuracy,
     methods,
-    over,
     rounds_to,
     scales,
-    splits,
+    sweep_columns,
 )
 
 TEN_CLASSES = ("dirichlet:0.6", "dirichlet:0.1", "pathological:6", "pathological:3")
 HUNDRED_CLASSES = ("dirichlet:0.6", "dirichlet:0.1", "pathological:20", "pathological:10")
-FASHION_COLUMNS = tuple(splits("Fashion-MNIST", FASHION, TEN_CLASSES))
+FASHION_COLUMNS = tuple(columns_by_partition("Fashion-MNIST", FASHION, TEN_CLASSES))
 CIFAR_COLUMNS = tuple(
-    splits("CIFAR-10", CIFAR10, TEN_CLASSES) + splits("CIFAR-100", CIFAR100, HUNDRED_CLASSES)
+    columns_by_partition("CIFAR-10", CIFAR10, TEN_CLASSES)
+    + columns_by_partition("CIFAR-100", CIFAR100, HUNDRED_CLASSES)
 )
 VARIANTS = ("FedLESAM", "FedLESAM-S", "FedLESAM-D")
 BEST_VARIANT = Contender("FedLESAM(-S/-D)", best_of=VARIANTS)
-RUNS = tuple(contender.name for contender in ELEVEN)
-NINE_ROWS = (*RUNS[:7], BEST_VARIANT.name, RUNS[-1])
+CONTENDER_NAMES = tuple(contender.name for contender in ALL_METHODS)
+NINE_ROWS = (*CONTENDER_NAMES[:7], BEST_VARIANT.name, CONTENDER_NAMES[-1])
 MOFEDSAM = (
     "MoFedSAM has ρ = 0.01: the text says 0.1, but Table 1 repeats what Table 6 has for 0.01."
 )
@@ -63,13 +64,13 @@ TABLES = (
         "table-1",
         ("tab:performance_comparison",),
         "accuracy of eleven methods on three data sets",
-        (*ELEVEN[:-1], BEST_VARIANT, ELEVEN[-1]),
+        (*ALL_METHODS[:-1], BEST_VARIANT, ALL_METHODS[-1]),
         {
-            "small": Setting({"rounds": 100}, FASHION_COLUMNS),
-            "paper": Setting({}, FASHION_COLUMNS + CIFAR_COLUMNS),
+            "small": ScaleConfig({"rounds": 100}, FASHION_COLUMNS),
+            "paper": ScaleConfig({}, FASHION_COLUMNS + CIFAR_COLUMNS),
         },
-        NUMBERS["tab:performance_comparison"],
-        views=(RUNS, NINE_ROWS),
+        PAPER_NUMBERS["tab:performance_comparison"],
+        views=(CONTENDER_NAMES, NINE_ROWS),
         remarks=(
             "FedLESAM(-S/-D) is a selection, as in the paper: in each column the best of the three on test data. "
             "What the paper's three variants reached is not printed.",
@@ -92,7 +93,7 @@ TABLES = (
             "fedwmsam",
         ),
         {
-            "small": Setting(
+            "small": ScaleConfig(
                 {
                     "dataset": "office-caltech10,image_size=32",
                     "model": "cnn",
@@ -104,7 +105,7 @@ TABLES = (
                 domains("amazon", "caltech", "dslr", "webcam"),
             ),
             # The rest of the training data is held out, which leaves the clients a tenth.
-            "paper": Setting(
+            "paper": ScaleConfig(
                 {
                     "dataset": "office-home,image_size=224",
                     "model": "resnet50",
@@ -116,7 +117,7 @@ TABLES = (
                 domains("Art", "Clipart", "Product", "Real World"),
             ),
         },
-        NUMBERS["tab:comparison_domains"],
+        PAPER_NUMBERS["tab:comparison_domains"],
         remarks=(
             "The paper states neither the size of the pictures (224 here) nor how it tests; .99 on Art almost "
             "certainly means that its test pictures overlap the training data, which these never do.",
@@ -126,21 +127,21 @@ TABLES = (
         "table-3",
         ("tab:comparison",),
         "rounds to reach an accuracy, and time",
-        ELEVEN,
+        ALL_METHODS,
         scales([*targets(0.7, 0.72, 0.74, 0.76, 0.78), Column("Time(s)", quantity=SECONDS)]),
-        NUMBERS["tab:comparison"],
+        PAPER_NUMBERS["tab:comparison"],
         remarks=(UNSTATED_PARTITION,),
     ),
     Recipe(
         "table-4",
         ("tab:local_epoch_comparison",),
         "accuracy by local epochs",
-        FIVE,
+        SENSITIVITY_METHODS,
         scales(
-            over("local_epochs", {f"Epoch {count}": count for count in (1, 5, 10, 20)}),
+            sweep_columns("local_epochs", {f"Epoch {count}": count for count in (1, 5, 10, 20)}),
             small=SMALLER,
         ),
-        NUMBERS["tab:local_epoch_comparison"],
+        PAPER_NUMBERS["tab:local_epoch_comparison"],
         remarks=(MOFEDSAM,),
     ),
     Recipe(
@@ -157,7 +158,7 @@ TABLES = (
             ablation(False, False, False),
         ),
         scales([Column("Acc.")]),
-        NUMBERS["tab:ablation"],
+        PAPER_NUMBERS["tab:ablation"],
         reference="×××",
         remarks=(
             "Rows: personalized momentum, SAM, adaptive weight; × is without. ××× is FedCM; differences to it are the "
@@ -169,8 +170,10 @@ TABLES = (
         ("tab:ablation-results",),
         "accuracy by ρ",
         methods("fedavg", "mofedsam", "fedwmsam"),
-        scales(over("rho", {f"ρ = {rho:g}": rho for rho in (0.005, 0.01, 0.05, 0.1, 0.5)})),
-        NUMBERS["tab:ablation-results"],
+        scales(
+            sweep_columns("rho", {f"ρ = {rho:g}": rho for rho in (0.005, 0.01, 0.05, 0.1, 0.5)})
+        ),
+        PAPER_NUMBERS["tab:ablation-results"],
     ),
     Recipe("table-7", ("tab:convergence-rates",), "convergence rates", obstacle=THEORY),
     Recipe("table-8", ("tab:convergence-properties",), "properties of methods", obstacle=THEORY),
@@ -180,7 +183,7 @@ TABLES = (
         "rounds to reach an accuracy, by λ",
         LAMBDAS,
         scales(targets(0.68, 0.7, 0.72, 0.74, 0.76, 0.78)),
-        NUMBERS["tab:sensitivity_analysis"],
+        PAPER_NUMBERS["tab:sensitivity_analysis"],
         reference="λ=0.01",
         remarks=(UNSTATED_PARTITION,),
     ),

@@ -17,11 +17,11 @@ from torch import Tensor
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods.vectors import cosine
-from fedwmsam.recording.instrumentation import MOMENTS, Sight, moments
+from fedwmsam.recording.instrumentation import STEP_POSITIONS, StepObservation, step_positions
 from fedwmsam.recording.training_surface import (
     TrainingSurface,
     global_surface,
-    length,
+    l2_norm,
     local_surface,
     worst_direction,
 )
@@ -31,7 +31,7 @@ COSINES = ("global", "received", "worst", "local", "gradients")
 
 
 @dataclass(frozen=True)
-class Care:
+class RecordingConfig:
     """How exactly to measure, and so what it costs."""
 
     sample: int
@@ -42,7 +42,7 @@ class Care:
     """Of the cohort; None: all."""
 
 
-class Compass:
+class GlobalGradientCache:
     """Where the loss of the federation rises, from a point or from where the round began: all first steps ask there."""
 
     def __init__(self, surface: TrainingSurface, ascents: int) -> None:
@@ -67,9 +67,11 @@ class Compass:
 class Alignment:
     """Measures every step it is shown, client by client."""
 
-    def __init__(self, federation: Federation, seed: int, care: Care) -> None:
+    def __init__(self, federation: Federation, seed: int, care: RecordingConfig) -> None:
         self.federation, self.seed, self.sample = federation, seed, care.sample
-        self.compass = Compass(global_surface(federation, seed, care.sample), care.ascents)
+        self.compass = GlobalGradientCache(
+            global_surface(federation, seed, care.sample), care.ascents
+        )
         self.start()
 
     def start(self) -> None:
@@ -78,14 +80,14 @@ class Alignment:
         self.whose, self.local = -1, self.compass.surface
         self.compass.known = {}
 
-    def see(self, sight: Sight) -> None:
+    def see(self, sight: StepObservation) -> None:
         if sight.client != self.whose:
             self.whose = sight.client
             self.local = local_surface(self.federation, sight.client, self.seed, self.sample)
         self.seen.setdefault(sight.client, {})[sight.step] = self.measure(sight)
 
-    def measure(self, sight: Sight) -> Record:
-        epsilon, radius = sight.perturbation, length(sight.perturbation)
+    def measure(self, sight: StepObservation) -> Record:
+        epsilon, radius = sight.perturbation, l2_norm(sight.perturbation)
         gradient, own = self.compass.at(sight.w), self.local.gradient(sight.w)
         row: Record = {"gradients": float(cosine(own, gradient)), "radius": radius}
         if radius == 0:
@@ -102,14 +104,16 @@ class Alignment:
         """Each cosine at the first, middle and last step, over all of them, and its spread over the clients."""
         found: Record = {"sample": self.compass.surface.size, "ascents": self.compass.ascents}
         for name in (*COSINES, "radius"):
-            clients = {str(client): by_moment(steps, name) for client, steps in self.seen.items()}
+            clients = {
+                str(client): by_step_position(steps, name) for client, steps in self.seen.items()
+            }
             found[name] = summary(list(clients.values())) | {"clients": clients}
         return found
 
 
-def by_moment(steps: dict[int, Record], name: str) -> dict[str, float | None]:
+def by_step_position(steps: dict[int, Record], name: str) -> dict[str, float | None]:
     """A client's value at each moment; one with a single step has a first only."""
-    names = moments(max(steps) + 1)
+    names = step_positions(max(steps) + 1)
     return {names[step]: row[name] for step, row in sorted(steps.items())}
 
 
@@ -117,7 +121,9 @@ def summary(clients: list[dict[str, float | None]]) -> Record:
     """Means over the clients; `mean` is of each client's own mean over its steps, and `spread` its deviation."""
     own = [mean_of(list(client.values())) for client in clients]
     known = [value for value in own if value is not None]
-    return {moment: mean_of([client.get(moment) for client in clients]) for moment in MOMENTS} | {
+    return {
+        moment: mean_of([client.get(moment) for client in clients]) for moment in STEP_POSITIONS
+    } | {
         "mean": mean_of(own),
         "spread": mean_spread(known).deviation if len(known) > 1 else None,
     }

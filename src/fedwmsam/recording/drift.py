@@ -16,7 +16,7 @@ from torch import Tensor
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State, all_finite, memory_of, scalars
 from fedwmsam.methods.vectors import cosine, norm, unit
-from fedwmsam.recording.training_surface import length
+from fedwmsam.recording.training_surface import l2_norm
 from fedwmsam.statistics import mean_spread
 from fedwmsam.training.local import LocalResult
 
@@ -39,7 +39,7 @@ class Drift:
             self.state.server, before, result.up, job.info
         )
         for found, values in (
-            (self.memory, {k: length(v) for k, v in sorted(row.items())}),
+            (self.memory, {k: l2_norm(v) for k, v in sorted(row.items())}),
             (self.scalars, scalars(contribution)),
         ):
             for name, value in values.items():
@@ -47,13 +47,15 @@ class Drift:
 
     def record(self) -> Record:
         # Sorted, because a checkpoint does not keep the order of names.
-        server = {k: length(v) for k, v in sorted(self.state.server.items()) if v.ndim and k != "w"}
+        server = {
+            k: l2_norm(v) for k, v in sorted(self.state.server.items()) if v.ndim and k != "w"
+        }
         kept = {name: with_spread(values) for name, values in self.memory.items()}
         own = {name: with_spread(values) for name, values in self.scalars.items()}
-        return spread_of(self.updates) | {"server": server, "memory": kept, "scalars": own}
+        return update_statistics(self.updates) | {"server": server, "memory": kept, "scalars": own}
 
 
-def spread_of(updates: dict[int, Tensor]) -> Record:
+def update_statistics(updates: dict[int, Tensor]) -> Record:
     """All that can be said of a round's updates without knowing the method."""
     names, stack = [str(client) for client in updates], torch.stack(list(updates.values()))
     centre = stack.mean(dim=0)
@@ -70,7 +72,7 @@ def spread_of(updates: dict[int, Tensor]) -> Record:
     energy = float((norms**2).mean())
     return found | {
         "pairs": pairwise(stack),
-        "coherence": length(centre) ** 2 / energy if energy > 0 else None,
+        "coherence": l2_norm(centre) ** 2 / energy if energy > 0 else None,
     }
 
 

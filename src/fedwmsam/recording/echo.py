@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fedwmsam.engine.records import Record
 from fedwmsam.methods.vectors import Vectors, cosine
-from fedwmsam.recording.instrumentation import Sight
-from fedwmsam.recording.training_surface import length
+from fedwmsam.recording.instrumentation import StepObservation
+from fedwmsam.recording.training_surface import l2_norm
 
 LAGS = 3
 """How many updates back a recording looks; so many vectors of the model's size are held, and kept in checkpoints."""
@@ -31,7 +31,7 @@ LAGS = 3
 def echo(update: Tensor, earlier: Sequence[Tensor]) -> Record:
     """An update beside those before it, the newest first."""
     lags: list[float] = [float(cosine(update, other)) for other in earlier]
-    found: Record = {"norm": length(update), "lags": lags}
+    found: Record = {"norm": l2_norm(update), "lags": lags}
     return found | ({"flips": flips(update, earlier[0])} if earlier else {})
 
 
@@ -42,7 +42,7 @@ def flips(update: Tensor, before: Tensor) -> float | None:
     return float((product < 0).sum()) / moved if moved else None
 
 
-def trail_after(trail: Vectors, update: Tensor, lags: int = LAGS) -> Vectors:
+def push_update(trail: Vectors, update: Tensor, lags: int = LAGS) -> Vectors:
     """The newest updates, "0" the last: what the next rounds are compared with."""
     return {str(place): value for place, value in enumerate([update, *in_order(trail)][:lags])}
 
@@ -57,9 +57,9 @@ def straightness(displacement: float, norms: Sequence[float], rounds: int) -> fl
     return displacement / walked if walked > 0 else None
 
 
-def carried_share(sight: Sight) -> float | None:
+def gradient_free_share(sight: StepObservation) -> float | None:
     """None where the step goes nowhere."""
-    carried, fresh = length(sight.carried) ** 2, length(sight.direction - sight.carried) ** 2
+    carried, fresh = l2_norm(sight.carried) ** 2, l2_norm(sight.direction - sight.carried) ** 2
     return carried / (carried + fresh) if carried + fresh > 0 else None
 
 

@@ -20,7 +20,7 @@ from fedwmsam.training.local import LocalResult
 
 
 @dataclass(frozen=True)
-class Sight:
+class StepObservation:
     """One local step; its tensors are the step's own and change after it."""
 
     client: int
@@ -34,15 +34,15 @@ class Sight:
     """The part of the direction that does not come from this step's gradient: momentum, control variates, duals."""
 
 
-See = Callable[[Sight], None]
+StepObserver = Callable[[StepObservation], None]
 
 
 @dataclass(frozen=True)
-class Watched(Method):
+class ObservedMethod(Method):
     """A method that does what the inner one does, and shows some of its steps."""
 
     inner: Method
-    see: See
+    see: StepObserver
     client: int
     steps: frozenset[int]
     done: list[None] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Watched(Method):
         # Directions are affine in the gradients they ask for: with zeros what is left is what was carried along.
         carried, _ = self.inner.direction(w, torch.zeros_like, down, scratch)
         v, scratch = self.inner.direction(w, noting, down, scratch)
-        self.see(Sight(self.client, step, w, perturbation, v, carried))
+        self.see(StepObservation(self.client, step, w, perturbation, v, carried))
         return v, scratch
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor | None:
@@ -79,15 +79,15 @@ class Watched(Method):
         return self.inner.uplink(delta, down, scratch, info)
 
 
-MOMENTS = ("first", "middle", "last")
+STEP_POSITIONS = ("first", "middle", "last")
 
 
-def moments(steps: int) -> dict[int, str]:
+def step_positions(steps: int) -> dict[int, str]:
     """The steps that are looked at, by number: the first, the one half-way and the last."""
     return {(steps - 1) // 2: "middle", steps - 1: "last", 0: "first"}
 
 
-def watching(see: See, chosen: Container[int]) -> Trainer:
+def make_observing_trainer(see: StepObserver, chosen: Container[int]) -> Trainer:
     """Trains a cohort in this process, with the same numbers as ever, and shows the first, middle and last step of
     the chosen clients."""
 
@@ -95,8 +95,8 @@ def watching(see: See, chosen: Container[int]) -> Trainer:
         federation: Federation, jobs: Iterable[Job]
     ) -> Iterator[tuple[Job, LocalResult]]:
         for job in jobs:
-            steps = frozenset(moments(job.info.steps) if job.client in chosen else ())
-            method = Watched(federation.method, see, job.client, steps)
+            steps = frozenset(step_positions(job.info.steps) if job.client in chosen else ())
+            method = ObservedMethod(federation.method, see, job.client, steps)
             yield job, train_client(replace(federation, method=method), job)
 
     return train_cohort

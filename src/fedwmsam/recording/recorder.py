@@ -11,33 +11,35 @@ from dataclasses import replace
 from fedwmsam import rng
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State
-from fedwmsam.engine.run import Watch
+from fedwmsam.engine.run import RoundHook
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.recording.alignment import Alignment, Care, by_moment, summary
+from fedwmsam.recording.alignment import Alignment, RecordingConfig, by_step_position, summary
 from fedwmsam.recording.drift import Drift
-from fedwmsam.recording.echo import carried_share, echo, in_order, trail_after
-from fedwmsam.recording.instrumentation import Clock, Sight, watching
+from fedwmsam.recording.echo import echo, gradient_free_share, in_order, push_update
+from fedwmsam.recording.instrumentation import Clock, StepObservation, make_observing_trainer
 from fedwmsam.training.local import LocalResult
 
-QUICK = Care(sample=2000, ascents=1, clients=3)
+QUICK = RecordingConfig(sample=2000, ascents=1, clients=3)
 """On rounds of a run that goes on: every tenth round that is less than a tenth of the time (docs/dynamics.md)."""
 
 
-class Recorder:
+class DynamicsRecorder:
     """What to record, and every how many rounds; `echo` compares each round with the ones before."""
 
-    def __init__(self, kinds: Sequence[str], every: int, seed: int, care: Care = QUICK) -> None:
+    def __init__(
+        self, kinds: Sequence[str], every: int, seed: int, care: RecordingConfig = QUICK
+    ) -> None:
         self.kinds, self.every, self.seed, self.care = kinds, every, seed, care
         self.alignment: Alignment | None = None
 
-    def watch(self, federation: Federation, state: State, trail: Vectors) -> Watch:
+    def watch(self, federation: Federation, state: State, trail: Vectors) -> RoundHook:
         clock, due = Clock(), state.round % self.every == 0
         kinds = [kind for kind in self.kinds if due or kind == "echo"]
         if not kinds:
-            return Watch(federation)
+            return RoundHook(federation)
         with clock:
             chosen = self.chosen(federation, state.round) if due else []
-            return Recording(
+            return RoundRecording(
                 federation, state, trail, kinds, chosen, self.aligning(federation, kinds), clock
             )
 
@@ -60,7 +62,7 @@ class Recorder:
         return self.alignment
 
 
-class Recording(Watch):
+class RoundRecording(RoundHook):
     """One round that is looked at."""
 
     def __init__(
@@ -79,15 +81,15 @@ class Recording(Watch):
         self.carried: dict[int, dict[int, Record]] = {}
         self.clock = clock
         if chosen and (alignment or "echo" in kinds):
-            self.federation = replace(federation, trainer=watching(self.see, chosen))
+            self.federation = replace(federation, trainer=make_observing_trainer(self.see, chosen))
 
-    def see(self, sight: Sight) -> None:
+    def see(self, sight: StepObservation) -> None:
         with self.clock:
             if self.alignment:
                 self.alignment.see(sight)
             if "echo" in self.kinds:
                 self.carried.setdefault(sight.client, {})[sight.step] = {
-                    "carried": carried_share(sight)
+                    "carried": gradient_free_share(sight)
                 }
 
     def observe(self, job: Job, result: LocalResult) -> None:
@@ -106,13 +108,14 @@ class Recording(Watch):
             if "echo" in self.kinds:
                 update = after.server["w"] - self.before.server["w"]
                 line["echo"] = echo(update, in_order(self.trail)) | self.energy()
-                trail = trail_after(self.trail, update)
+                trail = push_update(self.trail, update)
         self.seconds = self.clock.seconds
         return line, trail
 
     def energy(self) -> Record:
         clients = {
-            str(client): by_moment(steps, "carried") for client, steps in self.carried.items()
+            str(client): by_step_position(steps, "carried")
+            for client, steps in self.carried.items()
         }
         return (
             {"carried": summary(list(clients.values())) | {"clients": clients}} if clients else {}

@@ -1,6 +1,6 @@
 """The loss that training minimises, on a sample that stays the same: its value and gradient wherever one asks.
 
-Unlike `surface.Surface` it is in training mode and with the weight penalty, as a local step sees it.
+Unlike `analysis.loss_surface.LossSurface` it is in training mode and with the weight penalty, as a local step sees it.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class TrainingSurface:
 
     def __init__(self, federation: Federation, batches: Sequence[Batch]) -> None:
         self.task: Task = federation.task
-        self.batches = together(batches)
+        self.batches = merge_batches(batches)
         self.size = sum(len(targets) for _, targets in self.batches)
         rules = federation.rules
         self.decay = rules.weight_decay if rules.weight_decay_mode == "objective" else 0.0
@@ -46,7 +46,7 @@ class TrainingSurface:
 LARGEST_BATCH = 1000
 
 
-def together(batches: Sequence[Batch]) -> list[Batch]:
+def merge_batches(batches: Sequence[Batch]) -> list[Batch]:
     """Tensors side by side in few batches: one large pass is quicker than many small ones."""
     if not all(isinstance(inputs, Tensor) for inputs, _ in batches):
         return list(batches)
@@ -103,5 +103,5 @@ def worst_direction(
     return epsilon
 
 
-def length(v: Tensor) -> float:
+def l2_norm(v: Tensor) -> float:
     return float(norm(v))

@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedwmsam.errors import InputError
-from fedwmsam.report.runs import shown
-from fedwmsam.report.series import Ablation, Curve, Sweep, ablations, curve, sweeps
-from fedwmsam.report.summary import TAIL, Comparison, Goal, Row, Table
-from fedwmsam.statistics import Numbers, Spread, mean_spread
+from fedwmsam.report.runs import format_value
+from fedwmsam.report.series import (
+    Ablation,
+    Curve,
+    Sweep,
+    compute_curve,
+    find_ablations,
+    find_sweeps,
+)
+from fedwmsam.report.summary import TAIL_EVALUATIONS, Comparison, MetricSpec, ResultRow, ResultTable
+from fedwmsam.statistics import FloatArray, Spread, mean_spread
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,20 +60,20 @@ STYLE: Any = {
     "pdf.fonttype": 42,
     "svg.hashsalt": "fedwmsam",
 }
-SCHEDULES = ("alpha", "similarity")
+ADAPTATION_COLUMNS = ("alpha", "similarity")
 MANY_EVALUATIONS = 50
-AXES = {"rounds": "round", "bytes": "MB down + up", "seconds": "training seconds"}
-Drawing = Callable[["Figure"], None]
-Picture = tuple[str, float, Drawing]
+X_AXIS_LABELS = {"rounds": "round", "bytes": "MB down + up", "seconds": "training seconds"}
+DrawFunction = Callable[["Figure"], None]
+PlotSpec = tuple[str, float, DrawFunction]
 """Its name, its height in inches and what draws it."""
 
 
-def draw(comparison: Comparison, folder: Path, format: str = "png") -> list[Path]:
+def save_comparison_plots(comparison: Comparison, folder: Path, format: str = "png") -> list[Path]:
     """Every picture the runs have data for; returns the files."""
-    return draw_pictures(pictures(comparison), folder, format)
+    return save_plots(comparison_plots(comparison), folder, format)
 
 
-def draw_pictures(pictures: Iterable[Picture], folder: Path, format: str = "png") -> list[Path]:
+def save_plots(pictures: Iterable[PlotSpec], folder: Path, format: str = "png") -> list[Path]:
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -81,12 +88,12 @@ def draw_pictures(pictures: Iterable[Picture], folder: Path, format: str = "png"
             figure = Figure(figsize=(WIDTH, height), layout="constrained")
             drawing(figure)
             path = folder / f"{name}.{format}"
-            save(figure, path)
+            save_figure(figure, path)
             written.append(path)
     return written
 
 
-def save(figure: "Figure", path: Path) -> None:
+def save_figure(figure: "Figure", path: Path) -> None:
     # Without a date the same runs give the same file.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
     try:
@@ -98,7 +105,7 @@ def save(figure: "Figure", path: Path) -> None:
         ) from error
 
 
-def pictures(comparison: Comparison) -> Iterator[Picture]:
+def comparison_plots(comparison: Comparison) -> Iterator[PlotSpec]:
     """With several tables the names say of which."""
     names = [slug(table.title) for table in comparison.tables]
     for number, table in enumerate(comparison.tables):
@@ -111,7 +118,7 @@ def pictures(comparison: Comparison) -> Iterator[Picture]:
             else f"-{names[number]}-{number + 1}"
         )
         if table.scores:
-            for name, height, drawing in table_pictures(table, comparison.goal):
+            for name, height, drawing in table_plots(table, comparison.goal):
                 yield name + place, height, drawing
 
 
@@ -120,10 +127,10 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text)[-100:].strip("-.")
 
 
-def table_pictures(table: Table, goal: Goal) -> Iterator[Picture]:
-    legend = legend_height(rows_with(table, goal.metric))
-    for column in dict.fromkeys((goal.metric, "loss", *SCHEDULES)):
-        rows = rows_with(table, column)
+def table_plots(table: ResultTable, goal: MetricSpec) -> Iterator[PlotSpec]:
+    legend = legend_height(labels_with_column(table, goal.metric))
+    for column in dict.fromkeys((goal.metric, "loss", *ADAPTATION_COLUMNS)):
+        rows = labels_with_column(table, column)
         if rows:
             yield (
                 f"{slug(column)}-over-rounds",
@@ -131,7 +138,7 @@ def table_pictures(table: Table, goal: Goal) -> Iterator[Picture]:
                 partial(draw_curves, table, column, "rounds"),
             )
     for against in ("bytes", "seconds"):
-        if any(known(curve(row, goal.metric, against)) for row in table.rows):
+        if any(has_finite_points(compute_curve(row, goal.metric, against)) for row in table.rows):
             yield (
                 f"{slug(goal.metric)}-over-{against}",
                 2.0 + legend,
@@ -142,10 +149,10 @@ def table_pictures(table: Table, goal: Goal) -> Iterator[Picture]:
             [row.label for row in table.rows if row.scores], len(goal.targets)
         )
         yield "rounds-to-target", height, partial(draw_targets, table, goal)
-    for sweep in sweeps(table):
+    for sweep in find_sweeps(table):
         height = 2.0 + legend_height([line.label for line in sweep.lines])
         yield f"sensitivity-{slug(sweep.option)}", height, partial(draw_sweep, table, goal, sweep)
-    for ablation in ablations(table, goal):
+    for ablation in find_ablations(table, goal):
         height = 0.7 + bars_height(ablation.changes, 1)
         yield (
             f"ablation-{slug(ablation.reference.method)}",
@@ -154,18 +161,18 @@ def table_pictures(table: Table, goal: Goal) -> Iterator[Picture]:
         )
 
 
-def rows_with(table: Table, column: str) -> list[str]:
-    return [row.label for row in table.rows if known(curve(row, column))]
+def labels_with_column(table: ResultTable, column: str) -> list[str]:
+    return [row.label for row in table.rows if has_finite_points(compute_curve(row, column))]
 
 
-def known(found: Curve | None) -> bool:
+def has_finite_points(found: Curve | None) -> bool:
     return found is not None and bool(np.isfinite(found.x).any() and np.isfinite(found.mean).any())
 
 
 # Styles and legends
 
 
-def style(number: int) -> dict[str, Any]:
+def line_style(number: int) -> dict[str, Any]:
     """Colour, dashes and marker; no two of the first forty are alike."""
     lap = number // len(COLOURS)
     return {
@@ -187,7 +194,7 @@ def legend_columns(names: Sequence[str]) -> int:
 def legend_height(names: Sequence[str]) -> float:
     if not names:
         return 0.0
-    names = [folded(name, LEGEND_LETTERS) for name in names]
+    names = [wrap_label(name, LEGEND_LETTERS) for name in names]
     tallest = max(name.count("\n") for name in names) + 1
     return 0.15 * (math.ceil(len(names) / legend_columns(names)) * tallest + 1)  # and a title
 
@@ -195,18 +202,18 @@ def legend_height(names: Sequence[str]) -> float:
 def add_legend(figure: "Figure", axes: "Axes", title: str) -> None:
     """Below the picture, where it hides nothing."""
     handles, names = axes.get_legend_handles_labels()
-    names = [folded(name, LEGEND_LETTERS) for name in names]
+    names = [wrap_label(name, LEGEND_LETTERS) for name in names]
     figure.legend(
         handles, names, loc="outside lower center", ncols=legend_columns(names), title=title
     )
 
 
-def folded(name: str, letters: int) -> str:
+def wrap_label(name: str, letters: int) -> str:
     """A long name on several lines."""
     return "\n".join(textwrap.wrap(name, letters, break_long_words=False))
 
 
-def spread_words(counts: Sequence[int]) -> str:
+def describe_spread(counts: Sequence[int]) -> str:
     seeds = sorted(set(counts))
     if seeds == [1]:
         return "one seed"
@@ -216,15 +223,15 @@ def spread_words(counts: Sequence[int]) -> str:
 # The pictures
 
 
-def draw_curves(table: Table, column: str, against: str, figure: "Figure") -> None:
+def draw_curves(table: ResultTable, column: str, against: str, figure: "Figure") -> None:
     axes = figure.add_subplot()
-    window = window_of(table, column)
+    window = smoothing_window(table, column)
     counts, late = [], []
     for number, row in enumerate(table.rows):
-        found = curve(row, column, against, window)
-        if found is None or not known(found):
+        found = compute_curve(row, column, against, window)
+        if found is None or not has_finite_points(found):
             continue
-        look, step = style(number), max(1, len(found.x) // 6)
+        look, step = line_style(number), max(1, len(found.x) // 6)
         low, high = found.mean - found.deviation, found.mean + found.deviation
         axes.plot(
             found.x,
@@ -244,18 +251,18 @@ def draw_curves(table: Table, column: str, against: str, figure: "Figure") -> No
         counts.append(len(row.scores))
         late.append(np.stack([found.mean, low, high])[:, len(found.x) // 10 :].ravel())
     if window > 1 and against != "bytes":
-        zoom(axes, np.concatenate(late))
-    scale(axes, against)
+        zoom_y_axis(axes, np.concatenate(late))
+    set_x_scale(axes, against)
     axes.set(
-        xlabel=AXES[against],
-        ylabel=words(column) + (f" (mean of last {window})" if window > 1 else ""),
+        xlabel=X_AXIS_LABELS[against],
+        ylabel=display_name(column) + (f" (mean of last {window})" if window > 1 else ""),
     )
     axes.margins(x=0.02)
     axes.grid()
-    add_legend(figure, axes, spread_words(counts))
+    add_legend(figure, axes, describe_spread(counts))
 
 
-def scale(axes: "Axes", against: str) -> None:
+def set_x_scale(axes: "Axes", against: str) -> None:
     """Bytes on a logarithmic axis in megabytes, rounds as whole numbers."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
@@ -269,13 +276,15 @@ def scale(axes: "Axes", against: str) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-def window_of(table: Table, column: str) -> int:
+def smoothing_window(table: ResultTable, column: str) -> int:
     """Many noisy curves are a thicket: show the mean of the last ten, as the tables do. Schedules stay as they are."""
     longest = max(len(score.run.values(column)) for score in table.scores)
-    return TAIL if longest >= MANY_EVALUATIONS and column not in SCHEDULES else 1
+    return (
+        TAIL_EVALUATIONS if longest >= MANY_EVALUATIONS and column not in ADAPTATION_COLUMNS else 1
+    )
 
 
-def zoom(axes: "Axes", values: Numbers) -> None:
+def zoom_y_axis(axes: "Axes", values: FloatArray) -> None:
     """To where the curves are after the first tenth: their climb would squeeze what differs."""
     finite = values[np.isfinite(values)]
     if finite.size and finite.max() > finite.min():
@@ -283,7 +292,7 @@ def zoom(axes: "Axes", values: Numbers) -> None:
         axes.set_ylim(finite.min() - margin, finite.max() + margin)
 
 
-def draw_targets(table: Table, goal: Goal, figure: "Figure") -> None:
+def draw_targets(table: ResultTable, goal: MetricSpec, figure: "Figure") -> None:
     """A group of bars for each row, a bar for each target."""
     axes = figure.add_subplot()
     rows = [row for row in table.rows if row.scores]
@@ -291,11 +300,16 @@ def draw_targets(table: Table, goal: Goal, figure: "Figure") -> None:
     for number, target in enumerate(goal.targets):
         places = [group - 0.4 + size * (number + 0.5) for group in range(len(rows))]
         spreads = [row.reached(target, "rounds") for row in rows]
-        ends = bars(
-            axes, places, spreads, 0.9 * size, number, f"{words(goal.metric)} {shown(target)}"
+        ends = draw_bars(
+            axes,
+            places,
+            spreads,
+            0.9 * size,
+            number,
+            f"{display_name(goal.metric)} {format_value(target)}",
         )
         for place, end, row in zip(places, ends, rows, strict=True):
-            text = reached_words(row, target)
+            text = describe_rounds_to_target(row, target)
             axes.annotate(
                 text,
                 (end, place),
@@ -306,12 +320,12 @@ def draw_targets(table: Table, goal: Goal, figure: "Figure") -> None:
             )
         longest = max(longest, *ends)
     axes.set_xlim(0, 1.3 * longest)  # room for the words
-    name_bars(axes, [row.label for row in rows])
+    label_bars(axes, [row.label for row in rows])
     axes.set_xlabel("rounds")
-    add_legend(figure, axes, spread_words([len(row.scores) for row in rows]))
+    add_legend(figure, axes, describe_spread([len(row.scores) for row in rows]))
 
 
-def reached_words(row: Row, target: float) -> str:
+def describe_rounds_to_target(row: ResultRow, target: float) -> str:
     spread = row.reached(target, "rounds")
     if spread.n == 0:
         return "not reached"
@@ -320,7 +334,7 @@ def reached_words(row: Row, target: float) -> str:
     )
 
 
-def draw_sweep(table: Table, goal: Goal, sweep: Sweep, figure: "Figure") -> None:
+def draw_sweep(table: ResultTable, goal: MetricSpec, sweep: Sweep, figure: "Figure") -> None:
     axes = figure.add_subplot()
     values = sorted({x for line in sweep.lines for x in line.x})
     logarithmic = values[0] > 0 and values[-1] / values[0] >= 10
@@ -335,23 +349,28 @@ def draw_sweep(table: Table, goal: Goal, sweep: Sweep, figure: "Figure") -> None
             [spread.mean for spread in line.spreads],
             [spread.deviation for spread in line.spreads],
         )
-        axes.errorbar(x, means, deviations, label=line.label, elinewidth=0.8, **style(number))
+        axes.errorbar(x, means, deviations, label=line.label, elinewidth=0.8, **line_style(number))
     if logarithmic:
         axes.set_xscale("log")
     axes.minorticks_off()
-    axes.set_xticks(values, [shown(value) for value in values])
-    axes.set(xlabel=sweep.option, ylabel=f"{words(goal.metric)} (mean of last {table.evaluations})")
+    axes.set_xticks(values, [format_value(value) for value in values])
+    axes.set(
+        xlabel=sweep.option,
+        ylabel=f"{display_name(goal.metric)} (mean of last {table.evaluations})",
+    )
     axes.grid()
     add_legend(
-        figure, axes, spread_words([spread.n for line in sweep.lines for spread in line.spreads])
+        figure, axes, describe_spread([spread.n for line in sweep.lines for spread in line.spreads])
     )
 
 
-def draw_ablation(table: Table, goal: Goal, ablation: Ablation, figure: "Figure") -> None:
+def draw_ablation(
+    table: ResultTable, goal: MetricSpec, ablation: Ablation, figure: "Figure"
+) -> None:
     """Bars from the reference at zero; a dot for each seed."""
     axes = figure.add_subplot()
     spreads = [mean_spread(found.values) for found in ablation.differences]
-    bars(axes, range(len(spreads)), spreads, 0.6, 0, "")
+    draw_bars(axes, range(len(spreads)), spreads, 0.6, 0, "")
     for place, found in enumerate(ablation.differences):
         axes.plot(
             found.values,
@@ -364,16 +383,16 @@ def draw_ablation(table: Table, goal: Goal, ablation: Ablation, figure: "Figure"
     axes.axvline(0, color="black", linewidth=0.6)
     axes.locator_params(axis="x", nbins=4)
     axes.grid(axis="x")
-    name_bars(axes, ablation.changes)
+    label_bars(axes, ablation.changes)
     # Centred below the whole picture: below the axes alone it would not fit beside long names.
     figure.supxlabel(
-        f"change of {words(goal.metric)} (mean of last {table.evaluations}) from {ablation.reference.method}\n"
-        f"{spread_words([spread.n for spread in spreads])}; dots: seeds",
+        f"change of {display_name(goal.metric)} (mean of last {table.evaluations}) from {ablation.reference.method}\n"
+        f"{describe_spread([spread.n for spread in spreads])}; dots: seeds",
         fontsize=FONT - 1,
     )
 
 
-def bars(
+def draw_bars(
     axes: "Axes",
     places: Sequence[float],
     spreads: Sequence[Spread],
@@ -403,17 +422,19 @@ def bars_height(names: Sequence[str], bars: int) -> float:
     """Inches for so many bars to each name, and for the name's lines."""
     return (
         len(names)
-        * max(0.17 * bars, *(0.13 * (folded(name, BAR_LETTERS).count("\n") + 1) for name in names))
+        * max(
+            0.17 * bars, *(0.13 * (wrap_label(name, BAR_LETTERS).count("\n") + 1) for name in names)
+        )
         + 0.1
     )
 
 
-def name_bars(axes: "Axes", names: Sequence[str]) -> None:
+def label_bars(axes: "Axes", names: Sequence[str]) -> None:
     """The first on top, long names broken between their parts."""
-    axes.set_yticks(np.arange(len(names)), [folded(name, BAR_LETTERS) for name in names])
+    axes.set_yticks(np.arange(len(names)), [wrap_label(name, BAR_LETTERS) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
 
 
-def words(name: str) -> str:
+def display_name(name: str) -> str:
     return name.replace("_", " ")

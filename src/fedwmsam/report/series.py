@@ -7,12 +7,18 @@ import numpy as np
 
 from fedwmsam.engine.records import Record
 from fedwmsam.methods import METHODS
-from fedwmsam.report.runs import labels, shown, varied
-from fedwmsam.report.summary import Difference, Goal, Row, Table, difference
+from fedwmsam.report.runs import format_value, make_labels, varying_keys
+from fedwmsam.report.summary import (
+    MetricSpec,
+    PairedDifference,
+    ResultRow,
+    ResultTable,
+    compute_difference,
+)
 from fedwmsam.settings.config import RunConfig
-from fedwmsam.statistics import Numbers, Spread
+from fedwmsam.statistics import FloatArray, Spread
 
-SWEEP_VALUES = 3
+MIN_SWEEP_VALUES = 3
 """From so many values of an option on, a line through them says something."""
 
 
@@ -20,14 +26,14 @@ SWEEP_VALUES = 3
 class Curve:
     """A column over the rounds that every seed has, or over what had been spent by then."""
 
-    x: Numbers
-    mean: Numbers
-    deviation: Numbers
+    x: FloatArray
+    mean: FloatArray
+    deviation: FloatArray
     """NaN for a single seed."""
 
 
 @dataclass(frozen=True)
-class Line:
+class SweepLine:
     """What a method reaches at each value of the option."""
 
     label: str
@@ -38,24 +44,26 @@ class Line:
 @dataclass(frozen=True)
 class Sweep:
     option: str
-    lines: tuple[Line, ...]
+    lines: tuple[SweepLine, ...]
 
 
 @dataclass(frozen=True)
 class Ablation:
     """What each change to a method's full form does, seed by seed."""
 
-    reference: Row
+    reference: ResultRow
     changes: tuple[str, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[PairedDifference, ...]
 
 
-def curve(row: Row, column: str, against: str = "rounds", window: int = 1) -> Curve | None:
+def compute_curve(
+    row: ResultRow, column: str, against: str = "rounds", window: int = 1
+) -> Curve | None:
     """Mean and deviation over the seeds, each seed first averaged over its last `window` evaluations.
 
     `against` is a field of `Cost`, its mean over the seeds; None if no round has the column for every seed.
     """
-    rounds, values = by_seed(row, column)
+    rounds, values = values_by_seed(row, column)
     if not rounds:
         return None
     values = np.array([running_mean(line, window) for line in values])
@@ -64,40 +72,46 @@ def curve(row: Row, column: str, against: str = "rounds", window: int = 1) -> Cu
     return Curve(spent.mean(axis=0), values.mean(axis=0), deviation)
 
 
-def by_seed(row: Row, column: str) -> tuple[list[int], Numbers]:
+def values_by_seed(row: ResultRow, column: str) -> tuple[list[int], FloatArray]:
     """The rounds for which every seed has the column, and its values there, a line for each seed."""
     columns = [score.run.values(column) for score in row.scores]
     rounds = sorted(set.intersection(*map(set, columns))) if columns else []
     return rounds, np.array([[by_round[round] for round in rounds] for by_round in columns])
 
 
-def running_mean(values: Sequence[float] | Numbers, window: int) -> Numbers:
+def running_mean(values: Sequence[float] | FloatArray, window: int) -> FloatArray:
     """Over the last `window` values up to each, over fewer at the start."""
     return np.array(
         [np.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
     )
 
 
-def sweeps(table: Table) -> list[Sweep]:
+def find_sweeps(table: ResultTable) -> list[Sweep]:
     """Every option with three values or more for which all else is equal, with a line for each such group of rows."""
     rows = [row for row in table.rows if row.spread("tail")]
     found = []
-    for option in varied([row.config for row in rows]):
-        groups = [group for group in alike_but_for(rows, option) if len(group) >= SWEEP_VALUES]
+    for option in varying_keys([row.config for row in rows]):
+        groups = [
+            group
+            for group in group_by_other_settings(rows, option)
+            if len(group) >= MIN_SWEEP_VALUES
+        ]
         if groups:
-            names = labels([without(group[0].config, option) for group in groups])
+            names = make_labels([drop_key(group[0].config, option) for group in groups])
             found.append(
                 Sweep(option, tuple(map(make_line, names, groups, [option] * len(groups))))
             )
     return found
 
 
-def alike_but_for(rows: Sequence[Row], option: str) -> list[list[Row]]:
+def group_by_other_settings(rows: Sequence[ResultRow], option: str) -> list[list[ResultRow]]:
     """Rows that have a number there and are equal elsewhere, by that number."""
-    groups: list[list[Row]] = []
+    groups: list[list[ResultRow]] = []
     for row in rows:
         if is_number(row.config.get(option)):
-            alike = (group for group in groups if varied([group[0].config, row.config]) == [option])
+            alike = (
+                group for group in groups if varying_keys([group[0].config, row.config]) == [option]
+            )
             group = next(alike, None)
             if group is None:
                 groups.append([row])
@@ -110,23 +124,23 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def make_line(label: str, rows: Sequence[Row], option: str) -> Line:
+def make_line(label: str, rows: Sequence[ResultRow], option: str) -> SweepLine:
     spreads = tuple(spread for row in rows if (spread := row.spread("tail")))
-    return Line(label, tuple(float(row.config[option]) for row in rows), spreads)
+    return SweepLine(label, tuple(float(row.config[option]) for row in rows), spreads)
 
 
-def without(config: Record, option: str) -> Record:
+def drop_key(config: Record, option: str) -> Record:
     return {key: value for key, value in config.items() if key != option}
 
 
-def ablations(table: Table, goal: Goal) -> list[Ablation]:
+def find_ablations(table: ResultTable, goal: MetricSpec) -> list[Ablation]:
     """Each method with rows that are no part of a sweep: these, and the rows one change away from them."""
     rows = [row for row in table.rows if row.spread("tail")]
     swept = {
         row.label
-        for option in varied([row.config for row in rows])
-        for group in alike_but_for(rows, option)
-        if len(group) >= SWEEP_VALUES
+        for option in varying_keys([row.config for row in rows])
+        for group in group_by_other_settings(rows, option)
+        if len(group) >= MIN_SWEEP_VALUES
         for row in group
     }
     found = []
@@ -136,36 +150,44 @@ def ablations(table: Table, goal: Goal) -> list[Ablation]:
         near = [
             row
             for row in own
-            if row in single or any(distance(row, other) == 1 for other in single)
+            if row in single or any(count_differing_keys(row, other) == 1 for other in single)
         ]
         if single and len(near) > 1:
             found.append(make_ablation(near, goal))
     return [ablation for ablation in found if ablation.changes]
 
 
-def distance(row: Row, other: Row) -> int:
-    return len(varied([row.config, other.config]))
+def count_differing_keys(row: ResultRow, other: ResultRow) -> int:
+    return len(varying_keys([row.config, other.config]))
 
 
-def make_ablation(rows: Sequence[Row], goal: Goal) -> Ablation:
+def make_ablation(rows: Sequence[ResultRow], goal: MetricSpec) -> Ablation:
     """Against the row that the fewest changes lead to, and of equals the one with the most defaults."""
     reference = min(
         rows,
-        key=lambda row: (sum(distance(row, other) for other in rows), changes_of_defaults(row)),
+        key=lambda row: (
+            sum(count_differing_keys(row, other) for other in rows),
+            count_non_defaults(row),
+        ),
     )
     others = [
-        row for row in rows if row is not reference and difference(row, reference, goal).seeds
+        row
+        for row in rows
+        if row is not reference and compute_difference(row, reference, goal).seeds
     ]
     changes = tuple(
         ", ".join(
-            f"{key}={shown(row.config.get(key))}" for key in varied([reference.config, row.config])
+            f"{key}={format_value(row.config.get(key))}"
+            for key in varying_keys([reference.config, row.config])
         )
         for row in others
     )
-    return Ablation(reference, changes, tuple(difference(row, reference, goal) for row in others))
+    return Ablation(
+        reference, changes, tuple(compute_difference(row, reference, goal) for row in others)
+    )
 
 
-def changes_of_defaults(row: Row) -> int:
+def count_non_defaults(row: ResultRow) -> int:
     method = METHODS.get(row.method)
     return sum(
         value not in (getattr(RunConfig, k, None), getattr(method, k, None))

@@ -11,28 +11,28 @@ import numpy as np
 
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.run import AVERAGED
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.report.runs import (
-    Cost,
-    Run,
-    State,
-    configuration,
-    grouped,
-    held_equal,
-    labels,
-    titles,
-    unsaid,
+    CumulativeCost,
+    LoadedRun,
+    RunStatus,
+    comparability_key,
+    group_runs,
+    make_labels,
+    make_titles,
+    omitted_values,
+    row_config,
 )
-from fedwmsam.statistics import Numbers, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
+from fedwmsam.statistics import FloatArray, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
 
-TAIL = 10
+TAIL_EVALUATIONS = 10
 """Evaluations whose mean stands for the end of a run: the last one alone is noisy on skewed data."""
-HIGHER, LOWER = ("accuracy", "top5"), ("loss", "mae")
+HIGHER_IS_BETTER_SUFFIXES, LOWER_IS_BETTER_SUFFIXES = ("accuracy", "top5"), ("loss", "mae")
 """How the names of metrics end of which more is better, or less."""
 
 
 @dataclass(frozen=True)
-class Goal:
+class MetricSpec:
     """What is compared, and which way is better."""
 
     metric: str
@@ -41,19 +41,25 @@ class Goal:
     targets: tuple[float, ...] = ()
 
 
-ACCURACY = Goal("accuracy", higher_is_better=True)
+ACCURACY = MetricSpec("accuracy", higher_is_better=True)
 
 
-def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = None) -> Goal:
+def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = None) -> MetricSpec:
     """`better` is "higher" or "lower"; without it the metric's name decides."""
-    higher = True if metric.endswith(HIGHER) else False if metric.endswith(LOWER) else None
+    higher = (
+        True
+        if metric.endswith(HIGHER_IS_BETTER_SUFFIXES)
+        else False
+        if metric.endswith(LOWER_IS_BETTER_SUFFIXES)
+        else None
+    )
     if better is not None:
         higher = better == "higher"
     if targets and higher is None:
         raise InputError(
             f"Whether a higher or a lower {metric} is better is not known; say --better higher or lower."
         )
-    return Goal(metric, higher, tuple(targets))
+    return MetricSpec(metric, higher, tuple(targets))
 
 
 def parse_targets(text: str) -> tuple[float, ...]:
@@ -72,10 +78,10 @@ def parse_targets(text: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Scores:
+class RunScores:
     """One run's numbers; None where it has no such thing, NaN where it was not finite."""
 
-    run: Run
+    run: LoadedRun
     last: float
     tail: float
     """Mean of the last evaluations."""
@@ -87,22 +93,22 @@ class Scores:
     averaged_last: float | None
     averaged_tail: float | None
     """The same of the averaged twin, if there is one."""
-    reached: dict[float, Cost | None]
+    reached: dict[float, CumulativeCost | None]
     """What each target cost."""
-    total: Cost
+    total: CumulativeCost
 
 
 @dataclass(frozen=True)
-class Row:
+class ResultRow:
     """One configuration over its seeds."""
 
     label: str
     config: Record
-    scores: tuple[Scores, ...]
+    scores: tuple[RunScores, ...]
     """In the order of the seeds, each seed once."""
-    left_out: tuple[Run, ...]
+    left_out: tuple[LoadedRun, ...]
     """Its runs that do not count: unfinished, diverged, damaged."""
-    repeated: tuple[Run, ...]
+    repeated: tuple[LoadedRun, ...]
     """Further runs of a seed that is already there."""
 
     @property
@@ -129,12 +135,12 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """A row minus the baseline, seed by seed, in the mean of the last evaluations."""
 
     label: str
     seeds: tuple[int, ...]
-    values: Numbers
+    values: FloatArray
     mean: float
     interval: tuple[float, float]
     better: int | None
@@ -145,73 +151,79 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """Rows that may be compared: same data, model and rounds."""
 
     title: str
     held_equal: Record
-    rows: tuple[Row, ...]
+    rows: tuple[ResultRow, ...]
     unsaid: tuple[str, ...] = ()
     """Values that the labels leave out because most rows have them."""
     baseline: str | None = None
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[PairedDifference, ...] = ()
 
     @property
-    def scores(self) -> list[Scores]:
+    def scores(self) -> list[RunScores]:
         return [score for row in self.rows for score in row.scores]
 
     @property
     def evaluations(self) -> int:
         """How many the tails are the means of; some may be of fewer."""
-        return max((score.evaluations for score in self.scores), default=TAIL)
+        return max((score.evaluations for score in self.scores), default=TAIL_EVALUATIONS)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    goal: Goal
-    tables: tuple[Table, ...]
-    unreadable: tuple[Run, ...] = ()
+    goal: MetricSpec
+    tables: tuple[ResultTable, ...]
+    unreadable: tuple[LoadedRun, ...] = ()
     """Damaged runs that do not even say what they are."""
 
 
 def summarise(
-    runs: Sequence[Run], goal: Goal = ACCURACY, baseline: str | None = None
+    runs: Sequence[LoadedRun], goal: MetricSpec = ACCURACY, baseline: str | None = None
 ) -> Comparison:
     """Group the runs, score them, and compare each row with the baseline if one is named."""
     readable = [run for run in runs if run.config]
     check_metric(readable, goal.metric)
-    groups = grouped(readable, held_equal)
-    heads = [held_equal(members[0]) for members in groups]
+    groups = group_runs(readable, comparability_key)
+    heads = [comparability_key(members[0]) for members in groups]
     tables = tuple(
         make_table(title, head, members, goal)
-        for title, head, members in zip(titles(heads), heads, groups, strict=True)
+        for title, head, members in zip(make_titles(heads), heads, groups, strict=True)
     )
     if baseline is not None:
-        tables = compare(tables, baseline, goal)
+        tables = add_baseline_differences(tables, baseline, goal)
     return Comparison(goal, tables, tuple(run for run in runs if not run.config))
 
 
-def check_metric(runs: Sequence[Run], metric: str) -> None:
+def check_metric(runs: Sequence[LoadedRun], metric: str) -> None:
     entries = ((name, value) for run in runs for row in run.rows for name, value in row.items())
     known = {name for name, value in entries if isinstance(value, int | float)} - {"round"}
     if known and metric not in known:
-        raise InputError(unknown("metric", metric, known) + " Choose one with --metric.")
+        raise InputError(
+            unknown_name_message("metric", metric, known) + " Choose one with --metric."
+        )
 
 
-def make_table(title: str, head: Record, runs: Sequence[Run], goal: Goal) -> Table:
+def make_table(
+    title: str, head: Record, runs: Sequence[LoadedRun], goal: MetricSpec
+) -> ResultTable:
     """Methods in the order in which they come; of each the usual row first, then the others by their settings."""
-    groups = grouped(runs, configuration)
-    configs = [configuration(members[0]) for members in groups]
+    groups = group_runs(runs, row_config)
+    configs = [row_config(members[0]) for members in groups]
     rows = [
         make_row(label, config, members, goal)
-        for label, config, members in zip(labels(configs), configs, groups, strict=True)
+        for label, config, members in zip(make_labels(configs), configs, groups, strict=True)
     ]
     methods = list(dict.fromkeys(row.method for row in rows))
-    rows.sort(key=lambda row: (methods.index(row.method), row.label.count(" "), order(row.config)))
-    return Table(title, head, tuple(rows), tuple(unsaid(configs)))
+    rows.sort(
+        key=lambda row: (methods.index(row.method), row.label.count(" "), sort_key(row.config))
+    )
+    return ResultTable(title, head, tuple(rows), tuple(omitted_values(configs)))
 
 
-def order(config: Record) -> list[tuple[str, float, str]]:
+def sort_key(config: Record) -> list[tuple[str, float, str]]:
     """Numbers by size, everything else by name."""
     return [
         (key, float(value), "") if isinstance(value, int | float) else (key, math.inf, str(value))
@@ -219,8 +231,8 @@ def order(config: Record) -> list[tuple[str, float, str]]:
     ]
 
 
-def make_row(label: str, config: Record, runs: Sequence[Run], goal: Goal) -> Row:
-    counted: dict[int, Run] = {}
+def make_row(label: str, config: Record, runs: Sequence[LoadedRun], goal: MetricSpec) -> ResultRow:
+    counted: dict[int, LoadedRun] = {}
     left_out, repeated = [], []
     for run in sorted(
         runs, key=lambda run: run.config.get("twin") is None
@@ -229,33 +241,35 @@ def make_row(label: str, config: Record, runs: Sequence[Run], goal: Goal) -> Row
             left_out.append(run)
         elif not run.values(goal.metric):
             left_out.append(
-                replace(run, state=State.UNMEASURED, remark=f"{goal.metric} was never recorded")
+                replace(run, state=RunStatus.UNMEASURED, remark=f"{goal.metric} was never recorded")
             )
         elif counted.setdefault(run.seed, run) is not run:
             repeated.append(run)
-    scores = tuple(score(counted[seed], goal) for seed in sorted(counted))
-    return Row(label, config, scores, tuple(left_out), tuple(repeated))
+    scores = tuple(score_run(counted[seed], goal) for seed in sorted(counted))
+    return ResultRow(label, config, scores, tuple(left_out), tuple(repeated))
 
 
-def score(run: Run, goal: Goal) -> Scores:
+def score_run(run: LoadedRun, goal: MetricSpec) -> RunScores:
     by_round = run.values(goal.metric)
     values = np.array(list(by_round.values()))
     averaged = np.array(list(run.values(AVERAGED + goal.metric).values()))
-    return Scores(
+    return RunScores(
         run,
         last=float(values[-1]),
-        tail=float(values[-TAIL:].mean()),
-        evaluations=len(values[-TAIL:]),
+        tail=float(values[-TAIL_EVALUATIONS:].mean()),
+        evaluations=len(values[-TAIL_EVALUATIONS:]),
         best=by_round.get(run.best_round) if run.best_round else None,
-        best_on_test=extreme(values[np.isfinite(values)], goal.higher_is_better),
+        best_on_test=best_value(values[np.isfinite(values)], goal.higher_is_better),
         averaged_last=float(averaged[-1]) if averaged.size else None,
-        averaged_tail=float(averaged[-TAIL:].mean()) if averaged.size else None,
-        reached={target: reach(run, by_round, target, goal) for target in goal.targets},
+        averaged_tail=float(averaged[-TAIL_EVALUATIONS:].mean()) if averaged.size else None,
+        reached={
+            target: find_cost_to_target(run, by_round, target, goal) for target in goal.targets
+        },
         total=run.cost(len(run.rows)),
     )
 
 
-def extreme(values: Numbers, higher: bool | None) -> float | None:
+def best_value(values: FloatArray, higher: bool | None) -> float | None:
     return (
         None
         if higher is None or not values.size
@@ -263,7 +277,9 @@ def extreme(values: Numbers, higher: bool | None) -> float | None:
     )
 
 
-def reach(run: Run, by_round: dict[int, float], target: float, goal: Goal) -> Cost | None:
+def find_cost_to_target(
+    run: LoadedRun, by_round: dict[int, float], target: float, goal: MetricSpec
+) -> CumulativeCost | None:
     """What was spent up to the first evaluated round that is at least as good as the target."""
     for round, value in by_round.items():
         if value >= target if goal.higher_is_better else value <= target:
@@ -271,9 +287,11 @@ def reach(run: Run, by_round: dict[int, float], target: float, goal: Goal) -> Co
     return None
 
 
-def compare(tables: Sequence[Table], baseline: str, goal: Goal) -> tuple[Table, ...]:
+def add_baseline_differences(
+    tables: Sequence[ResultTable], baseline: str, goal: MetricSpec
+) -> tuple[ResultTable, ...]:
     """Each table that has the baseline, with every other row's differences to it."""
-    found = baseline_rows(tables, baseline)
+    found = find_baseline_rows(tables, baseline)
     compared = tuple(with_differences(table, row, goal) if row else table for table, row in found)
     differences = [difference for table in compared for difference in table.differences]
     if differences and not any(difference.seeds for difference in differences):
@@ -285,17 +303,21 @@ def compare(tables: Sequence[Table], baseline: str, goal: Goal) -> tuple[Table, 
     return compared
 
 
-def baseline_rows(tables: Sequence[Table], baseline: str) -> list[tuple[Table, Row | None]]:
+def find_baseline_rows(
+    tables: Sequence[ResultTable], baseline: str
+) -> list[tuple[ResultTable, ResultRow | None]]:
     """Each table with its row of that name, if it has one; a name that no table knows is refused."""
-    found = [(table, baseline_row(table, baseline)) for table in tables]
+    found = [(table, find_baseline_row(table, baseline)) for table in tables]
     if not any(row for _, row in found):
         raise InputError(
-            unknown("baseline", baseline, (row.label for table in tables for row in table.rows))
+            unknown_name_message(
+                "baseline", baseline, (row.label for table in tables for row in table.rows)
+            )
         )
     return found
 
 
-def baseline_row(table: Table, name: str) -> Row | None:
+def find_baseline_row(table: ResultTable, name: str) -> ResultRow | None:
     """The row with that label, its words in any order, or the only one of that method."""
     exact = [row for row in table.rows if sorted(row.label.split()) == sorted(name.split())]
     rows = exact or [row for row in table.rows if row.method == name]
@@ -306,8 +328,10 @@ def baseline_row(table: Table, name: str) -> Row | None:
     return rows[0] if rows else None
 
 
-def with_differences(table: Table, baseline: Row, goal: Goal) -> Table:
-    differences = [difference(row, baseline, goal) for row in table.rows if row is not baseline]
+def with_differences(table: ResultTable, baseline: ResultRow, goal: MetricSpec) -> ResultTable:
+    differences = [
+        compute_difference(row, baseline, goal) for row in table.rows if row is not baseline
+    ]
     tested = [number for number, found in enumerate(differences) if not math.isnan(found.p)]
     corrected = dict(zip(tested, holm([differences[number].p for number in tested]), strict=True))
     differences = [
@@ -317,7 +341,7 @@ def with_differences(table: Table, baseline: Row, goal: Goal) -> Table:
     return replace(table, baseline=baseline.label, differences=tuple(differences))
 
 
-def difference(row: Row, baseline: Row, goal: Goal) -> Difference:
+def compute_difference(row: ResultRow, baseline: ResultRow, goal: MetricSpec) -> PairedDifference:
     """Over the seeds both have, on the same partition."""
     theirs = {score.run.pair: score.tail for score in baseline.scores}
     pairs = [
@@ -327,7 +351,7 @@ def difference(row: Row, baseline: Row, goal: Goal) -> Difference:
     ]
     values = np.array([value for _, value in pairs])
     gains = values if goal.higher_is_better else -values
-    return Difference(
+    return PairedDifference(
         label=row.label,
         seeds=tuple(seed for seed, _ in pairs),
         values=values,

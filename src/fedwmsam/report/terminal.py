@@ -19,21 +19,21 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedwmsam.comparison.queue import Task, seconds_left
-from fedwmsam.engine.estimate import Estimate
+from fedwmsam.comparison.queue import QueuedRun, estimate_seconds_left
+from fedwmsam.engine.estimate import RunEstimate
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.run import Progress
-from fedwmsam.errors import duration, guarantee
+from fedwmsam.errors import format_duration, format_privacy_guarantee
 from fedwmsam.experiment.experiment import Experiment
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import METHODS, method_class
-from fedwmsam.report.text_tables import Sheet
+from fedwmsam.report.text_tables import TextTable
 from fedwmsam.settings.config import Settings
-from fedwmsam.settings.options import limits
+from fedwmsam.settings.options import describe_range
 from fedwmsam.settings.presets import BY_METHOD, COMMON, preset_values
 
 
-class Display:
+class LiveDisplay:
     """What is going on: a picture that changes on a terminal, a line now and then elsewhere, nothing if quiet."""
 
     def __init__(self, console: Console, quiet: bool, every: float = 15.0) -> None:
@@ -77,7 +77,7 @@ class Display:
             self.last_line = now
 
 
-class RunDisplay(Display):
+class RunDisplay(LiveDisplay):
     """A run: a bar with round, accuracy, loss, α and time left."""
 
     def __init__(self, console: Console, experiment: Experiment, folder: Path, quiet: bool) -> None:
@@ -109,10 +109,12 @@ class RunDisplay(Display):
         )
 
 
-class QueueDisplay(Display):
+class QueueDisplay(LiveDisplay):
     """A comparison: one bar over all rounds with the time left, and a line for each run at work."""
 
-    def __init__(self, console: Console, quiet: bool, tasks: Sequence[Task], jobs: int) -> None:
+    def __init__(
+        self, console: Console, quiet: bool, tasks: Sequence[QueuedRun], jobs: int
+    ) -> None:
         super().__init__(console, quiet)
         self.tasks = tasks
         self.jobs = jobs
@@ -130,8 +132,8 @@ class QueueDisplay(Display):
     def summary(self) -> str:
         done, total = self.rounds()
         over = sum(task.is_over for task in self.tasks)
-        left = seconds_left(self.tasks, self.jobs)
-        ends = f", about {duration(left)} left" if left else ""
+        left = estimate_seconds_left(self.tasks, self.jobs)
+        ends = f", about {format_duration(left)} left" if left else ""
         return f"{over} of {len(self.tasks)} runs, {done:,} of {total:,} rounds{ends}"
 
     def picture(self) -> Group:
@@ -150,7 +152,7 @@ class QueueDisplay(Display):
         return Group(ProgressBar(total=total, completed=done), Text(self.summary()), table)
 
 
-class WaitingDisplay(Display):
+class AnalysisDisplay(LiveDisplay):
     """An analysis: one line that says what it is at."""
 
     def __init__(self, console: Console, quiet: bool) -> None:
@@ -172,12 +174,12 @@ class ComparisonDisplay:
         self.console.print(text, style=style, soft_wrap=True)
 
     @contextmanager
-    def watching(self, tasks: Sequence[Task], jobs: int) -> Iterator[Callable[[], None]]:
+    def watching(self, tasks: Sequence[QueuedRun], jobs: int) -> Iterator[Callable[[], None]]:
         with QueueDisplay(self.console, self.quiet, tasks, jobs) as display:
             yield display.update
 
 
-def summarise(console: Console, result: Result) -> None:
+def print_result(console: Console, result: Result) -> None:
     """What was reached and where it is."""
     say = partial(console.print, soft_wrap=True)
     values = accuracies(result.rows)
@@ -195,20 +197,22 @@ def summarise(console: Console, result: Result) -> None:
         say(f"Best by validation: round {result.best_round}, test accuracy {best:.4f}")
     epsilon = result.rows[-1].get("epsilon") if result.rows else None
     if epsilon is not None:
-        say(f"Differential privacy for clients: {guarantee(epsilon, result.config['dp_delta'])}")
+        say(
+            f"Differential privacy for clients: {format_privacy_guarantee(epsilon, result.config['dp_delta'])}"
+        )
     if result.rows:
-        traffic = size(sum(row["bytes_down"] + row["bytes_up"] for row in result.rows))
+        traffic = format_bytes(sum(row["bytes_down"] + row["bytes_up"] for row in result.rows))
         say(
             f"Communication: {traffic}; backprops: {sum(row['backprops'] for row in result.rows):,}"
         )
     say(f"Model, metrics and configuration: {result.folder}")
 
 
-def show_sheets(console: Console, sheets: Sequence[Sheet]) -> None:
+def print_text_tables(console: Console, sheets: Sequence[TextTable]) -> None:
     """The tables of a report, each with what must be known to read it."""
     for sheet in sheets:
         console.print(sheet.title, style="bold", soft_wrap=True)
-        table = folding(*sheet.header)
+        table = make_table(*sheet.header)
         for row in sheet.rows:
             table.add_row(*row)
         console.print(table)
@@ -217,19 +221,19 @@ def show_sheets(console: Console, sheets: Sequence[Sheet]) -> None:
         console.print()
 
 
-def show_estimate(console: Console, found: Estimate, config: Settings) -> None:
+def show_estimate(console: Console, found: RunEstimate, config: Settings) -> None:
     """The plan of a run that was not started."""
     total = found.rounds * found.round_seconds
     traffic = found.cohort * (found.bytes_down + found.bytes_up)
     lines = {
-        "model": f"{found.parameters:,} trainable parameters, {size(found.parameters * found.bytes_each)}",
+        "model": f"{found.parameters:,} trainable parameters, {format_bytes(found.parameters * found.bytes_each)}",
         "round": f"{found.cohort:,} of {found.clients:,} clients, {found.steps:,.0f} local steps each on average",
-        "traffic": f"{size(found.bytes_down)} down and {size(found.bytes_up)} up a client, {size(traffic)} a round, "
-        f"{size(traffic * found.rounds)} in {found.rounds:,} rounds",
-        "memory": f"{size(found.process)} this process has held so far, {size(found.rows_in_ram)} for clients' rows "
-        f"({size(found.row)} each, about {found.seen:,.0f} clients seen; memory_budget {config.memory_budget:g} MB)",
-        "disk": f"at most about {size(found.disk)} in the run folder",
-        "time": f"about {duration(found.round_seconds)} a round, {duration(total)} in all "
+        "traffic": f"{format_bytes(found.bytes_down)} down and {format_bytes(found.bytes_up)} up a client, {format_bytes(traffic)} a round, "
+        f"{format_bytes(traffic * found.rounds)} in {found.rounds:,} rounds",
+        "memory": f"{format_bytes(found.process)} this process has held so far, {format_bytes(found.rows_in_ram)} for clients' rows "
+        f"({format_bytes(found.row)} each, about {found.seen:,.0f} clients seen; memory_budget {config.memory_budget:g} MB)",
+        "disk": f"at most about {format_bytes(found.disk)} in the run folder",
+        "time": f"about {format_duration(found.round_seconds)} a round, {format_duration(total)} in all "
         f"({1000 * found.step_seconds:.1f} ms a local step, {found.workers} of them at a time)",
     }
     table = Table.grid(padding=(0, 2))
@@ -246,17 +250,17 @@ def show_evaluation(console: Console, found: Record) -> None:
         "  ".join(f"{name} {value:.4f}" for name, value in found.items() if name not in by),
         soft_wrap=True,
     )
-    console.print(columns("class", {"accuracy": by["by_class"]}))
+    console.print(make_value_table("class", {"accuracy": by["by_class"]}))
     tuned = (
         {"after fine-tuning": by["by_client_fine_tuned"]} if "by_client_fine_tuned" in by else {}
     )
-    console.print(columns("client", {"accuracy": by["by_client"]} | tuned))
+    console.print(make_value_table("client", {"accuracy": by["by_client"]} | tuned))
 
 
-def columns(what: str, values: dict[str, dict[str, float]]) -> Table:
-    table = folding(what, *values)
+def make_value_table(what: str, values: dict[str, dict[str, float]]) -> Table:
+    table = make_table(what, *values)
     for name in next(iter(values.values())):
-        table.add_row(name, *(number(column.get(name)) for column in values.values()))
+        table.add_row(name, *(format_metric(column.get(name)) for column in values.values()))
     return table
 
 
@@ -269,11 +273,11 @@ def tail_mean(values: Sequence[float], count: int = 10) -> float:
     return math.fsum(tail) / len(tail)
 
 
-def number(value: float | None) -> str:
+def format_metric(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.4f}"
 
 
-def size(count: float) -> str:
+def format_bytes(count: float) -> str:
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -281,14 +285,14 @@ def size(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def folding(*names: str) -> Table:
+def make_table(*names: str) -> Table:
     """A table whose first column stays whole and whose others break long words instead of cutting them off."""
     first, *others = names
     return Table(Column(first, no_wrap=True), *(Column(name, overflow="fold") for name in others))
 
 
-def method_table() -> Table:
-    table = folding(
+def make_method_table() -> Table:
+    table = make_table(
         "method", "backprops\na step", "down", "up", "memory\na client", "paper", "options"
     )
     for name, cls in METHODS.items():
@@ -311,9 +315,9 @@ def method_table() -> Table:
 def method_details(name: str) -> Group:
     """One method: what it is, its options, and its values in the presets."""
     cls = method_class(name)
-    table = folding("option", "default", "meaning", "values", *COMMON)
+    table = make_table("option", "default", "meaning", "values", *COMMON)
     for f in fields(cls):
-        values = ", ".join(f.metadata["choices"]) or limits(f.metadata)
+        values = ", ".join(f.metadata["choices"]) or describe_range(f.metadata)
         preset = [str(BY_METHOD[p].get(name, {}).get(f.name, "")) for p in COMMON]
         table.add_row(f.name, str(f.default), f.metadata["help"], values, *preset)
     shared = [

@@ -9,12 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedwmsam.engine.records import Record
-from fedwmsam.errors import InputError, guarantee
-from fedwmsam.report.runs import Cost, Run, State, rounds, shown
-from fedwmsam.report.summary import Comparison, Difference, Goal, Row, Scores, Table
+from fedwmsam.errors import InputError, format_privacy_guarantee
+from fedwmsam.report.runs import CumulativeCost, LoadedRun, RunStatus, format_rounds, format_value
+from fedwmsam.report.summary import (
+    Comparison,
+    MetricSpec,
+    PairedDifference,
+    ResultRow,
+    ResultTable,
+    RunScores,
+)
 from fedwmsam.statistics import Spread, smallest_p
 
-NOTHING, NOT_FINITE = "–", "not finite"
+MISSING, NOT_FINITE = "–", "not finite"
 COSTS = {
     "MB down + up": ("bytes", 1e6),
     "backprops": ("backprops", 1.0),
@@ -22,34 +29,34 @@ COSTS = {
 }
 """Column → field of `Cost`, and its unit."""
 SIGNIFICANT = 0.05
-ENOUGH_SEEDS = 10
+MIN_BOOTSTRAP_SEEDS = 10
 """From here on a bootstrap interval covers about what it says."""
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TextTable:
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
 
 
-def sheets(comparison: Comparison, paper_columns: bool = False) -> list[Sheet]:
+def make_text_tables(comparison: Comparison, paper_columns: bool = False) -> list[TextTable]:
     """Results, costs of the targets and differences, table by table; last, what could not be read."""
     result = []
     for table in comparison.tables:
-        result.append(results(table, comparison.goal, paper_columns))
+        result.append(results_table(table, comparison.goal, paper_columns))
         if comparison.goal.targets:
-            result.append(costs(table, comparison.goal))
+            result.append(target_cost_table(table, comparison.goal))
         if table.baseline is not None:
-            result.append(differences(table, comparison.goal))
+            result.append(differences_table(table, comparison.goal))
     if comparison.unreadable:
         rows = tuple((str(run.path), run.remark) for run in comparison.unreadable)
-        result.append(Sheet("Runs that cannot be read", ("run", "why"), rows))
+        result.append(TextTable("Runs that cannot be read", ("run", "why"), rows))
     return result
 
 
-def results(table: Table, goal: Goal, paper_columns: bool) -> Sheet:
+def results_table(table: ResultTable, goal: MetricSpec, paper_columns: bool) -> TextTable:
     quantities = {"last": "last", f"mean of last {table.evaluations}": "tail"}
     if table.held_equal["validation"]:
         quantities["best by validation"] = "best"
@@ -65,12 +72,12 @@ def results(table: Table, goal: Goal, paper_columns: bool) -> Sheet:
             row.label,
             seeds_cell(row),
             *(spread_cell(row.spread(name)) for name in quantities.values()),
-            *(amount(row.total(name), unit) for name, unit in COSTS.values()),
+            *(cost_cell(row.total(name), unit) for name, unit in COSTS.values()),
         )
         for row in table.rows
     )
-    notes = [*reading(table, paper_columns), *remarks(table, goal)]
-    return Sheet(
+    notes = [*reading_notes(table, paper_columns), *run_notes(table, goal)]
+    return TextTable(
         f"{goal.metric}: {table.title}",
         ("method", "seeds", *quantities, *COSTS),
         rows,
@@ -78,19 +85,21 @@ def results(table: Table, goal: Goal, paper_columns: bool) -> Sheet:
     )
 
 
-def costs(table: Table, goal: Goal) -> Sheet:
+def target_cost_table(table: ResultTable, goal: MetricSpec) -> TextTable:
     """What it took to reach each target."""
     rows = []
     for target in goal.targets:
         for row in table.rows:
             count = row.reached(target, "rounds").n
             spent = (
-                amount(row.reached(target, name), unit)
+                cost_cell(row.reached(target, name), unit)
                 for name, unit in ({"": ("rounds", 1.0)} | COSTS).values()
             )
-            missed = "not reached" if row.scores else NOTHING
-            cells = spent if count else (missed, *(NOTHING for _ in COSTS))
-            rows.append((row.label, shown(target), f"{count} of {len(row.scores)} seeds", *cells))
+            missed = "not reached" if row.scores else MISSING
+            cells = spent if count else (missed, *(MISSING for _ in COSTS))
+            rows.append(
+                (row.label, format_value(target), f"{count} of {len(row.scores)} seeds", *cells)
+            )
     notes = [
         f"A target is reached at the first evaluated round whose {goal.metric} is at least as good."
     ]
@@ -103,39 +112,39 @@ def costs(table: Table, goal: Goal) -> Sheet:
             "Where only some seeds reached a target, the means are over those, and so too favourable."
         )
     header = ("method", "target", "reached by", "rounds", *COSTS)
-    return Sheet(
+    return TextTable(
         f"Cost of reaching a target {goal.metric}: {table.title}", header, tuple(rows), tuple(notes)
     )
 
 
-def differences(table: Table, goal: Goal) -> Sheet:
+def differences_table(table: ResultTable, goal: MetricSpec) -> TextTable:
     """Each row against the baseline, seed by seed."""
     header = ("method", "common seeds", "difference", "95% interval", "better on", "p", "p (Holm)")
     rows = tuple(difference_cells(found) for found in table.differences)
     title = f"Mean of last {table.evaluations} {goal.metric}, difference to {table.baseline}: {table.title}"
-    return Sheet(title, header, rows, tuple(cautions(table)))
+    return TextTable(title, header, rows, tuple(significance_notes(table)))
 
 
-def difference_cells(found: Difference) -> tuple[str, ...]:
+def difference_cells(found: PairedDifference) -> tuple[str, ...]:
     if not found.seeds:
-        return found.label, "none", *(NOTHING for _ in range(5))
+        return found.label, "none", *(MISSING for _ in range(5))
     if math.isnan(found.mean):
-        return found.label, str(len(found.seeds)), NOT_FINITE, *(NOTHING for _ in range(4))
+        return found.label, str(len(found.seeds)), NOT_FINITE, *(MISSING for _ in range(4))
     low, high = found.interval
     return (
         found.label,
         str(len(found.seeds)),
-        f"{found.mean:+{precision(found.mean)}}",
-        NOTHING
+        f"{found.mean:+{float_format(found.mean)}}",
+        MISSING
         if math.isnan(low)
-        else f"{low:+{precision(found.mean)}} to {high:+{precision(found.mean)}}",
-        NOTHING if found.better is None else f"{found.better} of {len(found.seeds)}",
+        else f"{low:+{float_format(found.mean)}} to {high:+{float_format(found.mean)}}",
+        MISSING if found.better is None else f"{found.better} of {len(found.seeds)}",
         f"{found.p:.3g}",
         f"{found.corrected:.3g}",
     )
 
 
-def seeds_cell(row: Row) -> str:
+def seeds_cell(row: ResultRow) -> str:
     """How many seeds the numbers are over, and what became of the others."""
     counted, states = len(row.scores), Counter(run.state for run in row.left_out)
     if not states:
@@ -146,35 +155,35 @@ def seeds_cell(row: Row) -> str:
 
 def spread_cell(spread: Spread | None) -> str:
     if spread is None:
-        return NOTHING
+        return MISSING
     known = spread.n > 1 and not math.isnan(spread.mean)
     return number_cell(spread.mean) + (
-        f" ± {spread.deviation:{precision(spread.mean)}}" if known else ""
+        f" ± {spread.deviation:{float_format(spread.mean)}}" if known else ""
     )
 
 
 def number_cell(value: float) -> str:
-    return NOT_FINITE if math.isnan(value) else f"{value:{precision(value)}}"
+    return NOT_FINITE if math.isnan(value) else f"{value:{float_format(value)}}"
 
 
-def precision(value: float) -> str:
+def float_format(value: float) -> str:
     """Four decimals, as accuracies are printed; of larger numbers fewer, of very small and very large ones digits."""
     size = abs(value)
     return ".4f" if 0.001 <= size < 10 or size == 0 else ".2f" if 10 <= size < 1000 else ".4g"
 
 
-def amount(spread: Spread, unit: float) -> str:
+def cost_cell(spread: Spread, unit: float) -> str:
     """A mean of costs; they often are the same for every seed, and then need no spread."""
     mean, deviation = spread.mean / unit, spread.deviation / unit
     if math.isnan(mean):
-        return NOTHING
+        return MISSING
     if not deviation > 0:
         return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}"
     digits = 0 if mean >= 100 else 1 if mean >= 10 else 2
     return f"{mean:,.{digits}f} ± {deviation:,.{digits}f}"
 
 
-def reading(table: Table, paper_columns: bool) -> Iterator[str]:
+def reading_notes(table: ResultTable, paper_columns: bool) -> Iterator[str]:
     """How to read the labels and the numbers."""
     if table.unsaid:
         yield f"Where a row does not say otherwise: {'; '.join(table.unsaid)}."
@@ -214,30 +223,30 @@ def reading(table: Table, paper_columns: bool) -> Iterator[str]:
         yield "Runs of fit() do not record their data: that these had the same is for you to know."
 
 
-def remarks(table: Table, goal: Goal) -> Iterator[str]:
+def run_notes(table: ResultTable, goal: MetricSpec) -> Iterator[str]:
     """What became of single runs."""
     for row in table.rows:
         for run in row.left_out:
             reached = list(run.values(goal.metric).values())
             so_far = f"; last {goal.metric} {number_cell(reached[-1])}" if reached else ""
-            yield f"{whose(row, run)}: {run.describe()}{so_far}; not counted."
+            yield f"{run_name(row, run)}: {run.describe()}{so_far}; not counted."
         kept = {score.run.seed: score.run for score in row.scores}
         for run in row.repeated:
-            same = "the same" if agree(run.rows, kept[run.seed].rows) else "other"
-            yield f"{whose(row, run)}: has the seed of {kept[run.seed].path} and {same} numbers; not counted."
+            same = "the same" if have_same_values(run.rows, kept[run.seed].rows) else "other"
+            yield f"{run_name(row, run)}: has the seed of {kept[run.seed].path} and {same} numbers; not counted."
         for run in kept.values():
-            if run.state is State.STOPPED:
-                yield f"{whose(row, run)}: {run.describe()}."
+            if run.state is RunStatus.STOPPED:
+                yield f"{run_name(row, run)}: {run.describe()}."
             rejected = sum(bool(line.get("rejected")) for line in run.rows)
             if rejected:
-                yield f"{whose(row, run)}: clients left out in {rounds(rejected)}, their update was not finite."
+                yield f"{run_name(row, run)}: clients left out in {format_rounds(rejected)}, their update was not finite."
             epsilon = run.rows[-1].get("epsilon") if run.rows else None
             if epsilon is not None:
-                promise = guarantee(epsilon, run.config["dp_delta"])
-                yield f"{whose(row, run)}: differentially private for clients, {promise}."
+                promise = format_privacy_guarantee(epsilon, run.config["dp_delta"])
+                yield f"{run_name(row, run)}: differentially private for clients, {promise}."
 
 
-def agree(rows: Sequence[Record], others: Sequence[Record]) -> bool:
+def have_same_values(rows: Sequence[Record], others: Sequence[Record]) -> bool:
     """Whether two runs have the same numbers, as far as both have them: one may have an averaged twin."""
     return len(rows) == len(others) and all(
         row[name] == other[name]
@@ -246,11 +255,11 @@ def agree(rows: Sequence[Record], others: Sequence[Record]) -> bool:
     )
 
 
-def whose(row: Row, run: Run) -> str:
+def run_name(row: ResultRow, run: LoadedRun) -> str:
     return f"{row.label}, seed {run.seed} ({run.path})"
 
 
-def cautions(table: Table) -> Iterator[str]:
+def significance_notes(table: ResultTable) -> Iterator[str]:
     """What the differences can and cannot show."""
     yield (
         "Paired by seed: same clients, batches and first weights. Interval: percentile bootstrap over seeds. p: exact "
@@ -260,7 +269,7 @@ def cautions(table: Table) -> Iterator[str]:
     if not counts:
         return
     few, tests = min(counts), len(counts)
-    if few < ENOUGH_SEEDS:
+    if few < MIN_BOOTSTRAP_SEEDS:
         yield f"With {few} common seeds the interval is too narrow: it covers the truth less often than 95%."
     if smallest_p(max(counts)) * tests >= SIGNIFICANT:
         comparisons = f"{tests} comparisons" if tests > 1 else "one comparison"
@@ -281,8 +290,8 @@ def seeds_needed(tests: int) -> int:
 # Files
 
 
-QUANTITIES = ("last", "tail", "best", "best_on_test")
-OF_TWINS = ("averaged_last", "averaged_tail")
+CSV_QUANTITIES = ("last", "tail", "best", "best_on_test")
+AVERAGED_QUANTITIES = ("averaged_last", "averaged_tail")
 """Columns that only runs with an averaged twin have."""
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -305,7 +314,7 @@ LATEX = {
 }
 
 
-def write(path: Path, text: str) -> None:
+def write_text(path: Path, text: str) -> None:
     """Over what is there; folders on the way are made."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -316,7 +325,7 @@ def write(path: Path, text: str) -> None:
 
 def write_files(
     comparison: Comparison,
-    sheets: Sequence[Sheet],
+    sheets: Sequence[TextTable],
     csv: Path | None,
     markdown: Path | None,
     latex: Path | None,
@@ -333,25 +342,25 @@ def write_files(
     if latex is not None:
         texts[latex] = latex_text(sheets)
     for path, text in texts.items():
-        write(path, text)
+        write_text(path, text)
     return list(texts)
 
 
 # Markdown
 
 
-def markdown_text(sheets: Iterable[Sheet]) -> str:
-    return "\n".join(markdown_sheet(sheet) for sheet in sheets)
+def markdown_text(sheets: Iterable[TextTable]) -> str:
+    return "\n".join(markdown_table(sheet) for sheet in sheets)
 
 
-def markdown_sheet(sheet: Sheet) -> str:
+def markdown_table(sheet: TextTable) -> str:
     lines = [sheet.header, ["---", *("---:" for _ in sheet.header[1:])], *sheet.rows]
-    table = "".join(f"| {' | '.join(map(plain_markdown, line))} |\n" for line in lines)
-    notes = "".join(f"- {plain_markdown(note)}\n" for note in sheet.notes)
-    return f"### {plain_markdown(sheet.title)}\n\n{table}" + (f"\n{notes}" if notes else "")
+    table = "".join(f"| {' | '.join(map(escape_markdown, line))} |\n" for line in lines)
+    notes = "".join(f"- {escape_markdown(note)}\n" for note in sheet.notes)
+    return f"### {escape_markdown(sheet.title)}\n\n{table}" + (f"\n{notes}" if notes else "")
 
 
-def plain_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """What people named must not become markup or end a cell."""
     for character in "\\`*_[]<>|":
         text = text.replace(character, f"\\{character}")
@@ -361,20 +370,20 @@ def plain_markdown(text: str) -> str:
 # LaTeX
 
 
-def latex_text(sheets: Iterable[Sheet]) -> str:
+def latex_text(sheets: Iterable[TextTable]) -> str:
     return "% Needs \\usepackage{booktabs} in the preamble.\n" + "\n".join(
-        latex_sheet(sheet) for sheet in sheets
+        latex_table(sheet) for sheet in sheets
     )
 
 
-def latex_sheet(sheet: Sheet) -> str:
+def latex_table(sheet: TextTable) -> str:
     """A table environment, its notes in comments: a caption of a paper is its author's."""
     rows = [latex_row(row) for row in sheet.rows]
     notes = [f"% {note}" for note in sheet.notes]
     lines = [
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{plain_latex(sheet.title)}}}",
+        rf"  \caption{{{escape_latex(sheet.title)}}}",
         rf"  \begin{{tabular}}{{l{'r' * (len(sheet.header) - 1)}}}",
         r"    \toprule",
         latex_row(sheet.header),
@@ -388,10 +397,10 @@ def latex_sheet(sheet: Sheet) -> str:
 
 
 def latex_row(cells: Sequence[str]) -> str:
-    return f"    {' & '.join(map(plain_latex, cells))} \\\\"
+    return f"    {' & '.join(map(escape_latex, cells))} \\\\"
 
 
-def plain_latex(text: str) -> str:
+def escape_latex(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
 
 
@@ -423,7 +432,7 @@ def csv_runs(comparison: Comparison) -> str:
     return csv_text(records)
 
 
-def row_record(goal: Goal, table: Table, row: Row) -> Record:
+def row_record(goal: MetricSpec, table: ResultTable, row: ResultRow) -> Record:
     record: Record = {
         "table": table.title,
         "row": row.label,
@@ -433,16 +442,16 @@ def row_record(goal: Goal, table: Table, row: Row) -> Record:
         "counted": len(row.scores),
         "left_out": len(row.left_out),
     }
-    for name in QUANTITIES:
+    for name in CSV_QUANTITIES:
         record |= spread_columns(name, row.spread(name))
-    for name in OF_TWINS:
+    for name in AVERAGED_QUANTITIES:
         record |= spread_columns(name, spread) if (spread := row.spread(name)) else {}
-    for name in Cost._fields:
+    for name in CumulativeCost._fields:
         record |= spread_columns(name, row.total(name))
     for target in goal.targets:
-        record |= {f"reached_{shown(target)}": row.reached(target, "rounds").n}
-        for name in Cost._fields:
-            record |= spread_columns(f"{name}_to_{shown(target)}", row.reached(target, name))
+        record |= {f"reached_{format_value(target)}": row.reached(target, "rounds").n}
+        for name in CumulativeCost._fields:
+            record |= spread_columns(f"{name}_to_{format_value(target)}", row.reached(target, name))
     for found in table.differences:
         if found.label == row.label:
             record |= difference_record(found) | {"baseline": table.baseline}
@@ -456,7 +465,7 @@ def spread_columns(name: str, spread: Spread | None) -> Record:
     }
 
 
-def difference_record(found: Difference) -> Record:
+def difference_record(found: PairedDifference) -> Record:
     low, high = found.interval
     return {
         "common_seeds": " ".join(map(str, found.seeds)),
@@ -469,7 +478,7 @@ def difference_record(found: Difference) -> Record:
     }
 
 
-def run_record(run: Run, counted: bool) -> Record:
+def run_record(run: LoadedRun, counted: bool) -> Record:
     return {
         "run": run.path,
         "seed": run.config.get("seed"),
@@ -479,13 +488,16 @@ def run_record(run: Run, counted: bool) -> Record:
     }
 
 
-def score_record(score: Scores) -> Record:
-    record = {name: getattr(score, name) for name in QUANTITIES}
-    record |= {name: value for name in OF_TWINS if (value := getattr(score, name)) is not None}
+def score_record(score: RunScores) -> Record:
+    record = {name: getattr(score, name) for name in CSV_QUANTITIES}
+    record |= {
+        name: value for name in AVERAGED_QUANTITIES if (value := getattr(score, name)) is not None
+    }
     record |= score.total._asdict()
     for target, cost in score.reached.items():
         record |= {
-            f"{name}_to_{shown(target)}": cost and getattr(cost, name) for name in Cost._fields
+            f"{name}_to_{format_value(target)}": cost and getattr(cost, name)
+            for name in CumulativeCost._fields
         }
     return record
 

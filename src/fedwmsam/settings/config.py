@@ -9,27 +9,34 @@ from dataclasses import Field, asdict, dataclass, field, fields
 from types import NoneType
 from typing import Any
 
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.settings.method_table import (
-    METHOD_CLASSES,
+    METHOD_CLASS_PATHS,
     check_method_name,
     make_method,
     method_class,
 )
-from fedwmsam.settings.options import check, checked, kinds_of, option, parse, shortened
+from fedwmsam.settings.options import (
+    field_types,
+    option,
+    parse_typed,
+    truncated_repr,
+    validate_fields,
+    validate_value,
+)
 from fedwmsam.settings.parsers import (
     AVERAGING,
     SAMPLING,
     WEIGHT_DECAY_MODES,
+    parse_aggregation,
     parse_corruption,
-    parse_rule,
     parse_stragglers,
     parse_trackers,
     round_half_up,
 )
 from fedwmsam.settings.presets import preset_values
 
-ALWAYS_TOLD = frozenset(
+ALWAYS_IDENTIFYING = frozenset(
     {
         "method",
         "dataset",
@@ -92,10 +99,10 @@ SAVING = "Saving and recording"
 MACHINE = "Machine"
 PANELS = (RUN, ROUNDS, LOCAL, SERVER, FAULTS, PRIVACY, EVALUATION, SAVING, MACHINE)
 """Where `--help` lists the flags of settings, in this order."""
-SIMULATED = "clients fail and lie by themselves here; simulate that with fedwmsam.fit"
-UNCOUNTED = "differential privacy is built for the simulator only"
-ELSEWHERE = "it needs the clients' data where the server is"
-ONE_EACH = "each client is a process of its own"
+FLOWER_REAL_FAULTS = "clients fail and lie by themselves here; simulate that with fedwmsam.fit"
+FLOWER_NO_PRIVACY = "differential privacy is built for the simulator only"
+FLOWER_NO_CLIENT_DATA = "it needs the clients' data where the server is"
+FLOWER_OWN_PROCESSES = "each client is a process of its own"
 
 
 @dataclass(frozen=True)
@@ -160,26 +167,26 @@ class Settings:
         high=1,
         panel=FAULTS,
         see="docs/faults.md",
-        flower=SIMULATED,
+        flower=FLOWER_REAL_FAULTS,
     )
     stragglers: str | None = option(
         None,
         "SHARE:FACTOR: so many clients are slower by that factor, such as 0.3:4; 0.3:4:drop: unfinished is lost",
         panel=FAULTS,
-        flower=SIMULATED,
+        flower=FLOWER_REAL_FAULTS,
     )
     deadline: float | None = option(
         None,
         "when a round closes, in the time an ordinary client needs for its steps (none: 1)",
         above=0,
         panel=FAULTS,
-        flower=SIMULATED,
+        flower=FLOWER_REAL_FAULTS,
     )
     corrupt: str | None = option(
         None,
         "KIND:SHARE: hostile clients, such as sign_flip:0.1; nan, huge, sign_flip, random, stale, label_flip",
         panel=FAULTS,
-        flower=SIMULATED,
+        flower=FLOWER_REAL_FAULTS,
     )
     dp_noise: float | None = option(
         None,
@@ -187,14 +194,14 @@ class Settings:
         low=0,
         panel=PRIVACY,
         see="docs/privacy.md",
-        flower=UNCOUNTED,
+        flower=FLOWER_NO_PRIVACY,
     )
     dp_epsilon: float | None = option(
         None,
         "ε that all rounds may spend, instead of the noise",
         above=0,
         panel=PRIVACY,
-        flower=UNCOUNTED,
+        flower=FLOWER_NO_PRIVACY,
     )
     dp_clip: float | None = option(
         None,
@@ -249,7 +256,7 @@ class Settings:
         low=1,
         panel=SAVING,
         changes_numbers=False,
-        flower=ELSEWHERE,
+        flower=FLOWER_NO_CLIENT_DATA,
     )
     record: str | None = option(
         None,
@@ -257,7 +264,7 @@ class Settings:
         panel=SAVING,
         see="docs/dynamics.md",
         changes_numbers=False,
-        flower=ELSEWHERE,
+        flower=FLOWER_NO_CLIENT_DATA,
     )
     record_every: int = option(
         10,
@@ -273,7 +280,7 @@ class Settings:
         high=1024,
         panel=MACHINE,
         changes_numbers=False,
-        flower=ONE_EACH,
+        flower=FLOWER_OWN_PROCESSES,
     )
     device: str = option(
         "cpu",
@@ -283,14 +290,14 @@ class Settings:
     )
 
     def __post_init__(self) -> None:
-        check("", self)
+        validate_fields("", self)
         self.recorded()
         if self.aggregation == "mean":
             object.__setattr__(
                 self, "aggregation", None
             )  # one name for one thing: the same run, the same row
         if self.aggregation is not None:
-            parse_rule(self.aggregation)
+            parse_aggregation(self.aggregation)
         parse_stragglers(self.stragglers, self.deadline)
         if self.corrupt is not None:
             parse_corruption(self.corrupt)
@@ -304,7 +311,7 @@ class Settings:
         )
         for kind in kinds:
             if kind not in RECORDABLE:
-                raise InputError(unknown("kind of recording", kind, RECORDABLE))
+                raise InputError(unknown_name_message("kind of recording", kind, RECORDABLE))
         return kinds
 
     @property
@@ -428,9 +435,9 @@ class RunConfig(Settings):
         return {k: values.pop(k) for k in first} | values | asdict(self.make_method())
 
 
-GOALS = tuple(f.name for f in fields(RunConfig) if f.metadata.get("goal"))
+STOPPING_SETTINGS = tuple(f.name for f in fields(RunConfig) if f.metadata.get("goal"))
 """Settings that say when a run ends."""
-WITHOUT_EFFECT = tuple(
+RESULT_NEUTRAL_SETTINGS = tuple(
     f.name for f in fields(RunConfig) if f.metadata and not f.metadata["changes_numbers"]
 )
 """Settings that change no number of a run; a preset is in the values it sets."""
@@ -451,7 +458,7 @@ def resolve(*layers: dict[str, Any]) -> RunConfig:
     if isinstance(given.get("workers"), str):
         given["workers"] = parse_workers(given["workers"])
     if not isinstance(given.get("preset", ""), str | None):
-        raise InputError(f"preset must be a word, not {shortened(given['preset'])}.")
+        raise InputError(f"preset must be a word, not {truncated_repr(given['preset'])}.")
     preset = preset_values(given.get("preset"), method)
     if is_natural(given.get("partition")):
         preset.pop("clients", None)
@@ -462,14 +469,16 @@ def resolve(*layers: dict[str, Any]) -> RunConfig:
     for key in given:
         if key not in settings and key not in own:
             raise InputError(
-                unknown(f"setting or option of {method}", key, [*setting_names(), *own])
+                unknown_name_message(
+                    f"setting or option of {method}", key, [*setting_names(), *own]
+                )
             )
     return RunConfig(**settings, options={key: value for key, value in given.items() if key in own})
 
 
 def known_settings(given: dict[str, Any]) -> dict[str, Any]:
     """Those of the keys that are settings; the word none is None where a setting may be that."""
-    kinds = kinds_of(RunConfig)
+    kinds = field_types(RunConfig)
     return {
         key: None if given[key] == "none" and NoneType in kinds[key] else given[key]
         for key in setting_names()
@@ -479,10 +488,10 @@ def known_settings(given: dict[str, Any]) -> dict[str, Any]:
 
 def check_settings(settings: dict[str, Any]) -> None:
     """Raise InputError at the first setting that is wrong by itself or beside the others."""
-    kinds = kinds_of(RunConfig)
+    kinds = field_types(RunConfig)
     for f in fields(RunConfig):
         if f.name in settings:
-            checked(f.name, settings[f.name], kinds[f.name], f.metadata)
+            validate_value(f.name, settings[f.name], kinds[f.name], f.metadata)
     shared = {f.name for f in fields(Settings)}
     Settings(**{key: value for key, value in settings.items() if key in shared})
     parse_trackers(settings.get("track"))
@@ -491,37 +500,39 @@ def check_settings(settings: dict[str, Any]) -> None:
 def method_name(*layers: dict[str, Any]) -> str:
     name = [RunConfig.method, *(layer["method"] for layer in layers if "method" in layer)][-1]
     if not isinstance(name, str):
-        raise InputError(f"method must be a word, not {shortened(name)}.")
+        raise InputError(f"method must be a word, not {truncated_repr(name)}.")
     return name
 
 
 def parse_workers(text: str) -> int:
-    return 0 if text == "auto" else int(parse("workers", text, (int,)))
+    return 0 if text == "auto" else int(parse_typed("workers", text, (int,)))
 
 
 def drop_options(given: dict[str, Any]) -> None:
     before = given.get("method")
-    if isinstance(before, str) and before in METHOD_CLASSES:
+    if isinstance(before, str) and before in METHOD_CLASS_PATHS:
         for name in option_names(before):
             given.pop(name, None)
 
 
-def distinguishing(config: Mapping[str, Any]) -> dict[str, Any]:
+def identifying_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """What tells a run from others, out of all that its folder says of it."""
     usual = defaults_of(config.get("method"))
     return {
         key: value
         for key, value in config.items()
-        if key not in WITHOUT_EFFECT
+        if key not in RESULT_NEUTRAL_SETTINGS
         and value is not None
-        and (key in ALWAYS_TOLD or usual.get(key) != value)
+        and (key in ALWAYS_IDENTIFYING or usual.get(key) != value)
     }
 
 
 def defaults_of(method: object) -> dict[str, Any]:
     """Of all settings, and of the method's options if it is one of this library's."""
     own = (
-        fields(method_class(method)) if isinstance(method, str) and method in METHOD_CLASSES else ()
+        fields(method_class(method))
+        if isinstance(method, str) and method in METHOD_CLASS_PATHS
+        else ()
     )
     return {f.name: f.default for f in (*fields(RunConfig), *own) if f.name != "options"}
 
@@ -557,8 +568,10 @@ def parse_value(key: str, text: str, method: str) -> Any:
     if key == "workers":
         return parse_workers(text)
     if key in setting_names():
-        return parse(key, text, kinds_of(RunConfig)[key])
+        return parse_typed(key, text, field_types(RunConfig)[key])
     own = option_names(method)
     if key not in own:
-        raise InputError(unknown(f"setting or option of {method}", key, [*setting_names(), *own]))
-    return parse(key, text, kinds_of(method_class(method))[key])
+        raise InputError(
+            unknown_name_message(f"setting or option of {method}", key, [*setting_names(), *own])
+        )
+    return parse_typed(key, text, field_types(method_class(method))[key])

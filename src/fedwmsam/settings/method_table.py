@@ -8,9 +8,9 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError, unknown_name_message
 
-METHOD_CLASSES = {
+METHOD_CLASS_PATHS = {
     "fedwmsam": "fedwmsam.FedWMSAM",
     "fedwmsam-plus": "fedwmsam_plus.FedWMSAMPlus",
     "fedavg": "fedavg.FedAvg",
@@ -37,14 +37,14 @@ METHOD_CLASSES = {
 
 
 def check_method_name(name: str) -> None:
-    if name not in METHOD_CLASSES:
-        raise InputError(unknown("method", name, METHOD_CLASSES))
+    if name not in METHOD_CLASS_PATHS:
+        raise InputError(unknown_name_message("method", name, METHOD_CLASS_PATHS))
 
 
 def method_class(name: str) -> Any:
     """The class of the method called `name`."""
     check_method_name(name)
-    module, _, class_name = METHOD_CLASSES[name].partition(".")
+    module, _, class_name = METHOD_CLASS_PATHS[name].partition(".")
     return getattr(import_module(f"fedwmsam.methods.{module}"), class_name)
 
 
@@ -54,5 +54,5 @@ def make_method(name: str, /, **options: object) -> Any:
     known = [f.name for f in fields(cls)]
     for option in options:
         if option not in known:
-            raise InputError(unknown(f"option of {name}", option, known))
+            raise InputError(unknown_name_message(f"option of {name}", option, known))
     return cls(**options)

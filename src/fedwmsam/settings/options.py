@@ -59,41 +59,47 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-def check(owner: str, values: Any) -> None:
+def validate_fields(owner: str, values: Any) -> None:
     """Raise InputError at the first field of the dataclass that is of the wrong type or out of its range.
 
     Numbers of other kinds (numpy's) become Python's own, so that they can be written and compared.
     """
-    kinds = kinds_of(type(values))
+    kinds = field_types(type(values))
     for f in fields(values):
         if f.metadata:
-            value = checked(f"{owner}{f.name}", getattr(values, f.name), kinds[f.name], f.metadata)
+            value = validate_value(
+                f"{owner}{f.name}", getattr(values, f.name), kinds[f.name], f.metadata
+            )
             object.__setattr__(values, f.name, value)  # the dataclass is frozen for everybody else
 
 
-def kinds_of(cls: type) -> dict[str, tuple[type, ...]]:
+def field_types(cls: type) -> dict[str, tuple[type, ...]]:
     """Each field's types: `float | None` is (float, NoneType)."""
     hints = typing.get_type_hints(cls)
     return {name: typing.get_args(hint) or (hint,) for name, hint in hints.items()}
 
 
-def checked(name: str, value: Any, kinds: tuple[type, ...], rule: typing.Mapping[str, Any]) -> Any:
+def validate_value(
+    name: str, value: Any, kinds: tuple[type, ...], rule: typing.Mapping[str, Any]
+) -> Any:
     if value is None and types.NoneType in kinds:
         return None
     if kinds[0] is str:
         if not isinstance(value, str) or (rule["choices"] and value not in rule["choices"]):
             expected = "one of " + ", ".join(rule["choices"]) if rule["choices"] else "a word"
-            raise InputError(f"{name} must be {expected}, not {shortened(value)}.")
+            raise InputError(f"{name} must be {expected}, not {truncated_repr(value)}.")
         return value
     accepted = numbers.Integral if kinds[0] is int else numbers.Real
     fits = isinstance(value, accepted) and not isinstance(value, bool)
     if not fits or not (rule["low"] <= value <= rule["high"] and value > rule["above"]):
         whole = "a whole" if kinds[0] is int else "a"
-        raise InputError(f"{name} must be {whole} number {limits(rule)}, not {shortened(value)}.")
+        raise InputError(
+            f"{name} must be {whole} number {describe_range(rule)}, not {truncated_repr(value)}."
+        )
     return kinds[0](value)
 
 
-def shortened(value: object) -> str:
+def truncated_repr(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print integers of thousands of digits
@@ -101,25 +107,27 @@ def shortened(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:50]}…"
 
 
-def restricted(rule: typing.Mapping[str, Any]) -> bool:
+def has_range(rule: typing.Mapping[str, Any]) -> bool:
     """Whether a number's range is narrower than that of all numbers."""
     return bool(rule["low"] > -LARGEST or rule["high"] < LARGEST or rule["above"] > -math.inf)
 
 
-def limits(rule: typing.Mapping[str, Any]) -> str:
+def describe_range(rule: typing.Mapping[str, Any]) -> str:
     low, high, above = rule["low"], rule["high"], rule["above"]
     if above > -math.inf:
-        return f"above {digits(above)}" + (f" and at most {digits(high)}" if high < LARGEST else "")
+        return f"above {format_number(above)}" + (
+            f" and at most {format_number(high)}" if high < LARGEST else ""
+        )
     if high < LARGEST:
-        return f"between {digits(low)} and {digits(high)}"
-    return f"of at least {digits(low)}" if low > -LARGEST else "that is finite"
+        return f"between {format_number(low)} and {format_number(high)}"
+    return f"of at least {format_number(low)}" if low > -LARGEST else "that is finite"
 
 
-def digits(value: float) -> str:
+def format_number(value: float) -> str:
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def parse(name: str, text: str, kinds: tuple[type, ...]) -> Any:
+def parse_typed(name: str, text: str, kinds: tuple[type, ...]) -> Any:
     """A value typed on the command line, as the field's type; "none" where the field may be empty."""
     if types.NoneType in kinds and text.lower() == "none":
         return None
@@ -128,11 +136,13 @@ def parse(name: str, text: str, kinds: tuple[type, ...]) -> Any:
             return kinds[0](text)
         except ValueError as error:
             whole = "whole " if kinds[0] is int else ""
-            raise InputError(f"{name} must be a {whole}number, not {shortened(text)}.") from error
+            raise InputError(
+                f"{name} must be a {whole}number, not {truncated_repr(text)}."
+            ) from error
     return text
 
 
-def number(text: str) -> float:
+def parse_float_or_nan(text: str) -> float:
     """NaN for what is no number, so that one comparison with a range refuses it, too."""
     try:
         return float(text)

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from fedwmsam.errors import InputError, unknown
-from fedwmsam.settings.options import number
+from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.settings.options import parse_float_or_nan
 
 WEIGHT_DECAY_MODES = ("objective", "sgd")
 
@@ -26,7 +26,7 @@ RULES = ("mean", "norm_bound", "median", "trimmed")
 
 
 @dataclass(frozen=True)
-class Rule:
+class AggregationRule:
     kind: str = "mean"
     value: float | None = None
     """The bound on the norm (None: the round's median norm), or the share to trim at either end."""
@@ -37,20 +37,20 @@ class Rule:
         return self.kind in ("median", "trimmed")
 
 
-MEAN = Rule()
+MEAN = AggregationRule()
 
 
-def parse_rule(text: str) -> Rule:
+def parse_aggregation(text: str) -> AggregationRule:
     kind, colon, value = text.partition(":")
     if kind not in RULES:
-        raise InputError(unknown("aggregation", kind, RULES))
-    given = number(value) if colon else None
+        raise InputError(unknown_name_message("aggregation", kind, RULES))
+    given = parse_float_or_nan(value) if colon else None
     if kind in ("mean", "median") and not colon:
-        return Rule(kind)
+        return AggregationRule(kind)
     if kind == "norm_bound" and (given is None or 0 < given < math.inf):
-        return Rule(kind, given)
+        return AggregationRule(kind, given)
     if kind == "trimmed" and given is not None and 0 <= given < 0.5:
-        return Rule(kind, given)
+        return AggregationRule(kind, given)
     raise InputError(
         "aggregation must be mean, norm_bound, norm_bound:TAU with a norm above 0, median, or trimmed:SHARE with a "
         f"share below 0.5, such as trimmed:0.1, not {text!r}."
@@ -84,7 +84,7 @@ class Corruption:
     size: float = 1.0
 
 
-SIZES = {
+CORRUPTION_SCALES = {
     "nan": None,
     "huge": 1000.0,
     "sign_flip": 1.0,
@@ -103,7 +103,9 @@ def parse_stragglers(text: str | None, deadline: float | None) -> Stragglers:
     if numbers[-1] == "drop":
         last = numbers.pop()
     share, slowness = (
-        (number(part) for part in numbers) if len(numbers) == 2 else (math.nan, math.nan)
+        (parse_float_or_nan(part) for part in numbers)
+        if len(numbers) == 2
+        else (math.nan, math.nan)
     )
     if not (0 <= share <= 1 and 1 <= slowness < math.inf):
         raise InputError(
@@ -116,10 +118,10 @@ def parse_stragglers(text: str | None, deadline: float | None) -> Stragglers:
 def parse_corruption(text: str) -> Corruption:
     """`KIND:SHARE`, or `KIND:SHARE:SIZE` for the kinds that have a size."""
     kind, *numbers = text.split(":")
-    if kind not in SIZES:
-        raise InputError(unknown("kind of corruption", kind, SIZES))
-    sized = SIZES[kind] is not None
-    values = [number(part) for part in numbers]
+    if kind not in CORRUPTION_SCALES:
+        raise InputError(unknown_name_message("kind of corruption", kind, CORRUPTION_SCALES))
+    sized = CORRUPTION_SCALES[kind] is not None
+    values = [parse_float_or_nan(part) for part in numbers]
     if (
         not 1 <= len(values) <= 1 + sized
         or not 0 <= values[0] <= 1
@@ -131,7 +133,9 @@ def parse_corruption(text: str) -> Corruption:
         raise InputError(
             f"corrupt must be {shape} and a share between 0 and 1, such as {kind}:0.1, not {text!r}."
         )
-    return Corruption(kind, values[0], values[1] if len(values) > 1 else SIZES[kind] or 1.0)
+    return Corruption(
+        kind, values[0], values[1] if len(values) > 1 else CORRUPTION_SCALES[kind] or 1.0
+    )
 
 
 # Trackers
@@ -146,7 +150,7 @@ def parse_trackers(names: str | None) -> list[tuple[str, list[str]]]:
     for text in names.split(",") if names else []:
         name, colon, project = text.strip().partition(":")
         if name not in TRACKERS:
-            raise InputError(unknown("tracker", name, TRACKERS))
+            raise InputError(unknown_name_message("tracker", name, TRACKERS))
         if colon and (name != "wandb" or not project):
             raise InputError(
                 f"A tracker is written tensorboard, wandb or wandb:PROJECT, not {text!r}."

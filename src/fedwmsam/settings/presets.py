@@ -8,7 +8,7 @@ baselines the paper uses, found for CIFAR-10; for the methods it lacks, their ow
 
 from typing import Any
 
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError, unknown_name_message
 
 TRAINING: dict[str, Any] = {
     "clients": 100,
@@ -80,5 +80,5 @@ def preset_values(preset: str | None, method: str) -> dict[str, Any]:
     if preset is None:
         return {}
     if preset not in COMMON:
-        raise InputError(unknown("preset", preset, COMMON))
+        raise InputError(unknown_name_message("preset", preset, COMMON))
     return COMMON[preset] | BY_METHOD[preset].get(method, {})

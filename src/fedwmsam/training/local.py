@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedwmsam.methods.base import Info, Method
-from fedwmsam.methods.vectors import Vectors, clip, is_held
+from fedwmsam.methods.vectors import Vectors, clip, is_unsafe_to_overwrite
 from fedwmsam.training.task import Samples, Task
 
 
@@ -40,7 +40,7 @@ class LocalResult:
     backprops: int
 
 
-class Backprop:
+class CountedGradient:
     """The gradient function a method sees during one step; counts its calls."""
 
     def __init__(self, task: Task, samples: Samples, decay: float) -> None:
@@ -72,7 +72,7 @@ class Backprop:
         return total.div_(count).add_(w, alpha=self.decay)
 
 
-def train(
+def train_locally(
     task: Task,
     method: Method,
     down: Vectors,
@@ -87,7 +87,7 @@ def train(
     steps = list(steps)
     task.start_training(buffers)
     in_objective = rules.weight_decay_mode == "objective"
-    grad = Backprop(task, samples, rules.weight_decay if in_objective else 0.0)
+    grad = CountedGradient(task, samples, rules.weight_decay if in_objective else 0.0)
     decay = 0.0 if in_objective else rules.weight_decay
 
     w = down["w"]
@@ -98,7 +98,7 @@ def train(
         if rules.clip_norm is not None:
             v = clip(v, rules.clip_norm)
         # Sums take the direction's memory, and so does the next point: fresh vectors push others out of the cache.
-        room = None if is_held(v, {"w": w}, down, scratch) else v
+        room = None if is_unsafe_to_overwrite(v, {"w": w}, down, scratch) else v
         force = method.pull(w, down)
         if force is not None:
             v = room = torch.add(v, force, out=room)

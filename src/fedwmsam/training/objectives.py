@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError, unknown_name_message
 
-Measure = Callable[[Tensor, Tensor], Tensor]
+MetricFunction = Callable[[Tensor, Tensor], Tensor]
 """(outputs, targets) → a scalar."""
 
 
@@ -17,8 +17,8 @@ Measure = Callable[[Tensor, Tensor], Tensor]
 class Objective:
     """A loss with the metrics reported beside it; `monitor` names what "best" means ("loss", or a metric)."""
 
-    loss: Measure
-    metrics: Mapping[str, Measure] = field(default_factory=dict)
+    loss: MetricFunction
+    metrics: Mapping[str, MetricFunction] = field(default_factory=dict)
     monitor: str = "loss"
     lower_is_better: bool = True
     class_labels: bool = False
@@ -47,11 +47,11 @@ def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).abs().mean()
 
 
-def classification(outputs: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return functional.cross_entropy(outputs, targets)
 
 
-def same_shape(kind: str, outputs: Tensor, targets: Tensor) -> None:
+def check_same_shape(kind: str, outputs: Tensor, targets: Tensor) -> None:
     """(n, 1) against (n,) would broadcast to (n, n) and train on nonsense."""
     if outputs.shape != targets.shape:
         raise InputError(
@@ -60,13 +60,13 @@ def same_shape(kind: str, outputs: Tensor, targets: Tensor) -> None:
         )
 
 
-def regression(outputs: Tensor, targets: Tensor) -> Tensor:
-    same_shape("Regression", outputs, targets)
+def mse_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    check_same_shape("Regression", outputs, targets)
     return functional.mse_loss(outputs, targets)
 
 
-def multilabel(outputs: Tensor, targets: Tensor) -> Tensor:
-    same_shape("Multi-label", outputs, targets)
+def bce_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    check_same_shape("Multi-label", outputs, targets)
     return functional.binary_cross_entropy_with_logits(outputs, targets.to(outputs.dtype))
 
 
@@ -89,22 +89,22 @@ RESERVED = (
 
 OBJECTIVES: dict[str, Objective] = {
     "classification": Objective(
-        classification, {"accuracy": accuracy}, "accuracy", False, class_labels=True
+        cross_entropy_loss, {"accuracy": accuracy}, "accuracy", False, class_labels=True
     ),
-    "regression": Objective(regression, {"mae": mean_absolute_error}),
-    "multilabel": Objective(
-        multilabel, {"label_accuracy": label_accuracy}, "label_accuracy", False
-    ),
+    "regression": Objective(mse_loss, {"mae": mean_absolute_error}),
+    "multilabel": Objective(bce_loss, {"label_accuracy": label_accuracy}, "label_accuracy", False),
 }
 
 
 def make_objective(
-    loss: str | Measure, metrics: Mapping[str, Measure] | None = None, monitor: str | None = None
+    loss: str | MetricFunction,
+    metrics: Mapping[str, MetricFunction] | None = None,
+    monitor: str | None = None,
 ) -> Objective:
     """By name, or from a function of (outputs, targets); `monitor` names a metric, "-name" if lower is better."""
     if isinstance(loss, str):
         if loss not in OBJECTIVES:
-            raise InputError(unknown("loss", loss, OBJECTIVES))
+            raise InputError(unknown_name_message("loss", loss, OBJECTIVES))
         objective = OBJECTIVES[loss]
     else:
         objective = Objective(loss)
@@ -120,11 +120,11 @@ def make_objective(
     elif metrics is not None and wanted not in measures:
         wanted, lower = "loss", True
     if wanted != "loss" and wanted not in measures:
-        raise InputError(unknown("metric to monitor", wanted, ["loss", *measures]))
+        raise InputError(unknown_name_message("metric to monitor", wanted, ["loss", *measures]))
     return Objective(objective.loss, measures, wanted, lower, objective.class_labels)
 
 
-def measure(objective: Objective, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+def compute_metrics(objective: Objective, outputs: Tensor, targets: Tensor) -> dict[str, float]:
     """Loss and metrics over everything at once, so that a metric need not be a mean over batches."""
     with torch.no_grad():
         values = {"loss": float(objective.loss(outputs, targets))}

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from fedwmsam.errors import InputError
-from fedwmsam.methods.base import Slot
+from fedwmsam.methods.base import ParameterSlice
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.training.objectives import Objective, measure
+from fedwmsam.training.objectives import Objective, compute_metrics
 
 ModelSource = nn.Module | Callable[[], nn.Module]
 Batch = tuple[Any, Tensor]
@@ -108,7 +108,7 @@ class Task:
             return torch.cat([self.model(piece) for piece in torch.split(inputs, batch_size)])
 
     def evaluate(self, w: Tensor, buffers: Vectors, samples: Samples) -> dict[str, float]:
-        return measure(self.objective, *self.outputs_of(w, buffers, samples))
+        return compute_metrics(self.objective, *self.outputs_of(w, buffers, samples))
 
     def outputs_of(self, w: Tensor, buffers: Vectors, samples: Samples) -> tuple[Tensor, Tensor]:
         self.load(w)
@@ -229,17 +229,19 @@ def _own_model(model: ModelSource, seed: int) -> nn.Module:
     return made
 
 
-def _layout(model: nn.Module) -> tuple[Slot, ...]:
+def _layout(model: nn.Module) -> tuple[ParameterSlice, ...]:
     slots, start = [], 0
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            slots.append(Slot(name, slice(start, start + parameter.numel()), parameter.shape))
+            slots.append(
+                ParameterSlice(name, slice(start, start + parameter.numel()), parameter.shape)
+            )
             start += parameter.numel()
     return tuple(slots)
 
 
 @contextmanager
-def calm_torch() -> Iterator[None]:
+def deterministic_torch() -> Iterator[None]:
     """One thread, so that sums always add in one order; the caller's thread count and random state come back after."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

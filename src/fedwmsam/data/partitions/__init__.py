@@ -7,7 +7,7 @@ same. All other rules, and `dirichlet` with `exhausted=renormalise`, never deal 
 defines every rule.
 """
 
-from fedwmsam.data.partitions.parse import SYNTAX, make_partition, parse_rule
-from fedwmsam.data.partitions.partition import Partition, heterogeneity
+from fedwmsam.data.partitions.partition import Partition, measure_heterogeneity
+from fedwmsam.data.partitions.registry import SYNTAX, make_partition, parse_partition_rule
 
-__all__ = ["SYNTAX", "Partition", "heterogeneity", "make_partition", "parse_rule"]
+__all__ = ["SYNTAX", "Partition", "make_partition", "measure_heterogeneity", "parse_partition_rule"]

@@ -7,16 +7,15 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-Indices = npt.NDArray[np.int64]
+IntArray = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.integer]
-Numbers = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)  # eq would compare arrays, whose == is not a truth value
 class Partition:
     rule: str
-    clients: tuple[Indices, ...]  # for each client the indices of its samples
-    counts: Indices  # clients x classes
+    clients: tuple[IntArray, ...]  # for each client the indices of its samples
+    counts: IntArray  # clients x classes
     reused: int  # how many of all drawn samples had been drawn before
     unused: int = 0  # how many samples no client holds
     notes: tuple[str, ...] = ()  # what the rule had to do beyond its definition, a phrase each
@@ -53,7 +52,7 @@ class Heterogeneity:
     size_variation: float  # standard deviation of the sizes over their mean
 
 
-def heterogeneity(partition: Partition) -> Heterogeneity:
+def measure_heterogeneity(partition: Partition) -> Heterogeneity:
     counts = partition.counts.astype(np.float64)
     sizes = counts.sum(axis=1)
     shares = counts / sizes[:, None]

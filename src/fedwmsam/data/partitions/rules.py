@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedwmsam.data.partitions.partition import Indices, Labels, Numbers
+from fedwmsam.data.partitions.partition import IntArray, Labels
 from fedwmsam.errors import InputError
+from fedwmsam.statistics import FloatArray
 
 
 @dataclass(frozen=True)
-class Rule:
+class PartitionRule:
     """What the text of a rule says, checked as far as that is possible without the data."""
 
     text: str
@@ -23,7 +24,7 @@ class Rule:
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
+class PartitionInput:
     labels: Labels
     clients: int
     random: np.random.Generator
@@ -31,13 +32,13 @@ class Data:
 
 
 @dataclass(frozen=True, eq=False)
-class Dealt:
-    samples: Indices  # those of client 0, of client 1, and so on
-    sizes: Indices
+class Assignment:
+    samples: IntArray  # those of client 0, of client 1, and so on
+    sizes: IntArray
     notes: tuple[str, ...] = ()
 
 
-def equal_sizes(samples: int, clients: int) -> Indices:
+def equal_sizes(samples: int, clients: int) -> IntArray:
     # The released code gives the whole remainder to client 0, which makes one client larger by up to N - 1 samples (and
     # its ragged arrays fail to stack); one more for each of the first n mod N clients keeps the sizes balanced.
     sizes = np.full(clients, samples // clients)
@@ -45,27 +46,33 @@ def equal_sizes(samples: int, clients: int) -> Indices:
     return sizes
 
 
-def by_owner(samples: Indices, owners: Indices, clients: int, notes: tuple[str, ...] = ()) -> Dealt:
-    return Dealt(
+def group_by_client(
+    samples: IntArray, owners: IntArray, clients: int, notes: tuple[str, ...] = ()
+) -> Assignment:
+    return Assignment(
         samples[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=clients), notes
     )
 
 
-def many(count: int, what: str) -> str:
+def format_count(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def deal_dirichlet(rule: Rule, data: Data) -> Dealt:
-    return deal_dirichlet_priors(rule.text, data, rule.value, rule.options["exhausted"])
+def assign_dirichlet(rule: PartitionRule, data: PartitionInput) -> Assignment:
+    return assign_by_dirichlet_priors(rule.text, data, rule.value, rule.options["exhausted"])
 
 
-def deal_dirichlet_priors(text: str, data: Data, beta: float, exhausted: str) -> Dealt:
+def assign_by_dirichlet_priors(
+    text: str, data: PartitionInput, beta: float, exhausted: str
+) -> Assignment:
     existing = np.unique(data.labels)  # a class without a sample can never be drawn
     priors = dirichlet_priors(beta, data.clients, len(existing), data.random)
-    return _deal_priors(text, data, existing, priors, exhausted)
+    return _assign_by_priors(text, data, existing, priors, exhausted)
 
 
-def dirichlet_priors(beta: float, rows: int, columns: int, random: np.random.Generator) -> Numbers:
+def dirichlet_priors(
+    beta: float, rows: int, columns: int, random: np.random.Generator
+) -> FloatArray:
     # The smallest betas underflow to 0/0 or to a lopsided choice; their limit is one column only, all equally likely,
     # and at 1e-9 the chance of drawing another one is already beyond what any data set could show.
     if beta < 1e-9:
@@ -74,7 +81,7 @@ def dirichlet_priors(beta: float, rows: int, columns: int, random: np.random.Gen
     return random.dirichlet(np.full(columns, min(beta, 1e100)), size=rows)
 
 
-def deal_pathological(rule: Rule, data: Data) -> Dealt:
+def assign_pathological(rule: PartitionRule, data: PartitionInput) -> Assignment:
     existing = np.unique(data.labels)
     if rule.value > len(existing):
         raise InputError(
@@ -83,10 +90,12 @@ def deal_pathological(rule: Rule, data: Data) -> Dealt:
         )
     chosen = np.arange(len(existing)) < rule.value
     priors = data.random.permuted(np.tile(chosen / rule.value, (data.clients, 1)), axis=1)
-    return _deal_priors(rule.text, data, existing, priors, "reuse")
+    return _assign_by_priors(rule.text, data, existing, priors, "reuse")
 
 
-def _deal_priors(text: str, data: Data, existing: Labels, priors: Numbers, exhausted: str) -> Dealt:
+def _assign_by_priors(
+    text: str, data: PartitionInput, existing: Labels, priors: FloatArray, exhausted: str
+) -> Assignment:
     """Every place is filled with a class drawn from its client's prior, and with the next sample of that class in the
     order in which the places have their turn.
 
@@ -98,25 +107,25 @@ def _deal_priors(text: str, data: Data, existing: Labels, priors: Numbers, exhau
     wanted = np.concatenate(
         [random.choice(existing, size, p=prior) for size, prior in zip(sizes, priors, strict=True)]
     )
-    turns = _turns(sizes, random)
+    turns = _fill_order(sizes, random)
     members = [random.permutation(np.flatnonzero(data.labels == label)) for label in existing]
     supply = np.array([len(own) for own in members])
-    drawn = _Drawn(
+    drawn = _ClassDraws(
         classes=np.searchsorted(existing, wanted[turns]),
         owners=np.repeat(np.arange(len(sizes)), sizes)[turns],
         priors=priors,
     )
-    notes = EXHAUSTED[exhausted](text, drawn, existing, supply, random)
+    notes = EXHAUSTION_POLICIES[exhausted](text, drawn, existing, supply, random)
     samples = np.empty(len(turns), dtype=np.int64)
     for number, own in enumerate(members):
         places = turns[drawn.classes == number]
         samples[places] = np.resize(
             own, len(places)
         )  # np.resize repeats the list as often as needed
-    return Dealt(samples, sizes, notes)
+    return Assignment(samples, sizes, notes)
 
 
-def _turns(sizes: Indices, random: np.random.Generator) -> Indices:
+def _fill_order(sizes: IntArray, random: np.random.Generator) -> IntArray:
     """All places, in the order in which the released code fills them: it picks a client at random until all are full.
 
     That order matters, as it spreads a class's second pass over all clients. Picking uniformly and skipping full
@@ -128,14 +137,14 @@ def _turns(sizes: Indices, random: np.random.Generator) -> Indices:
 
 
 @dataclass(frozen=True, eq=False)
-class _Drawn:
+class _ClassDraws:
     """The class drawn at each turn (as a column of the priors) and whose turn it is."""
 
-    classes: Indices
-    owners: Indices
-    priors: Numbers
+    classes: IntArray
+    owners: IntArray
+    priors: FloatArray
 
-    def first_exhausted(self, supply: Indices) -> tuple[int, Indices] | None:
+    def first_exhausted(self, supply: IntArray) -> tuple[int, IntArray] | None:
         """The class that is asked for in vain first, and all turns that ask for it in vain."""
         drawn = np.bincount(self.classes, minlength=len(supply))
         short = np.flatnonzero(drawn > supply)
@@ -149,29 +158,29 @@ class _Drawn:
         return int(first), order[begins[first] + supply[first] : begins[first] + drawn[first]]
 
 
-def _reuse(
-    _text: str, drawn: _Drawn, existing: Labels, supply: Indices, _random: np.random.Generator
+def _reuse_samples(
+    _text: str, drawn: _ClassDraws, existing: Labels, supply: IntArray, _random: np.random.Generator
 ) -> tuple[str, ...]:
     short = int((np.bincount(drawn.classes, minlength=len(existing)) > supply).sum())
     return (f"{short} of {len(existing)} classes ran out and were dealt again",) if short else ()
 
 
-def _refuse(
-    text: str, drawn: _Drawn, existing: Labels, supply: Indices, _random: np.random.Generator
+def _raise_if_exhausted(
+    text: str, drawn: _ClassDraws, existing: Labels, supply: IntArray, _random: np.random.Generator
 ) -> tuple[()]:
     found = drawn.first_exhausted(supply)
     if found is not None:
         number, turns = found
         raise InputError(
             f"partition rule {text!r}: class {existing[number]} ran out at client {drawn.owners[turns[0]]} after its "
-            f"{many(supply[number], 'sample')}, expected enough of every class, "
+            f"{format_count(supply[number], 'sample')}, expected enough of every class, "
             "choose exhausted=reuse, exhausted=renormalise or a larger BETA"
         )
     return ()
 
 
-def _renormalise(
-    _text: str, drawn: _Drawn, existing: Labels, supply: Indices, random: np.random.Generator
+def _redraw_exhausted(
+    _text: str, drawn: _ClassDraws, existing: Labels, supply: IntArray, random: np.random.Generator
 ) -> tuple[str, ...]:
     """Redraw every turn that finds its class used up, from what its client's prior says of the others.
 
@@ -180,8 +189,8 @@ def _renormalise(
     each pass closes one class for good and the last one is never closed.
     """
     available = np.ones(len(supply), dtype=np.bool_)
-    redrawn: list[Indices] = []
-    outside: list[Indices] = []
+    redrawn: list[IntArray] = []
+    outside: list[IntArray] = []
     while (found := drawn.first_exhausted(supply)) is not None:
         number, turns = found
         available[number] = False
@@ -193,17 +202,17 @@ def _renormalise(
         outside.append(turns[empty[drawn.owners[turns]]])
     if not redrawn:
         return ()
-    notes = [f"{many(_different(redrawn), 'sample')} redrawn as their class had run out"]
-    if _different(outside):
-        notes.append(f"{_different(outside)} of them outside their client's prior")
+    notes = [f"{format_count(_count_unique(redrawn), 'sample')} redrawn as their class had run out"]
+    if _count_unique(outside):
+        notes.append(f"{_count_unique(outside)} of them outside their client's prior")
     return tuple(notes)
 
 
-def _different(lists: list[Indices]) -> int:
+def _count_unique(lists: list[IntArray]) -> int:
     return len(np.unique(np.concatenate(lists)))
 
 
-def _draw_columns(weights: Numbers, rows: Indices, random: np.random.Generator) -> Indices:
+def _draw_columns(weights: FloatArray, rows: IntArray, random: np.random.Generator) -> IntArray:
     """For each of these rows a column, with a chance proportional to the row's weights."""
     columns = weights.shape[1]
     bounds = np.cumsum(weights, axis=1)
@@ -211,29 +220,29 @@ def _draw_columns(weights: Numbers, rows: Indices, random: np.random.Generator) 
     last = columns - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
     # One sorted list for all rows: row r's bounds lie between r and r + 1.
     flat = (bounds + np.arange(len(weights))[:, None]).ravel()
-    found: Indices = (
+    found: IntArray = (
         np.searchsorted(flat, rows + random.random(len(rows)), side="right") - rows * columns
     )
-    limited: Indices = np.minimum(found, last[rows])  # r + 0.999... may round to r + 1
+    limited: IntArray = np.minimum(found, last[rows])  # r + 0.999... may round to r + 1
     return limited
 
 
-EXHAUSTED: dict[
-    str, Callable[[str, _Drawn, Labels, Indices, np.random.Generator], tuple[str, ...]]
+EXHAUSTION_POLICIES: dict[
+    str, Callable[[str, _ClassDraws, Labels, IntArray, np.random.Generator], tuple[str, ...]]
 ] = {
-    "reuse": _reuse,
-    "renormalise": _renormalise,
-    "error": _refuse,
+    "reuse": _reuse_samples,
+    "renormalise": _redraw_exhausted,
+    "error": _raise_if_exhausted,
 }
 
 
-def deal_iid(_rule: Rule, data: Data) -> Dealt:
-    return Dealt(
+def assign_iid(_rule: PartitionRule, data: PartitionInput) -> Assignment:
+    return Assignment(
         data.random.permutation(len(data.labels)), equal_sizes(len(data.labels), data.clients)
     )
 
 
-def deal_dirichlet_class(rule: Rule, data: Data) -> Dealt:
+def assign_dirichlet_class(rule: PartitionRule, data: PartitionInput) -> Assignment:
     least = int(rule.options["min"])
     if least * data.clients > len(data.labels):
         raise InputError(
@@ -252,17 +261,19 @@ def deal_dirichlet_class(rule: Rule, data: Data) -> Dealt:
         # clients in every class.
         points = (np.arange(len(places)) + data.random.random()) / len(places)
         owners[places] = np.searchsorted(own_bounds[:-1], points, side="right")
-    return _raise_smallest(samples, owners, data, least)
+    return _enforce_min_size(samples, owners, data, least)
 
 
-def _raise_smallest(samples: Indices, owners: Indices, data: Data, least: int) -> Dealt:
+def _enforce_min_size(
+    samples: IntArray, owners: IntArray, data: PartitionInput, least: int
+) -> Assignment:
     """Move samples from the largest clients to those with too few, and say so."""
     sizes = np.bincount(owners, minlength=data.clients)
     missing = np.maximum(least - sizes, 0)
     total = int(missing.sum())
     if not total:
-        return by_owner(samples, owners, data.clients)
-    given = _taken_from_the_top(sizes, total)
+        return group_by_client(samples, owners, data.clients)
+    given = _removals_from_largest(sizes, total)
     order = np.argsort(owners, kind="stable")
     positions = np.empty_like(order)
     positions[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -271,11 +282,11 @@ def _raise_smallest(samples: Indices, owners: Indices, data: Data, least: int) -
     )  # the samples stand in random order, so the first ones are any ones
     owners[moved] = data.random.permutation(np.repeat(np.arange(data.clients), missing))
     raised = int((missing > 0).sum())
-    note = f"{many(total, 'sample')} moved from the largest clients to {many(raised, 'client')} below {least}"
-    return by_owner(samples, owners, data.clients, (note,))
+    note = f"{format_count(total, 'sample')} moved from the largest clients to {format_count(raised, 'client')} below {least}"
+    return group_by_client(samples, owners, data.clients, (note,))
 
 
-def _taken_from_the_top(sizes: Indices, total: int) -> Indices:
+def _removals_from_largest(sizes: IntArray, total: int) -> IntArray:
     """How many each gives when the largest is lowered again and again, until `total` are taken."""
     falling = np.sort(sizes)[::-1]
     # What lowering the first k to the next one's size frees; the first k that frees enough are those that give.
@@ -289,7 +300,7 @@ def _taken_from_the_top(sizes: Indices, total: int) -> Indices:
     return given
 
 
-def deal_shards(rule: Rule, data: Data) -> Dealt:
+def assign_shards(rule: PartitionRule, data: PartitionInput) -> Assignment:
     count = data.clients * int(rule.value)
     if count > len(data.labels):
         raise InputError(
@@ -301,18 +312,18 @@ def deal_shards(rule: Rule, data: Data) -> Dealt:
     ends = np.arange(1, count + 1) * len(samples) // count
     shards = np.searchsorted(ends, np.arange(len(samples)), side="right")
     owners = data.random.permutation(count) % data.clients
-    return by_owner(samples, owners[shards], data.clients)
+    return group_by_client(samples, owners[shards], data.clients)
 
 
-def deal_quantity(rule: Rule, data: Data) -> Dealt:
+def assign_quantity(rule: PartitionRule, data: PartitionInput) -> Assignment:
     # Beyond 1e6 one client has it all, and only overflows would change.
     logarithms = data.random.standard_normal(data.clients) * min(rule.value, 1e6)
     weights = np.exp(logarithms - logarithms.max())
     sizes = 1 + _apportion(len(data.labels) - data.clients, weights / weights.sum())
-    return Dealt(data.random.permutation(len(data.labels)), sizes)
+    return Assignment(data.random.permutation(len(data.labels)), sizes)
 
 
-def _apportion(total: int, shares: Numbers) -> Indices:
+def _apportion(total: int, shares: FloatArray) -> IntArray:
     """Whole numbers with this sum, each its share rounded down or up; the largest fractions are rounded up."""
     exact = total * shares
     whole = np.floor(exact).astype(np.int64)
@@ -321,7 +332,7 @@ def _apportion(total: int, shares: Numbers) -> Indices:
     return whole
 
 
-def deal_longtail(rule: Rule, data: Data) -> Dealt:
+def assign_longtail(rule: PartitionRule, data: PartitionInput) -> Assignment:
     existing, available = np.unique(data.labels, return_counts=True)
     wanted = _longtail_counts(available, rule.value)
     kept = np.sort(
@@ -337,29 +348,29 @@ def deal_longtail(rule: Rule, data: Data) -> Dealt:
             f"partition rule {rule.text!r}: it keeps {len(kept)} of {len(data.labels)} samples for {data.clients} "
             "clients, expected at least one each, ask for fewer clients or a smaller FACTOR"
         )
-    tail = Data(data.labels[kept], data.clients, data.random)
+    tail = PartitionInput(data.labels[kept], data.clients, data.random)
     # Reuse would deal rare classes again and again until they are as frequent as any other.
     beta = rule.options["beta"]
     dealt = (
-        deal_iid(rule, tail)
+        assign_iid(rule, tail)
         if beta == "iid"
-        else deal_dirichlet_priors(rule.text, tail, float(beta), "renormalise")
+        else assign_by_dirichlet_priors(rule.text, tail, float(beta), "renormalise")
     )
     note = f"classes of {wanted.max()} down to {wanted.min()} samples"
-    return Dealt(kept[dealt.samples], dealt.sizes, (note, *dealt.notes))
+    return Assignment(kept[dealt.samples], dealt.sizes, (note, *dealt.notes))
 
 
-def _longtail_counts(available: Indices, factor: float) -> Indices:
+def _longtail_counts(available: IntArray, factor: float) -> IntArray:
     """Counts that fall by the factor from the most to the least frequent class, as large as the data allow."""
     ranks = np.empty(len(available))
     ranks[np.argsort(-available, kind="stable")] = np.arange(len(available))
     falls = ranks / max(len(available) - 1, 1) * math.log(factor)
     head = (np.log(available) + falls).min()
-    counts: Numbers = np.clip(np.rint(np.exp(head - falls)), 1, available)
+    counts: FloatArray = np.clip(np.rint(np.exp(head - falls)), 1, available)
     return counts.astype(np.int64)
 
 
-def deal_natural(_rule: Rule, data: Data) -> Dealt:
+def assign_natural(_rule: PartitionRule, data: PartitionInput) -> Assignment:
     assert data.groups is not None, "make_partition has checked that"
     _, owners = np.unique(data.groups, return_inverse=True)
-    return by_owner(np.arange(len(owners)), owners, data.clients)
+    return group_by_client(np.arange(len(owners)), owners, data.clients)

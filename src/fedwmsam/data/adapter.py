@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from fedwmsam.data.clients import (
-    Check,
+    BatchCheck,
     Clients,
     Collate,
+    ConcatSamples,
     DatasetSamples,
-    Joined,
     LazyClients,
-    Rows,
+    SubsetSamples,
     TensorSamples,
 )
 from fedwmsam.errors import InputError
@@ -22,14 +22,14 @@ from fedwmsam.training.objectives import Objective
 from fedwmsam.training.task import Batch, Samples, Task
 
 
-class Reader:
+class DataAdapter:
     """Turns what a person passes as data into samples on one device, checked once."""
 
     def __init__(
         self,
         dtype: torch.dtype,
         device: torch.device,
-        check: Check,
+        check: BatchCheck,
         collate: Collate | None,
         labels: bool,
     ) -> None:
@@ -43,7 +43,7 @@ class Reader:
 
     def samples(self, data: Any, name: str) -> Samples:
         """`data` as samples: an (x, y) pair, a map-style dataset, or samples already."""
-        if isinstance(data, TensorSamples | DatasetSamples | Rows | Joined):
+        if isinstance(data, TensorSamples | DatasetSamples | SubsetSamples | ConcatSamples):
             return data
         if is_pair(data):
             inputs, targets = self.convert(*data)
@@ -136,8 +136,10 @@ def _length(value: Any) -> str:
     return str(len(value)) if getattr(value, "ndim", 0) else "a single number of"
 
 
-def make_reader(task: Task, collate: Collate | None = None) -> Reader:
-    return Reader(task.dtype, task.device, DataCheck(task), collate, task.objective.class_labels)
+def make_data_adapter(task: Task, collate: Collate | None = None) -> DataAdapter:
+    return DataAdapter(
+        task.dtype, task.device, DataCheck(task), collate, task.objective.class_labels
+    )
 
 
 # What a model or a loss cannot take
@@ -159,12 +161,12 @@ class DataCheck:
             raise InputError(f"{whose}: the inputs hold NaN or infinity; clean them first.")
         kind = (inputs.shape[1:], inputs.dtype) if isinstance(inputs, Tensor) else type(inputs)
         if kind not in self.accepted:
-            self.accepted[kind] = probe(self.task, whose, inputs)
+            self.accepted[kind] = infer_output_shape(self.task, whose, inputs)
         if targets is not None:
             check_targets(whose, targets, self.accepted[kind], self.task.objective)
 
 
-def probe(task: Task, whose: str, inputs: Any) -> torch.Size:
+def infer_output_shape(task: Task, whose: str, inputs: Any) -> torch.Size:
     """The shape of the model's output for one sample; says so if the model cannot take the inputs."""
     task.model.eval()
     first = inputs[:1] if isinstance(inputs, Tensor) else inputs

@@ -9,8 +9,13 @@ import numpy as np
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.text import Text
 
-from fedwmsam.data.partitions.partition import Indices, Numbers, Partition, heterogeneity
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.data.partitions.partition import (
+    IntArray,
+    Partition,
+    measure_heterogeneity,
+)
+from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.statistics import FloatArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,13 +27,13 @@ FIRST_SHOWN = 30
 BLOCKS, PLAIN_BLOCKS = "·▁▂▃▄▅▆▇█", " .:-=+*#@"
 SIZE_BAR = 12  # characters
 SUFFIXES = (".png", ".svg", ".pdf")
-_ROUND = tuple(
+_TICK_STEPS = tuple(
     digit * 10**power for power in range(9) for digit in (1, 2, 5)
 )  # steps between labels
 COLUMN_INCHES = 3.5  # the column width of two-column papers
 
 
-def partition_chart(partition: Partition, class_names: Sequence[str] = ()) -> RenderableType:
+def make_partition_chart(partition: Partition, class_names: Sequence[str] = ()) -> RenderableType:
     """For the terminal: a row for each client, a column for each class, and the figures that sum them up."""
     return _Chart(partition, tuple(class_names))
 
@@ -64,7 +69,7 @@ class _Chart:
         yield Text(
             f"Column height: share of the client's samples, full = {shares.max():.0%}; right: samples"
         )
-        yield from (Text(line) for line in _figures(self.partition))
+        yield from (Text(line) for line in _statistics_lines(self.partition))
         if self.class_names:
             yield Text(
                 "Classes: "
@@ -79,19 +84,19 @@ def _columns(classes: int, room: int) -> tuple[int, int]:
     return merged, min(3, max(1, room // -(-classes // merged)))
 
 
-def _merge(counts: Indices, merged: int) -> Numbers:
-    result: Numbers = np.add.reduceat(
+def _merge(counts: IntArray, merged: int) -> FloatArray:
+    result: FloatArray = np.add.reduceat(
         counts.astype(np.float64), np.arange(0, counts.shape[1], merged), axis=1
     )
     return result
 
 
-def _shares(counts: Numbers) -> Numbers:
-    result: Numbers = counts / counts.sum(axis=1, keepdims=True)
+def _shares(counts: FloatArray) -> FloatArray:
+    result: FloatArray = counts / counts.sum(axis=1, keepdims=True)
     return result
 
 
-def _levels(shares: Numbers, largest: float) -> list[int]:
+def _levels(shares: FloatArray, largest: float) -> list[int]:
     steps = len(BLOCKS) - 1
     # Rounded up, so that one sample shows; the small subtraction keeps 3/8 of the largest from becoming step 4.
     return [int(level) for level in np.ceil(shares / largest * steps - 1e-9).clip(0, steps)]
@@ -110,7 +115,7 @@ def _size_bar(share: float, length: int, plain: bool) -> str:
 def _header(columns: int, merged: int, margin: int, width: int) -> Text:
     """The numbers of the classes, as many as there is room for."""
     widest = len(str((columns - 1) * merged)) + 1
-    every = next(step for step in _ROUND if step * width >= widest)
+    every = next(step for step in _TICK_STEPS if step * width >= widest)
     numbers = (str(column * merged).ljust(every * width) for column in range(0, columns, every))
     header = Text(" " * margin + "".join(numbers).rstrip(), style="dim")
     if merged > 1:
@@ -119,16 +124,16 @@ def _header(columns: int, merged: int, margin: int, width: int) -> Text:
 
 
 def _headline(partition: Partition) -> str:
-    return f"{partition.rule}: {_amounts(partition)}, {partition.counts.shape[1]} classes"
+    return f"{partition.rule}: {_size_summary(partition)}, {partition.counts.shape[1]} classes"
 
 
-def _amounts(partition: Partition) -> str:
+def _size_summary(partition: Partition) -> str:
     clients, samples = len(partition.clients), int(partition.counts.sum())
     return f"{clients:,} client{'s' * (clients != 1)}, {samples:,} sample{'s' * (samples != 1)}"
 
 
-def _figures(partition: Partition) -> list[str]:
-    figures, sizes = heterogeneity(partition), partition.counts.sum(axis=1)
+def _statistics_lines(partition: Partition) -> list[str]:
+    figures, sizes = measure_heterogeneity(partition), partition.counts.sum(axis=1)
     existing = int((partition.counts.sum(axis=0) > 0).sum())
     return [
         f"Total variation distance to all clients together: {figures.mean_distance:.3f} mean, "
@@ -141,13 +146,15 @@ def _figures(partition: Partition) -> list[str]:
     ]
 
 
-def draw_partition(partition: Partition, path: Path | str, class_names: Sequence[str] = ()) -> None:
+def save_partition_plot(
+    partition: Partition, path: Path | str, class_names: Sequence[str] = ()
+) -> None:
     """Write the picture as PNG, SVG or PDF, one column of a paper wide."""
     path = Path(path)
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise InputError(
-            f"{unknown('picture format', suffix, SUFFIXES)} End the name {path.name!r} with one of these."
+            f"{unknown_name_message('picture format', suffix, SUFFIXES)} End the name {path.name!r} with one of these."
         )
     try:
         from matplotlib import rc_context
@@ -205,11 +212,15 @@ def plot_partition(
     _label_ticks(cells.xaxis, len(counts), (), 12)
     _label_ticks(cells.yaxis, counts.shape[1], class_names, 20)
     figure.suptitle(partition.rule, fontsize=font + 1.5, weight="bold")
-    above.set_title(_facts(partition), fontsize=font, linespacing=1.3, pad=3)
+    above.set_title(_subtitle(partition), fontsize=font, linespacing=1.3, pad=3)
 
 
 def _plot_cells(
-    figure: "Figure | SubFigure", cells: "Axes", counts: Indices, largest: float | None, font: float
+    figure: "Figure | SubFigure",
+    cells: "Axes",
+    counts: IntArray,
+    largest: float | None,
+    font: float,
 ) -> None:
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
@@ -269,13 +280,13 @@ def _label_ticks(axis: "Axis", count: int, names: Sequence[str], most: int) -> N
     if count <= most:
         axis.set_ticks(np.arange(count), names or [str(number) for number in range(count)])
     else:
-        step = next(size for size in _ROUND if count / size <= most / 2)
+        step = next(size for size in _TICK_STEPS if count / size <= most / 2)
         axis.set_ticks(np.arange(0, count, step))
 
 
-def _facts(partition: Partition) -> str:
-    figures = heterogeneity(partition)
+def _subtitle(partition: Partition) -> str:
+    figures = measure_heterogeneity(partition)
     distances = (
         f"TV distance {figures.mean_distance:.2f} mean, {figures.largest_distance:.2f} largest"
     )
-    return f"{_amounts(partition)}, hash {partition.hash}\n{distances}"
+    return f"{_size_summary(partition)}, hash {partition.hash}\n{distances}"

@@ -10,26 +10,26 @@ import numpy.typing as npt
 
 from fedwmsam.data.partitions.partition import Labels, Partition
 from fedwmsam.data.partitions.rules import (
-    EXHAUSTED,
-    Data,
-    Dealt,
-    Rule,
-    deal_dirichlet,
-    deal_dirichlet_class,
-    deal_iid,
-    deal_longtail,
-    deal_natural,
-    deal_pathological,
-    deal_quantity,
-    deal_shards,
+    EXHAUSTION_POLICIES,
+    Assignment,
+    PartitionInput,
+    PartitionRule,
+    assign_dirichlet,
+    assign_dirichlet_class,
+    assign_iid,
+    assign_longtail,
+    assign_natural,
+    assign_pathological,
+    assign_quantity,
+    assign_shards,
 )
-from fedwmsam.errors import InputError, unknown
+from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.rng import generator
-from fedwmsam.settings.options import number
+from fedwmsam.settings.options import parse_float_or_nan
 
 
 @dataclass(frozen=True)
-class Field:
+class RuleParameter:
     name: str
     expected: str
     example: str  # of an option: its default
@@ -38,17 +38,17 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Kind:
-    deal: Callable[[Rule, Data], Dealt]
-    value: Field | None = None
-    options: tuple[Field, ...] = field(default=())
+class RuleSpec:
+    deal: Callable[[PartitionRule, PartitionInput], Assignment]
+    value: RuleParameter | None = None
+    options: tuple[RuleParameter, ...] = field(default=())
 
 
-def parse(rule: str, kinds: Mapping[str, Kind]) -> Rule:
+def parse_rule_text(rule: str, kinds: Mapping[str, RuleSpec]) -> PartitionRule:
     head, *parts = (part.strip() for part in rule.split(","))
     name, colon, text = head.partition(":")
     if name not in kinds:
-        raise InputError(unknown("partition rule", name, kinds))
+        raise InputError(unknown_name_message("partition rule", name, kinds))
     kind = kinds[name]
     if kind.value is None:
         if colon:
@@ -61,10 +61,10 @@ def parse(rule: str, kinds: Mapping[str, Kind]) -> Rule:
                 f"write for example '{name}:{kind.value.example}'"
             )
         value = float(text)
-    return Rule(rule, name, value, _parse_options(rule, kind, parts))
+    return PartitionRule(rule, name, value, _parse_options(rule, kind, parts))
 
 
-def _parse_options(rule: str, kind: Kind, parts: list[str]) -> dict[str, str]:
+def _parse_options(rule: str, kind: RuleSpec, parts: list[str]) -> dict[str, str]:
     given: dict[str, str] = {}
     for part in parts:
         key, equals, text = part.partition("=")
@@ -87,68 +87,84 @@ def _parse_options(rule: str, kind: Kind, parts: list[str]) -> dict[str, str]:
     return {option.name: option.example for option in kind.options} | given
 
 
-def syntax(name: str, kind: Kind) -> str:
+def format_syntax(name: str, kind: RuleSpec) -> str:
     value = f":{kind.value.name}" if kind.value else ""
     return name + value + "".join(f"[,{option.name}={option.syntax}]" for option in kind.options)
 
 
-def is_positive(text: str) -> bool:
-    return 0 < number(text) < math.inf
+def is_positive_number(text: str) -> bool:
+    return 0 < parse_float_or_nan(text) < math.inf
 
 
-def is_whole(text: str) -> bool:
-    return text.isdecimal() and 1 <= number(text) < 1e9
+def is_positive_int(text: str) -> bool:
+    return text.isdecimal() and 1 <= parse_float_or_nan(text) < 1e9
 
 
-_BETA = Field("BETA", "a number above 0", "0.1", is_positive)
-KINDS: dict[str, Kind] = {
-    "iid": Kind(deal_iid),
-    "dirichlet": Kind(
-        deal_dirichlet,
+_BETA = RuleParameter("BETA", "a number above 0", "0.1", is_positive_number)
+RULE_SPECS: dict[str, RuleSpec] = {
+    "iid": RuleSpec(assign_iid),
+    "dirichlet": RuleSpec(
+        assign_dirichlet,
         _BETA,
         (
-            Field(
+            RuleParameter(
                 "exhausted",
-                f"one of {', '.join(EXHAUSTED)}",
+                f"one of {', '.join(EXHAUSTION_POLICIES)}",
                 "reuse",
-                EXHAUSTED.__contains__,
-                "|".join(EXHAUSTED),
+                EXHAUSTION_POLICIES.__contains__,
+                "|".join(EXHAUSTION_POLICIES),
             ),
         ),
     ),
-    "dirichlet-class": Kind(
-        deal_dirichlet_class,
+    "dirichlet-class": RuleSpec(
+        assign_dirichlet_class,
         _BETA,
-        (Field("min", "a whole number of samples from 1 on", "1", is_whole, "SAMPLES"),),
-    ),
-    "pathological": Kind(
-        deal_pathological, Field("GAMMA", "a whole number of classes from 1 on", "3", is_whole)
-    ),
-    "shards": Kind(
-        deal_shards, Field("PER_CLIENT", "a whole number of shards from 1 on", "2", is_whole)
-    ),
-    "quantity": Kind(
-        deal_quantity,
-        Field("SIGMA", "a number from 0 on", "0.5", lambda text: 0 <= number(text) < math.inf),
-    ),
-    "longtail": Kind(
-        deal_longtail,
-        Field("FACTOR", "a number from 1 on", "100", lambda text: 1 <= number(text) < math.inf),
         (
-            Field(
+            RuleParameter(
+                "min", "a whole number of samples from 1 on", "1", is_positive_int, "SAMPLES"
+            ),
+        ),
+    ),
+    "pathological": RuleSpec(
+        assign_pathological,
+        RuleParameter("GAMMA", "a whole number of classes from 1 on", "3", is_positive_int),
+    ),
+    "shards": RuleSpec(
+        assign_shards,
+        RuleParameter("PER_CLIENT", "a whole number of shards from 1 on", "2", is_positive_int),
+    ),
+    "quantity": RuleSpec(
+        assign_quantity,
+        RuleParameter(
+            "SIGMA",
+            "a number from 0 on",
+            "0.5",
+            lambda text: 0 <= parse_float_or_nan(text) < math.inf,
+        ),
+    ),
+    "longtail": RuleSpec(
+        assign_longtail,
+        RuleParameter(
+            "FACTOR",
+            "a number from 1 on",
+            "100",
+            lambda text: 1 <= parse_float_or_nan(text) < math.inf,
+        ),
+        (
+            RuleParameter(
                 "beta",
                 "a number above 0 or iid",
                 "0.1",
-                lambda text: text == "iid" or is_positive(text),
+                lambda text: text == "iid" or is_positive_number(text),
                 "BETA|iid",
             ),
         ),
     ),
-    "natural": Kind(deal_natural),
+    "natural": RuleSpec(assign_natural),
 }
 
 SYNTAX: dict[str, str] = {
-    name: syntax(name, kind) for name, kind in KINDS.items()
+    name: format_syntax(name, kind) for name, kind in RULE_SPECS.items()
 }  # how each rule is written
 
 
@@ -165,19 +181,19 @@ def make_partition(
     `groups` (for each sample the person, device or domain it is from) serves the rule `natural`, which finds the number
     of clients itself when `clients` is None or 0.
     """
-    parsed = parse_rule(rule)
+    parsed = parse_partition_rule(rule)
     classes = int(np.max(labels, initial=0)) + 1 if classes is None else classes
     if parsed.name == "natural":
         clients = _check_groups(groups, labels, clients)
     clients = 0 if clients is None else clients
     _check_sizes(labels, clients, classes)
-    data = Data(labels, clients, generator(seed, "partition"), groups)
-    dealt = KINDS[parsed.name].deal(parsed, data)
-    return _partition(rule, dealt, labels, classes)
+    data = PartitionInput(labels, clients, generator(seed, "partition"), groups)
+    dealt = RULE_SPECS[parsed.name].deal(parsed, data)
+    return _build_partition(rule, dealt, labels, classes)
 
 
-def parse_rule(rule: str) -> Rule:
-    return parse(rule, KINDS)
+def parse_partition_rule(rule: str) -> PartitionRule:
+    return parse_rule_text(rule, RULE_SPECS)
 
 
 def _check_sizes(labels: Labels, clients: int, classes: int) -> None:
@@ -213,7 +229,7 @@ def _check_groups(groups: npt.NDArray[Any] | None, labels: Labels, clients: int 
     return existing
 
 
-def _partition(rule: str, dealt: Dealt, labels: Labels, classes: int) -> Partition:
+def _build_partition(rule: str, dealt: Assignment, labels: Labels, classes: int) -> Partition:
     samples, sizes = dealt.samples.astype(np.int64), dealt.sizes
     owners = np.repeat(np.arange(len(sizes)), sizes)
     counts = np.bincount(owners * classes + labels[samples], minlength=len(sizes) * classes)

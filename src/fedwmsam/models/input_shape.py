@@ -1,11 +1,12 @@
-"""What the image models ask of their input."""
+"""The shape of one input, and what the image models ask of it."""
 
 from fedwmsam.errors import InputError
 
-Shape = tuple[int, ...]
+InputShape = tuple[int, ...]
+"""Of one sample, without the batch: (channels, height, width) of images, (context length,) of text."""
 
 
-def image_size(model: str, shape: Shape, smallest: int = 1) -> tuple[int, int, int]:
+def check_image_shape(model: str, shape: InputShape, smallest: int = 1) -> tuple[int, int, int]:
     """Channels, height and width of an input that the model can take."""
     if len(shape) != 3:
         raise InputError(

@@ -17,8 +17,8 @@ from fedwmsam.data.base import Array
 from fedwmsam.errors import InputError
 
 ARRAY_MAKERS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
-NAMES = {*ARRAY_MAKERS, "numpy ndarray", "numpy dtype", "_codecs encode"}
-CONSTANTS = {
+ALLOWED_GLOBALS = {*ARRAY_MAKERS, "numpy ndarray", "numpy dtype", "_codecs encode"}
+LITERAL_OPCODES = {
     "INT",
     "BININT",
     "BININT1",
@@ -36,7 +36,7 @@ CONSTANTS = {
     "SHORT_BINUNICODE",
     "BINUNICODE8",
 }
-DAMAGE = (
+PARSE_ERRORS = (
     ValueError,
     IndexError,
     KeyError,
@@ -49,24 +49,24 @@ DAMAGE = (
 )
 
 
-class Refused(ValueError):
+class UnsupportedPickle(ValueError):
     """The file asks for something that plain data do not need."""
 
 
-class Name:
+class GlobalName:
     """A class or function the file names; never looked up."""
 
     def __init__(self, text: str) -> None:
-        if text not in NAMES:
-            raise Refused(f"it names {text.replace(' ', '.')!r}")
+        if text not in ALLOWED_GLOBALS:
+            raise UnsupportedPickle(f"it names {text.replace(' ', '.')!r}")
         self.text = text
 
 
-class ByteType:
+class Uint8Dtype:
     """Stands in for the dtype of bytes, the only one such files need."""
 
 
-class ByteArray:
+class ArrayPlaceholder:
     """Stands in for a numpy array until its content is known."""
 
     array: Array | None = None
@@ -76,11 +76,11 @@ class ByteArray:
         content = content.encode("latin-1") if isinstance(content, str) else content
         sizes_are_right = all(type(size) is int and size > 0 for size in shape)
         if (
-            not isinstance(dtype, ByteType)
+            not isinstance(dtype, Uint8Dtype)
             or not sizes_are_right
             or math.prod(shape) != len(content)
         ):
-            raise Refused("it holds an array whose shape and content differ")
+            raise UnsupportedPickle("it holds an array whose shape and content differ")
         self.array = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
@@ -88,20 +88,21 @@ def read_plain_pickle(path: Path, most_bytes: int) -> dict[str, Any]:
     """The dictionary a pickle file holds, its keys as text and its byte arrays as numpy arrays."""
     try:
         if not 0 < path.stat().st_size <= most_bytes:
-            raise Refused(f"it is not 1 to {most_bytes} bytes long")
-        result = _Machine().run(path.read_bytes())
+            raise UnsupportedPickle(f"it is not 1 to {most_bytes} bytes long")
+        result = _PickleMachine().run(path.read_bytes())
         if not isinstance(result, dict):
-            raise Refused("it holds no dictionary")
+            raise UnsupportedPickle("it holds no dictionary")
     except OSError as error:
         raise InputError(
             f"{path} cannot be read ({error.strerror or error}): check the file"
         ) from error
-    except DAMAGE as error:
+    except PARSE_ERRORS as error:
         raise InputError(
             f"{path} is not a pickle of plain data ({_short(error)}): get it again"
         ) from error
     return {
-        key: value.array if isinstance(value, ByteArray) else value for key, value in result.items()
+        key: value.array if isinstance(value, ArrayPlaceholder) else value
+        for key, value in result.items()
     }
 
 
@@ -110,7 +111,7 @@ def _short(error: BaseException) -> str:
     return words[:200] or type(error).__name__
 
 
-class _Machine:
+class _PickleMachine:
     """The stack machine of the pickle format, cut down to plain data."""
 
     def __init__(self) -> None:
@@ -121,15 +122,15 @@ class _Machine:
     def run(self, content: bytes) -> Any:
         for opcode, argument, _ in pickletools.genops(content):
             name = opcode.name
-            if name in CONSTANTS:
+            if name in LITERAL_OPCODES:
                 self.stack.append(argument)
-            elif name in STEPS:
-                STEPS[name](self, argument)
+            elif name in OPCODE_HANDLERS:
+                OPCODE_HANDLERS[name](self, argument)
             elif name == "STOP":
                 return self.stack.pop()
             else:
-                raise Refused(f"it uses {name}")
-        raise Refused("it has no end")
+                raise UnsupportedPickle(f"it uses {name}")
+        raise UnsupportedPickle("it has no end")
 
     def push(self, value: Any) -> None:
         self.stack.append(value)
@@ -144,7 +145,7 @@ class _Machine:
 
     def last(self, count: int) -> tuple[Any, ...]:
         if len(self.stack) < count:
-            raise Refused("it ends its lists before they begin")
+            raise UnsupportedPickle("it ends its lists before they begin")
         items = tuple(self.stack[len(self.stack) - count :])
         del self.stack[len(self.stack) - count :]
         return items
@@ -152,13 +153,13 @@ class _Machine:
     def append(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if not isinstance(target, list):
-            raise Refused("it appends to what is no list")
+            raise UnsupportedPickle("it appends to what is no list")
         target.extend(items)
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if not isinstance(target, dict) or len(items) % 2:
-            raise Refused("it sets items of what is no dictionary")
+            raise UnsupportedPickle("it sets items of what is no dictionary")
         for key, value in zip(items[::2], items[1::2], strict=True):
             # Text only: the hash of tuples nested by reference would take time exponential in the file's length.
             target[_text(key)] = value
@@ -170,45 +171,45 @@ class _Machine:
 
     def call(self) -> None:
         name, arguments = self.last(2)
-        if not isinstance(name, Name) or not isinstance(arguments, tuple):
-            raise Refused("it calls what is no known name")
+        if not isinstance(name, GlobalName) or not isinstance(arguments, tuple):
+            raise UnsupportedPickle("it calls what is no known name")
         if name.text in ARRAY_MAKERS:
-            self.stack.append(ByteArray())
+            self.stack.append(ArrayPlaceholder())
         elif name.text == "numpy dtype" and _text(arguments[0]) in ("u1", "uint8"):
-            self.stack.append(ByteType())
+            self.stack.append(Uint8Dtype())
         elif name.text == "_codecs encode" and arguments[1:] in (("latin1",), ("latin-1",)):
             self.stack.append(arguments[0].encode("latin-1"))
         else:
-            raise Refused(
+            raise UnsupportedPickle(
                 f"it calls {name.text.replace(' ', '.')} with other arguments than plain data need"
             )
 
     def build(self) -> None:
         (state,) = self.last(1)
         target = self.stack[-1]
-        if isinstance(target, ByteArray):
+        if isinstance(target, ArrayPlaceholder):
             target.fill(state)
-        elif not isinstance(target, ByteType):  # a dtype's state only repeats what its name said
-            raise Refused(f"it changes a {type(target).__name__}")
+        elif not isinstance(target, Uint8Dtype):  # a dtype's state only repeats what its name said
+            raise UnsupportedPickle(f"it changes a {type(target).__name__}")
 
 
 def _text(value: Any) -> str:
     if isinstance(value, bytes):
         return value.decode("latin-1")
     if not isinstance(value, str):
-        raise Refused(f"it uses a {type(value).__name__} as a key")
+        raise UnsupportedPickle(f"it uses a {type(value).__name__} as a key")
     return value
 
 
-def _put(machine: _Machine, index: int) -> None:
+def _put(machine: _PickleMachine, index: int) -> None:
     machine.memo[index] = machine.stack[-1]
 
 
-def _get(machine: _Machine, index: int) -> None:
+def _get(machine: _PickleMachine, index: int) -> None:
     machine.push(machine.memo[index])
 
 
-STEPS: dict[str, Callable[[_Machine, Any], None]] = {
+OPCODE_HANDLERS: dict[str, Callable[[_PickleMachine, Any], None]] = {
     "PROTO": lambda machine, _: None,
     "FRAME": lambda machine, _: None,
     "MARK": lambda machine, _: machine.mark(),
@@ -235,8 +236,10 @@ STEPS: dict[str, Callable[[_Machine, Any], None]] = {
     "GET": _get,
     "BINGET": _get,
     "LONG_BINGET": _get,
-    "GLOBAL": lambda machine, text: machine.push(Name(text)),
-    "STACK_GLOBAL": lambda machine, _: machine.push(Name(" ".join(map(_text, machine.last(2))))),
+    "GLOBAL": lambda machine, text: machine.push(GlobalName(text)),
+    "STACK_GLOBAL": lambda machine, _: machine.push(
+        GlobalName(" ".join(map(_text, machine.last(2))))
+    ),
     "REDUCE": lambda machine, _: machine.call(),
     "BUILD": lambda machine, _: machine.build(),
 }
