@@ -1,13 +1,15 @@
-"""Time of the paper's augmentation for whole batches against the same recipe image by image, interleaved in one run.
+"""Time of the paper's augmentation for whole batches against the same recipe image by image.
 
     python benchmarks/augmentation.py [--repeats 5] [--images 50000] [--batches 50 200 1000]
 
-Random 3 × 32 × 32 images on one thread. "alone" is the change itself, for batches already in memory; "loading" is what
-training waits for: a DataLoader over a data set that changes each image it hands out, against picking rows of the whole
-tensor and changing them. CPU time a batch; the ratio is of medians; the first repeat warms up.
+Both are executed in turn, on random 3 × 32 × 32 images and one thread. "alone" is the augmentation
+itself, for batches already in memory; "loading" is what training waits for: a DataLoader over a
+data set that augments each image, against gathering rows of the whole tensor and augmenting them.
+Times are CPU time per batch; the ratio is of medians; the first repeat warms up.
 """
 
 import argparse
+import itertools
 import platform
 import statistics
 import time
@@ -21,33 +23,35 @@ from torch.utils.data import DataLoader, Dataset
 from fedwmsam.data.augmentation import CROP_PADDING, flip_and_crop
 
 
-def change(image: Tensor) -> Tensor:
-    """The recipe for one image (channels, height, width), as a data set's transform has it."""
+def augment_image(image: Tensor) -> Tensor:
+    """Return a randomly flipped and cropped image (channels, height, width)."""
     if torch.rand(()) < 0.5:
         image = image.flip(2)
     if torch.rand(()) < 0.5:
         height, width = image.shape[1:]
         top, left = torch.randint(2 * CROP_PADDING + 1, (2,)).tolist()
-        image = functional.pad(image, (CROP_PADDING,) * 4)[
-            :, top : top + height, left : left + width
-        ]
+        padded = functional.pad(image, (CROP_PADDING,) * 4)
+        image = padded[:, top : top + height, left : left + width]
     return image
 
 
-class Changed(Dataset[tuple[Tensor, Tensor]]):
+class AugmentedDataset(Dataset[tuple[Tensor, Tensor]]):
+    """A data set that augments each image when it is read."""
+
     def __init__(self, images: Tensor, labels: Tensor) -> None:
-        self.images, self.labels = images, labels
+        self.images = images
+        self.labels = labels
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return change(self.images[index]), self.labels[index]
+        return augment_image(self.images[index]), self.labels[index]
 
 
 def alone_one_by_one(images: Tensor, _labels: Tensor, batch: int) -> None:
     for part in images.split(batch):
-        torch.stack([change(image) for image in part])
+        torch.stack([augment_image(image) for image in part])
 
 
 def alone_batched(images: Tensor, _labels: Tensor, batch: int) -> None:
@@ -56,7 +60,7 @@ def alone_batched(images: Tensor, _labels: Tensor, batch: int) -> None:
 
 
 def loading_one_by_one(images: Tensor, labels: Tensor, batch: int) -> None:
-    for _ in DataLoader(Changed(images, labels), batch, shuffle=True):
+    for _ in DataLoader(AugmentedDataset(images, labels), batch, shuffle=True):
         pass
 
 
@@ -88,26 +92,25 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    images, labels = (
-        torch.randn(arguments.images, 3, 32, 32),
-        torch.randint(10, (arguments.images,)),
-    )
-    cases = [
-        (work, batch) for batch in arguments.batches for pair in PAIRS.values() for work in pair
-    ]
+    images = torch.randn(arguments.images, 3, 32, 32)
+    labels = torch.randint(10, (arguments.images,))
+    works = list(itertools.chain(*PAIRS.values()))
+    cases = [(work, batch) for batch, work in itertools.product(arguments.batches, works)]
     seconds: dict[tuple[Work, int], list[float]] = {case: [] for case in cases}
     for _ in range(arguments.repeats + 1):
         for work, batch in cases:
             seconds[work, batch].append(cpu_seconds(work, images, labels, batch))
     print(
-        f"{platform.processor() or platform.machine()}, torch {torch.__version__}, n = {arguments.repeats}"
+        f"{platform.processor() or platform.machine()}, "
+        f"torch {torch.__version__}, n = {arguments.repeats}"
     )
     for batch in arguments.batches:
         for name, pair in PAIRS.items():
-            middle = [statistics.median(seconds[work, batch][1:]) for work in pair]
-            slow, fast = (1000 * value * batch / arguments.images for value in middle)
+            medians = [statistics.median(seconds[work, batch][1:]) for work in pair]
+            slow, fast = (1000 * median * batch / arguments.images for median in medians)
             print(
-                f"batch {batch:4} {name:8}{slow:6.2f} ms one by one, {fast:5.2f} ms batched: {slow / fast:.1f} ×"
+                f"batch {batch:4} {name:8}{slow:6.2f} ms one by one, {fast:5.2f} ms batched: "
+                f"{slow / fast:.1f} ×"
             )
 
 

@@ -2,8 +2,9 @@
 
     python benchmarks/bench.py [--repeats 5] [--only plain,bare-1,methods] [--skip-peers]
 
-Prints Markdown tables of ratios and writes them, with the machine and the versions, to benchmarks/results/latest.json.
-Progress goes to the error stream. Linux only: CPU times of whole families of processes are read from /proc.
+Prints Markdown tables of ratios and writes them, with the machine and the versions, to
+benchmarks/results/latest.json. Progress goes to the error stream. Linux only: CPU times of whole
+families of processes are read from /proc.
 """
 
 import argparse
@@ -11,21 +12,30 @@ import datetime
 import json
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import growth
 import machine
 import method_cost
 import startup
-from contestants import ENTRIES, ROUNDS, compare
-from environments import PACKAGES, alone, python_of, versions
-from measuring import Samples, cells, median, numbers, progress, ratio, table
+from environments import PACKAGES, exclusive_lock, package_versions, python_of
+from measuring import (
+    CLOCKS,
+    Samples,
+    flat_results,
+    log_progress,
+    markdown_table,
+    median,
+    ratio,
+    time_cells,
+)
+from round_comparison import CONTENDERS, ROUNDS, compare
 
 from fedwmsam.methods import METHODS
 
 RESULTS = Path(__file__).parent / "results" / "latest.json"
-HEAD = [
+HEADER = [
     "contender",
     "processes",
     "wall s a round",
@@ -34,94 +44,97 @@ HEAD = [
     "× fedwmsam",
     "accuracy",
 ]
-Numbers = dict[str, float]
+FlatResults = dict[str, float]
 
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that contenders are ended, too
-    arguments = parse()
-    chosen = arguments.only.split(",") if arguments.only else [*ENTRIES, *PARTS]
-    unknown = set(chosen) - ENTRIES.keys() - PARTS.keys()
+    arguments = parse_arguments()
+    available = [*CONTENDERS, *MEASUREMENTS]
+    chosen = arguments.only.split(",") if arguments.only else available
+    unknown = set(chosen) - set(available)
     if unknown:
         sys.exit(
-            f"--only: {', '.join(sorted(unknown))} unknown; choose from {', '.join([*ENTRIES, *PARTS])}"
+            f"--only: {', '.join(sorted(unknown))} unknown; choose from {', '.join(available)}"
         )
-    names = contestants(chosen, arguments.skip_peers)
-    with alone():
-        found = measure(names, [part for part in PARTS if part in chosen], arguments.repeats)
+    contenders = select_contenders(chosen, arguments.skip_peers)
+    measurements = [name for name in MEASUREMENTS if name in chosen]
+    with exclusive_lock():
+        results = measure(contenders, measurements, arguments.repeats)
     RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
-    progress(f"written to {RESULTS}")
+    RESULTS.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    log_progress(f"written to {RESULTS}")
 
 
-def parse() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
         "--repeats", type=int, default=5, help="turns that count, after one that warms up"
     )
-    parser.add_argument("--only", metavar="NAMES", help=f"some of {', '.join([*ENTRIES, *PARTS])}")
+    names = ", ".join([*CONTENDERS, *MEASUREMENTS])
+    parser.add_argument("--only", metavar="NAMES", help=f"some of {names}")
     parser.add_argument(
         "--skip-peers", action="store_true", help="leave out pfl-research and Flower"
     )
     return parser.parse_args()
 
 
-def measure(names: list[str], parts: list[str], repeats: int) -> dict[str, object]:
-    announce(names, parts, repeats)
-    found: dict[str, object] = {"date": datetime.date.today().isoformat(), "repeats": repeats}
-    found |= machine.describe() | versions(sys.executable, ["fedwmsam", "torch"])
-    if names:
-        found |= rounds(names, repeats)
-    for part in parts:
-        found |= PARTS[part](repeats)
-    return found
+def measure(contenders: list[str], measurements: list[str], repeats: int) -> dict[str, object]:
+    """Execute the chosen benchmarks, print their tables, and return all results."""
+    announce(contenders, measurements, repeats)
+    results: dict[str, object] = {"date": datetime.date.today().isoformat(), "repeats": repeats}
+    results |= machine.describe() | package_versions(sys.executable, ["fedwmsam", "torch"])
+    if contenders:
+        results |= compare_rounds(contenders, repeats)
+    for name in measurements:
+        results |= MEASUREMENTS[name](repeats)
+    return results
 
 
-def contestants(chosen: Sequence[str], skip_peers: bool) -> list[str]:
-    """Those chosen and what they are compared with, in the table's order."""
-    wanted = {
-        name for name in chosen if name in ENTRIES and not (skip_peers and ENTRIES[name].peer)
-    }
-    wanted |= {ENTRIES[name].base for name in wanted}
-    return [name for name in ENTRIES if name in wanted]
+def select_contenders(chosen: Sequence[str], skip_others: bool) -> list[str]:
+    """Return the chosen contenders and those they are compared with, in the table's order.
+
+    With `skip_others`, contenders that need an environment of their own are left out.
+    """
+    selected = set()
+    for name, spec in CONTENDERS.items():
+        if name in chosen and not (skip_others and spec.environment):
+            selected |= {name, spec.base}
+    return [name for name in CONTENDERS if name in selected]
 
 
-def rounds(names: list[str], repeats: int) -> dict[str, object]:
-    """Everybody's round beside ours on as many processes."""
+def compare_rounds(names: list[str], repeats: int) -> dict[str, object]:
+    """Compare a round of each contender with one of this library on as many processes."""
     samples, accuracies, failures = compare(names, repeats)
-    for base in {ENTRIES[name].base for name in names} & failures.keys():
+    for base in {CONTENDERS[name].base for name in names} & failures.keys():
         sys.exit(f"{base} {failures[base]}: there is nothing to compare with")
     rows: list[list[str]] = []
-    found: dict[str, object] = {}
-    for peer in {ENTRIES[name].peer for name in samples} - {None}:
-        found |= versions(python_of(peer), PACKAGES[peer])
+    results: dict[str, object] = {}
+    for environment in {CONTENDERS[name].environment for name in samples} - {None}:
+        results |= package_versions(python_of(environment), PACKAGES[environment])
     for name in names:
-        entry = ENTRIES[name]
+        spec = CONTENDERS[name]
+        title = [spec.title, str(spec.processes)]
         if name in failures:
-            rows.append([entry.title, str(entry.processes), failures[name], *[""] * 4])
+            rows.append([*title, failures[name], *[""] * 4])
             continue
-        base = samples[entry.base]
-        rows.append(
-            [
-                entry.title,
-                str(entry.processes),
-                *cells(samples[name], base),
-                f"{accuracies[name]:.3f}",
-            ]
-        )
-        found |= numbers(name, samples[name], base) | {f"{name}.accuracy": accuracies[name]}
-    show(
-        f"A round of 10 clients × 60 steps of batch 50 (FedAvg, MLP, Fashion-MNIST), {ROUNDS} rounds a turn",
-        HEAD,
+        base = samples[spec.base]
+        rows.append([*title, *time_cells(samples[name], base), f"{accuracies[name]:.3f}"])
+        results |= flat_results(name, samples[name], base)
+        results[f"{name}.accuracy"] = accuracies[name]
+    print_table(
+        "A round of 10 clients × 60 steps of batch 50 (FedAvg, MLP, Fashion-MNIST), "
+        f"{ROUNDS} rounds a turn",
+        HEADER,
         rows,
     )
-    return found | two_processes(samples)
+    return results | compare_two_processes(samples)
 
 
-def two_processes(samples: Samples) -> Numbers:
-    """How much faster two processes are than one: ours, and loops that have nothing to do with each other."""
+def compare_two_processes(samples: Samples) -> FlatResults:
+    """Compare the speedup by a second process with that of two independent loops."""
     if not {"fedwmsam-1", "fedwmsam-2", "bare-1", "bare-2"} <= samples.keys():
         return {}
     ours = ratio(samples["fedwmsam-1"], samples["fedwmsam-2"], "wall")
@@ -132,62 +145,76 @@ def two_processes(samples: Samples) -> Numbers:
         ["bare loops", str(bare)],
         ["efficiency (the one by the other)", f"{efficiency:.2f}"],
     ]
-    show("Two processes", ["", "× as fast as one, wall"], rows)
+    print_table("Two processes", ["", "× as fast as one, wall"], rows)
     return {"speedup.fedwmsam": ours.value, "speedup.bare": bare.value, "efficiency": efficiency}
 
 
-def methods(model: str, names: Sequence[str], repeats: int) -> Numbers:
+def measure_methods(model: str, names: Sequence[str], repeats: int) -> FlatResults:
+    """Compare a round of each method with one of FedAvg."""
     samples = method_cost.method_costs(model, names, repeats)
-    show(f"Methods on {model}, one process", method_cost.HEAD, method_cost.rows(samples))
-    return merged(
-        numbers(f"{model}.{name}", one, samples["fedavg"]) for name, one in samples.items()
-    )
+    rows = method_cost.table_rows(samples)
+    print_table(f"Methods on {model}, one process", method_cost.HEADER, rows)
+    base = samples["fedavg"]
+    return merge(flat_results(f"{model}.{name}", times, base) for name, times in samples.items())
 
 
-def growing(repeats: int) -> Numbers:
+def measure_growth(repeats: int) -> FlatResults:
+    """Measure how the time of a round grows."""
     samples = growth.growth(repeats)
-    show("Growth of a round (FedAvg unless named), one process", growth.HEAD, growth.rows(samples))
-    return merged(
-        numbers(f"growth.{series}.{label}", one, first)
-        for series, label, one, first in growth.compared(samples)
+    rows = growth.table_rows(samples)
+    print_table("Growth of a round (FedAvg unless named), one process", growth.HEADER, rows)
+    return merge(
+        flat_results(f"growth.{series}.{label}", times, first)
+        for series, label, times, first in growth.with_first(samples)
     )
 
 
-def starting(repeats: int) -> Numbers:
+def measure_startup(repeats: int) -> FlatResults:
+    """Measure what `fedwmsam run` takes besides training."""
     samples = startup.startup(min(repeats, 3))
-    show("`fedwmsam run` besides its training", startup.HEAD, startup.rows(samples))
-    return {
-        f"startup.{n}.{clock}": median(one, clock)
-        for n, one in samples.items()
-        for clock in ("wall", "cpu")
-    }
+    print_table("`fedwmsam run` besides its training", startup.HEADER, startup.table_rows(samples))
+    results = {}
+    for workers, times in samples.items():
+        for clock in CLOCKS:
+            results[f"startup.{workers}.{clock}"] = median(times, clock)
+    return results
 
 
-PARTS: dict[str, Callable[[int], Numbers]] = {
-    "methods": lambda repeats: methods("mlp", list(METHODS), repeats),
-    "resnet18": lambda repeats: methods("resnet18", method_cost.FEW, repeats),
-    "growth": growing,
-    "startup": starting,
+MEASUREMENTS: dict[str, Callable[[int], FlatResults]] = {
+    "methods": lambda repeats: measure_methods("mlp", list(METHODS), repeats),
+    "resnet18": lambda repeats: measure_methods("resnet18", method_cost.FEW, repeats),
+    "growth": measure_growth,
+    "startup": measure_startup,
 }
+"""What is measured besides the contenders."""
 SECONDS = {"methods": 40, "resnet18": 15, "growth": 14, "startup": 12}
-"""Of one repeat on a quiet machine; a contestant takes about three, and Ray twenty to start."""
+"""Seconds of one repeat of a measurement on a quiet machine."""
+CONTENDER_SECONDS = 3
+"""Seconds of one turn of a contender on a quiet machine."""
+RAY_START_SECONDS = 20
 
 
-def announce(names: Sequence[str], parts: Sequence[str], repeats: int) -> None:
-    once = 3 * len(names) + sum(SECONDS[part] for part in parts)
-    starts = 20 * sum(name.startswith("flower") for name in names)
+def announce(contenders: Sequence[str], measurements: Sequence[str], repeats: int) -> None:
+    """Print what is going to be measured and how long that takes."""
+    once = CONTENDER_SECONDS * len(contenders) + sum(SECONDS[name] for name in measurements)
+    starts = RAY_START_SECONDS * sum(name.startswith("flower") for name in contenders)
     minutes = (once * (repeats + 1) + starts) / 60
-    progress(
-        f"about {minutes:.0f} minutes on a quiet machine, after what has to be installed: {', '.join([*names, *parts])}"
+    log_progress(
+        f"about {minutes:.0f} minutes on a quiet machine, after what has to be installed: "
+        f"{', '.join([*contenders, *measurements])}"
     )
 
 
-def merged(parts) -> Numbers:
-    return {key: value for part in parts for key, value in part.items()}
+def merge(parts: Iterable[Mapping[str, float]]) -> FlatResults:
+    """Return the entries of all parts."""
+    results: FlatResults = {}
+    for part in parts:
+        results |= part
+    return results
 
 
-def show(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    print(f"### {title}\n\n{table(head, rows)}\n", flush=True)
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    print(f"### {title}\n\n{markdown_table(header, rows)}\n", flush=True)
 
 
 if __name__ == "__main__":

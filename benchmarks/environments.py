@@ -1,4 +1,7 @@
-"""A virtual environment for each peer, made once: what they need must not meet what this project needs."""
+"""A virtual environment for each other library, made once.
+
+What these libraries need must not meet what this project needs.
+"""
 
 import contextlib
 import fcntl
@@ -8,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from contenders.protocol import Failed
-from measuring import progress
+from measuring import log_progress
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(__file__).with_name(".environments")
-PEERS = {"pfl": "pfl", "flower": "flwr[simulation]>=1.41,<1.43"}
+REQUIREMENTS = {"pfl": "pfl", "flower": "flwr[simulation]>=1.41,<1.43"}
+"""Names of environments → what pip installs in them besides PyTorch."""
 PACKAGES = {"pfl": ["pfl"], "flower": ["flwr", "ray"]}
-"""Whose versions are worth knowing."""
+"""Names of environments → the packages whose versions are reported."""
 VARIABLES = {
     "FLWR_HOME": str(FOLDER / "flower-home"),
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -22,12 +26,13 @@ VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_worker_niceness": "0",
 }
-"""Peers tell nobody that they run, and Ray's workers do not step back behind whatever else this machine does."""
+"""Environment variables of contenders: no library reports that it is used, and Ray's workers have
+the priority of all others."""
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Two benchmarks at once would measure each other."""
+def exclusive_lock() -> Iterator[None]:
+    """Exit if another benchmark is running: the two would measure each other."""
     FOLDER.mkdir(exist_ok=True)
     with (FOLDER / "lock").open("w") as file:
         try:
@@ -37,32 +42,35 @@ def alone() -> Iterator[None]:
         yield
 
 
-def python_of(peer: str) -> Path:
-    """The interpreter of a peer's environment, which is made first if it is not there."""
-    folder = FOLDER / peer
-    python, installed = folder / "bin" / "python", folder / "installed"
+def python_of(environment: str) -> Path:
+    """Return the interpreter of an environment, which is made first if it does not exist.
+
+    Raise Failed if it cannot be made.
+    """
+    folder = FOLDER / environment
+    python = folder / "bin" / "python"
+    installed = folder / "installed"
     if not installed.exists():
-        progress(f"installing {peer} into {folder}, which takes some minutes")
-        command([sys.executable, "-m", "venv", "--clear", folder])
-        constraints = [
-            "--constraint",
-            ROOT / "constraints.txt",
-        ]  # pins torch, so that the CPU build is taken
-        command([python, "-m", "pip", "install", "--quiet", *constraints, "torch", PEERS[peer]])
+        log_progress(f"installing {environment} into {folder}, which takes some minutes")
+        run_command([sys.executable, "-m", "venv", "--clear", folder])
+        # The constraints pin torch, so that its build for the CPU is installed.
+        pip = [python, "-m", "pip", "install", "--quiet", "--constraint", ROOT / "constraints.txt"]
+        run_command([*pip, "torch", REQUIREMENTS[environment]])
         installed.touch()
     return python
 
 
-def versions(python: Path | str, packages: list[str]) -> dict[str, str]:
+def package_versions(python: Path | str, packages: list[str]) -> dict[str, str]:
+    """Return the versions of packages that an interpreter can import."""
     code = f"from importlib.metadata import version\nfor name in {packages!r}: print(version(name))"
-    return dict(zip(packages, command([python, "-c", code]).split(), strict=True))
+    return dict(zip(packages, run_command([python, "-c", code]).split(), strict=True))
 
 
-def command(line: list[str | Path]) -> str:
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["no message"]
-        raise Failed(
-            f"not available: {next((line for line in said if line.startswith('ERROR')), said[-1])}"
-        )
-    return done.stdout
+def run_command(command: list[str | Path]) -> str:
+    """Run a command and return its output; raise Failed with its error message if it fails."""
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or ["no message"]
+        errors = [line for line in lines if line.startswith("ERROR")]
+        raise Failed(f"not available: {errors[0] if errors else lines[-1]}")
+    return process.stdout

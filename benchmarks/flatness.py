@@ -1,12 +1,14 @@
-"""Processor time of the flatness of the 784-200-200-10 MLP on 5,000 samples of Fashion-MNIST, on one thread.
+"""CPU time of the flatness measures on one thread.
 
     python benchmarks/flatness.py [RUN]
 
-The model is that of a run folder (any with that model, or another), or an untrained one. Prints each measure's seconds
-of processor time: the first line is the largest eigenvalue alone.
+The model is that of a run folder, or an untrained 784-200-200-10 MLP; the data are 5,000 samples of
+its training data, by default Fashion-MNIST. Prints the seconds of CPU time of each measure; the
+first line is the largest eigenvalue alone.
 """
 
 import argparse
+import itertools
 import time
 from pathlib import Path
 
@@ -20,14 +22,22 @@ from fedwmsam.settings.config import resolve
 from fedwmsam.training.task import deterministic_torch
 
 SAMPLES = 5000
+MEASURES = (
+    "gradient",
+    "five eigenvalues",
+    "trace, 30 probes",
+    "sharpness, three radii",
+    "adaptive sharpness",
+)
+"""The steps of `flatness_at`, in their order."""
 
 
-def model(run: Path | None) -> Experiment:
-    """With the model in place that is to be measured."""
+def load_experiment(run: Path | None) -> Experiment:
+    """Return the experiment of a run, starting from its last model, or an untrained one."""
     if run is None:
         return prepare(resolve({"dataset": "fashion-mnist", "preset": "paper"}))
     saved = SavedRun(run)
-    w, _ = saved.load(saved.rounds("last")[0])
+    w, _ = saved.load(saved.select_rounds("last")[0])
     saved.task.initial_weights = w
     return saved.experiment
 
@@ -38,32 +48,25 @@ def main() -> None:
     )
     parser.add_argument("run", nargs="?", type=Path)
     with deterministic_torch():
-        experiment = model(parser.parse_args().run)
-        task, w = experiment.task, experiment.task.initial_weights
-        surface = LossSurface(
-            task,
-            draw_sample(
-                pool_clients(experiment.clients), SAMPLES, 1000, rng.derive_seed(0, "global sample")
-            ),
-        )
+        experiment = load_experiment(parser.parse_args().run)
+        task = experiment.task
+        w = task.initial_weights
+        seed = rng.derive_seed(0, "global sample")
+        sample = draw_sample(pool_clients(experiment.clients), SAMPLES, 1000, seed)
+        surface = LossSurface(task, sample)
         start = time.process_time()
-        found = largest_eigenvalues(lambda v: surface.product(w, v), w, 1)
-        taken = time.process_time() - start
-        print(f"{task.size:,} weights, {surface.sample.count:,} samples, one thread")
+        spectrum = largest_eigenvalues(lambda v: surface.hessian_vector_product(w, v), w, 1)
+        seconds = time.process_time() - start
+        print(f"{task.parameter_count:,} weights, {surface.sample.count:,} samples, one thread")
         print(
-            f"largest eigenvalue {found.values[0]:.5g}: {taken:.1f} s, {found.products} products with the Hessian"
+            f"largest eigenvalue {spectrum.values[0]:.5g}: {seconds:.1f} s, "
+            f"{spectrum.products} products with the Hessian"
         )
-        before = [time.process_time()]
-        flatness_at(surface, w, FlatnessConfig(), lambda what: before.append(time.process_time()))
-        names = (
-            "gradient",
-            "five eigenvalues",
-            "trace, 30 probes",
-            "sharpness, three radii",
-            "adaptive sharpness",
-        )
-        for name, begin, end in zip(names, before, [*before[1:], time.process_time()], strict=True):
-            print(f"{name}: {end - begin:.1f} s")
+        times = [time.process_time()]
+        flatness_at(surface, w, FlatnessConfig(), lambda step: times.append(time.process_time()))
+        times.append(time.process_time())
+        for name, (start, end) in zip(MEASURES, itertools.pairwise(times), strict=True):
+            print(f"{name}: {end - start:.1f} s")
 
 
 if __name__ == "__main__":

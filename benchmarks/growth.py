@@ -1,9 +1,10 @@
-"""How the time of our round grows with the clients registered, the model's parameters and the local steps.
+"""Growth of the time of a round with the registered clients, the parameters and the local steps.
 
     python benchmarks/growth.py [--repeats 5]
 
-One process, one thread, random data, batches of 50, ten clients a round. Each series varies one thing. FedWMSAM keeps
-something for every client that took part, FedAvg nothing.
+Everything runs in one process and one thread, on random data, with batches of 50 and ten clients
+per round. Each series varies one quantity. FedWMSAM keeps a memory of every client that took part,
+FedAvg keeps none.
 """
 
 import argparse
@@ -11,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from measuring import Sample, Samples, cells, interleave, table
-from method_cost import rounds_of
+from measuring import Sample, Samples, interleave, markdown_table, time_cells
+from method_cost import make_turn
 from torch import nn
 
 from fedwmsam.data.adapter import make_data_adapter
@@ -23,68 +24,84 @@ from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, deterministic_torch
 
-HEAD = ["series", "", "wall s a round", "× first", "CPU s a round", "× first"]
-FEATURES, CLASSES, SAMPLES, COHORT = 784, 10, 600, 10
+HEADER = ["series", "", "wall s a round", "× first", "CPU s a round", "× first"]
+FEATURES = 784
+CLASSES = 10
+SAMPLES = 600
+COHORT = 10
+REGISTERED = (100, 10_000, 1_000_000)
 
 
 @dataclass(frozen=True)
 class Point:
+    """A federation whose rounds are timed."""
+
     method: str = "fedavg"
     clients: int = 100
     width: int = 200
     epochs: int = 5
-    """Of 12 steps."""
+    """Local epochs, of 12 steps each."""
 
 
 def make_model(width: int) -> nn.Module:
+    """Return an MLP with two hidden layers of this width."""
     hidden = nn.Linear(FEATURES, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
     return nn.Sequential(*hidden, nn.Linear(width, CLASSES))
 
 
-def parameters(width: int) -> str:
+def count_parameters(width: int) -> str:
+    """Return the number of the model's parameters, as it is printed."""
     return f"{sum(p.numel() for p in make_model(width).parameters()):,}"
 
 
 SERIES = {
-    "clients, fedavg": {f"{n:,}": Point(clients=n) for n in (100, 10_000, 1_000_000)},
-    "clients, fedwmsam": {f"{n:,}": Point("fedwmsam", clients=n) for n in (100, 10_000, 1_000_000)},
+    "clients, fedavg": {f"{n:,}": Point(clients=n) for n in REGISTERED},
+    "clients, fedwmsam": {f"{n:,}": Point("fedwmsam", clients=n) for n in REGISTERED},
     "parameters": {
-        parameters(width): Point(width=width, epochs=1) for width in (100, 200, 400, 800)
+        count_parameters(width): Point(width=width, epochs=1) for width in (100, 200, 400, 800)
     },
     "local steps": {str(12 * epochs): Point(epochs=epochs) for epochs in (1, 5, 10)},
 }
 
 
 def growth(repeats: int) -> Samples:
+    """Return the times of a round at each point of each series."""
     with deterministic_torch():
-        pool = [
+        data = [
             (torch.randn(SAMPLES, FEATURES), torch.randint(CLASSES, (SAMPLES,))) for _ in range(20)
         ]
-        turns = {
-            f"{series}.{label}": rounds_of(federation(point, pool))
-            for series, points in SERIES.items()
-            for label, point in points.items()
-        }
+        turns = {}
+        for series, points in SERIES.items():
+            for label, point in points.items():
+                turns[f"{series}.{label}"] = make_turn(point_federation(point, data))
         samples, _ = interleave("growth", turns, repeats)
     return samples
 
 
-def federation(point: Point, pool: list[tuple[torch.Tensor, torch.Tensor]]) -> Federation:
-    """Clients are read when they are sampled, so that a million of them need no million data sets here."""
+def point_federation(point: Point, data: list[tuple[torch.Tensor, torch.Tensor]]) -> Federation:
+    """Return the federation of a point.
+
+    A client's data are read when it is sampled, so that a million clients need no million data
+    sets.
+    """
     task = Task(make_model(point.width), make_objective("classification", None, None))
-    clients = make_data_adapter(task).clients(
-        lambda client: pool[client % len(pool)], point.clients
+    clients = make_data_adapter(task).to_clients(
+        lambda client: data[client % len(data)], point.clients
     )
     settings = Settings(clients_per_round=COHORT, local_epochs=point.epochs)
     return make_federation(settings, make_method(point.method), task, clients)
 
 
-def rows(samples: Samples) -> list[list[str]]:
-    return [[series, label, *cells(one, first)] for series, label, one, first in compared(samples)]
+def table_rows(samples: Samples) -> list[list[str]]:
+    """Return the rows of the table of times and ratios."""
+    return [
+        [series, label, *time_cells(times, first)]
+        for series, label, times, first in with_first(samples)
+    ]
 
 
-def compared(samples: Samples) -> Iterator[tuple[str, str, list[Sample], list[Sample]]]:
-    """Each point with the first of its series."""
+def with_first(samples: Samples) -> Iterator[tuple[str, str, list[Sample], list[Sample]]]:
+    """Yield series, label and times of each point, and the times of its series' first point."""
     for series, points in SERIES.items():
         first = samples[f"{series}.{next(iter(points))}"]
         for label in points:
@@ -96,7 +113,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--repeats", type=int, default=5)
-    print(table(HEAD, rows(growth(parser.parse_args().repeats))))
+    samples = growth(parser.parse_args().repeats)
+    print(markdown_table(HEADER, table_rows(samples)))
 
 
 if __name__ == "__main__":

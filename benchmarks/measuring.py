@@ -1,7 +1,8 @@
-"""Times of things run in turn, their ratios, and tables of them.
+"""Times of things that are executed in turn, their ratios, and tables of them.
 
-The speed of a shared machine changes several-fold within seconds. So what is compared is run in turn, in an order that
-rotates, again and again in one run; a ratio is one of medians, and its range is that of the ratios of single turns.
+The speed of a shared machine changes several-fold within seconds. So what is compared is executed
+in turn, in an order that rotates, again and again in one run. A ratio is a ratio of medians, and
+its range is that of the ratios of single turns.
 """
 
 import statistics
@@ -12,15 +13,22 @@ from dataclasses import dataclass
 
 from contenders.protocol import Failed
 
+CLOCKS = ("wall", "cpu")
+"""The fields of a sample."""
+
 
 @dataclass(frozen=True)
 class Sample:
+    """The time that one turn took, in seconds."""
+
     wall: float
     cpu: float
 
 
 @dataclass(frozen=True)
 class Ratio:
+    """A ratio of medians, with the smallest and the largest ratio of single turns."""
+
     value: float
     low: float
     high: float
@@ -30,12 +38,15 @@ class Ratio:
 
 
 Turn = Callable[[], Sample]
+"""A function that does some work and returns the time that it took."""
 Samples = dict[str, list[Sample]]
+"""Names of what is compared → one sample per repeat."""
 
 
-def timed(work: Callable[[], object]) -> Sample:
-    """Time of work done in this process."""
-    wall, cpu = time.perf_counter(), time.process_time()
+def time_work(work: Callable[[], object]) -> Sample:
+    """Do some work in this process and return the time that it took."""
+    wall = time.perf_counter()
+    cpu = time.process_time()
     work()
     return Sample(time.perf_counter() - wall, time.process_time() - cpu)
 
@@ -43,11 +54,17 @@ def timed(work: Callable[[], object]) -> Sample:
 def interleave(
     title: str, turns: Mapping[str, Turn], repeats: int
 ) -> tuple[Samples, dict[str, str]]:
-    """Samples of everything that went well, and why the rest did not. The first pass warms up and is not counted."""
-    turns, failures, start = dict(turns), {}, time.perf_counter()
+    """Take all turns again and again, in an order that rotates.
+
+    Return the samples of those that did not fail, and the reasons why the others did. The first
+    pass warms up and is not counted.
+    """
+    turns = dict(turns)
+    failures = {}
+    start = time.perf_counter()
     samples: Samples = {name: [] for name in turns}
     for repeat in range(repeats + 1):
-        for name in rotated(list(turns), repeat):
+        for name in rotate(list(turns), repeat):
             try:
                 sample = turns[name]()
             except Failed as reason:
@@ -59,54 +76,54 @@ def interleave(
         elapsed = time.perf_counter() - start
         done = f"{repeat} of {repeats}" if repeat else "warmed up"
         rest = elapsed / (repeat + 1) * (repeats - repeat)
-        progress(f"{title}: {done}, {elapsed:.0f} s; about {rest:.0f} s more")
+        log_progress(f"{title}: {done}, {elapsed:.0f} s; about {rest:.0f} s more")
     return samples, failures
 
 
-def rotated(names: list[str], by: int) -> list[str]:
+def rotate(names: list[str], by: int) -> list[str]:
+    """Return the names with the first `by` of them moved to the end."""
     by %= max(1, len(names))
     return names[by:] + names[:by]
 
 
 def median(samples: Sequence[Sample], clock: str) -> float:
+    """Return the median of the samples by one of the clocks."""
     return statistics.median(getattr(sample, clock) for sample in samples)
 
 
 def ratio(samples: Sequence[Sample], base: Sequence[Sample], clock: str) -> Ratio:
-    """How many times longer than the base: of medians, and the range over the turns."""
-    single = [getattr(a, clock) / getattr(b, clock) for a, b in zip(samples, base, strict=True)]
-    return Ratio(median(samples, clock) / median(base, clock), min(single), max(single))
+    """Return how many times longer than the base the samples took, by one of the clocks."""
+    pairs = zip(samples, base, strict=True)
+    ratios = [getattr(sample, clock) / getattr(other, clock) for sample, other in pairs]
+    return Ratio(median(samples, clock) / median(base, clock), min(ratios), max(ratios))
 
 
-def numbers(key: str, samples: Sequence[Sample], base: Sequence[Sample]) -> dict[str, float]:
-    """Everything about one contender, under flat keys."""
-    found: dict[str, float] = {}
-    for clock in ("wall", "cpu"):
+def flat_results(name: str, samples: Sequence[Sample], base: Sequence[Sample]) -> dict[str, float]:
+    """Return medians and ratios to the base, under keys that begin with `name`."""
+    results: dict[str, float] = {}
+    for clock in CLOCKS:
         relative = ratio(samples, base, clock)
-        found |= {
-            f"{key}.{clock}": median(samples, clock),
-            f"{key}.{clock}_ratio": relative.value,
-            f"{key}.{clock}_ratio_low": relative.low,
-            f"{key}.{clock}_ratio_high": relative.high,
-        }
-    return found
+        results[f"{name}.{clock}"] = median(samples, clock)
+        results[f"{name}.{clock}_ratio"] = relative.value
+        results[f"{name}.{clock}_ratio_low"] = relative.low
+        results[f"{name}.{clock}_ratio_high"] = relative.high
+    return results
 
 
-def cells(samples: Sequence[Sample], base: Sequence[Sample]) -> list[str]:
-    """The four columns every table ends with."""
-    return [
-        text
-        for clock in ("wall", "cpu")
-        for text in (f"{median(samples, clock):.2f}", str(ratio(samples, base, clock)))
-    ]
+def time_cells(samples: Sequence[Sample], base: Sequence[Sample]) -> list[str]:
+    """Return the four cells of a table's row for medians and ratios, by both clocks."""
+    cells = []
+    for clock in CLOCKS:
+        cells += [f"{median(samples, clock):.2f}", str(ratio(samples, base, clock))]
+    return cells
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
-    return "\n".join(
-        "| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)
-    )
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = (header, ["---"] * len(header), *rows)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def progress(line: str) -> None:
+def log_progress(line: str) -> None:
+    """Print a line to the error stream."""
     print(line, file=sys.stderr, flush=True)

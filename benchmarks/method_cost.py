@@ -1,16 +1,18 @@
-"""Time of a round of each method against FedAvg's, interleaved in one run, in this process on one thread.
+"""Time of a round of each method, compared with one of FedAvg.
 
-    python benchmarks/method_cost.py [--repeats 7] [--methods fedavg,fedwmsam] [--model mlp|resnet18]
+    python benchmarks/method_cost.py [--repeats 7] [--methods fedavg,fedwmsam] [--model resnet18]
 
-mlp: ten clients × 60 local steps of batch 50 on Fashion-MNIST with the 784-200-200-10 MLP. resnet18: ResNet-18 with
-GroupNorm, one client × 10 steps of batch 50 on random 3 × 32 × 32 images (what is in them does not change the time).
+All methods are executed in turn, in this process and on one thread. mlp: ten clients × 60 local
+steps of batch 50 on Fashion-MNIST with the 784-200-200-10 MLP. resnet18: ResNet-18 with GroupNorm,
+one client × 10 steps of batch 50 on random 3 × 32 × 32 images (their content does not change the
+time).
 """
 
 import argparse
 from collections.abc import Sequence
 
 import torch
-from measuring import Samples, Turn, cells, interleave, table, timed
+from measuring import Samples, Turn, interleave, markdown_table, time_cells, time_work
 
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.rounds import Federation, first_state, run_round
@@ -22,31 +24,34 @@ from fedwmsam.settings.config import Settings, resolve
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, deterministic_torch
 
-HEAD = ["method", "wall s a round", "× FedAvg", "CPU s a round", "× FedAvg"]
+HEADER = ["method", "wall s a round", "× FedAvg", "CPU s a round", "× FedAvg"]
 FEW = ("fedavg", "fedsam", "fedwmsam")
 """The methods timed on the large model."""
 
 
 def method_costs(model: str, methods: Sequence[str], repeats: int) -> Samples:
+    """Return the times of a round of FedAvg and of the given methods."""
     with deterministic_torch():
-        federations = (on_mlp if model == "mlp" else on_resnet)(["fedavg", *methods])
-        turns = {name: rounds_of(federation) for name, federation in federations.items()}
+        make_federations = mlp_federations if model == "mlp" else resnet_federations
+        federations = make_federations(["fedavg", *methods])
+        turns = {name: make_turn(federation) for name, federation in federations.items()}
         samples, _ = interleave(f"methods, {model}", turns, repeats)
     return samples
 
 
-def rounds_of(federation: Federation) -> Turn:
-    """A turn is the federation's next round."""
+def make_turn(federation: Federation) -> Turn:
+    """Return a turn that trains the federation's next round."""
     state = first_state(federation)
 
-    def round() -> None:
+    def train_next_round() -> None:
         nonlocal state
         state, _ = run_round(federation, state)
 
-    return lambda: timed(round)
+    return lambda: time_work(train_next_round)
 
 
-def on_mlp(methods: Sequence[str]) -> dict[str, Federation]:
+def mlp_federations(methods: Sequence[str]) -> dict[str, Federation]:
+    """Return a federation of each method, on the MLP and Fashion-MNIST."""
     config = resolve({"dataset": "fashion-mnist", "preset": "paper"})
     experiment = prepare(config)
     return {
@@ -55,22 +60,21 @@ def on_mlp(methods: Sequence[str]) -> dict[str, Federation]:
     }
 
 
-def on_resnet(methods: Sequence[str]) -> dict[str, Federation]:
-    random = torch.Generator().manual_seed(0)
-    task = Task(
-        model_factory("resnet18", (3, 32, 32), 10), make_objective("classification", None, None)
-    )
-    images = (
-        torch.randn(500, 3, 32, 32, generator=random),
-        torch.randint(10, (500,), generator=random),
-    )
-    clients = make_data_adapter(task).clients([images], None)
+def resnet_federations(methods: Sequence[str]) -> dict[str, Federation]:
+    """Return a federation of each method, on ResNet-18 and one client with random images."""
+    generator = torch.Generator().manual_seed(0)
+    model = model_factory("resnet18", (3, 32, 32), 10)
+    task = Task(model, make_objective("classification", None, None))
+    images = torch.randn(500, 3, 32, 32, generator=generator)
+    labels = torch.randint(10, (500,), generator=generator)
+    clients = make_data_adapter(task).to_clients([(images, labels)], None)
     settings = Settings(participation=1.0, local_epochs=1)
     return {name: make_federation(settings, make_method(name), task, clients) for name in methods}
 
 
-def rows(samples: Samples) -> list[list[str]]:
-    return [[name, *cells(found, samples["fedavg"])] for name, found in samples.items()]
+def table_rows(samples: Samples) -> list[list[str]]:
+    """Return the rows of the table of times and ratios."""
+    return [[name, *time_cells(times, samples["fedavg"])] for name, times in samples.items()]
 
 
 def main() -> None:
@@ -81,12 +85,8 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--model", choices=("mlp", "resnet18"), default="mlp")
     arguments = parser.parse_args()
-    print(
-        table(
-            HEAD,
-            rows(method_costs(arguments.model, arguments.methods.split(","), arguments.repeats)),
-        )
-    )
+    samples = method_costs(arguments.model, arguments.methods.split(","), arguments.repeats)
+    print(markdown_table(HEADER, table_rows(samples)))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""What recording costs a run: the share of its time spent looking, measured within the run itself.
+"""The cost of recording: the share of a run's time that it takes, measured within the run itself.
 
-python benchmarks/recording.py [--rounds 30] [--methods fedwmsam,fedsam] [--record alignment]
+    python benchmarks/recording.py [--rounds 30] [--methods fedwmsam,fedsam] [--record alignment]
 
-Fashion-MNIST, MLP, 100 clients with Dirichlet(0.1) label skew, 10 a round: the paper preset. In seconds of the clock,
-`record_seconds` against `train_seconds` + `evaluate_seconds`, and in seconds of the processor, which a busy machine
-disturbs less: what the recorded rounds took beyond the median of the others, against all the rest.
+The run is the paper preset: Fashion-MNIST, MLP, 100 clients with Dirichlet(0.1) label skew, 10 per
+round. By the clock, `record_seconds` is compared with `train_seconds` + `evaluate_seconds`. By CPU
+time, which a busy machine disturbs less, what the recorded rounds took beyond the median of the
+others is compared with all the rest.
 """
 
 import argparse
@@ -17,9 +18,11 @@ from fedwmsam.experiment.experiment import prepare
 from fedwmsam.settings.config import resolve
 
 EVERY = 10
+"""Rounds from one recorded round to the next."""
 
 
-def timings_of(method: str, rounds: int, kinds: str) -> list[dict[str, float]]:
+def run_and_read_timings(method: str, rounds: int, kinds: str) -> list[dict[str, float]]:
+    """Execute a run that records, and return the timings of its rounds."""
     config = resolve(
         {
             "preset": "paper",
@@ -36,12 +39,15 @@ def timings_of(method: str, rounds: int, kinds: str) -> list[dict[str, float]]:
 
 
 def shares(timings: list[dict[str, float]]) -> tuple[float, float]:
-    """By the clock and by the processor."""
-    looking = sum(timing["record_seconds"] for timing in timings)
+    """Return the time of recording over that of everything else, by the clock and by CPU time."""
+    recording = sum(timing["record_seconds"] for timing in timings)
     running = sum(timing["train_seconds"] + timing["evaluate_seconds"] for timing in timings)
-    usual = median(timing["cpu_seconds"] for timing in timings if timing["round"] % EVERY != 1)
-    spent = sum(timing["cpu_seconds"] - usual for timing in timings if timing["round"] % EVERY == 1)
-    return looking / running, spent / (sum(timing["cpu_seconds"] for timing in timings) - spent)
+    recorded = [timing["cpu_seconds"] for timing in timings if timing["round"] % EVERY == 1]
+    others = [timing["cpu_seconds"] for timing in timings if timing["round"] % EVERY != 1]
+    usual = median(others)
+    recording_cpu = sum(seconds - usual for seconds in recorded)
+    running_cpu = sum(timing["cpu_seconds"] for timing in timings) - recording_cpu
+    return recording / running, recording_cpu / running_cpu
 
 
 def main() -> None:
@@ -53,10 +59,11 @@ def main() -> None:
     )
     parser.add_argument("--methods", default="fedwmsam,fedsam,fedavg")
     parser.add_argument("--record", default="alignment")
-    given = parser.parse_args()
-    print(f"Recording {given.record} every tenth of {given.rounds} rounds:")
-    for method in given.methods.split(","):
-        clock, processor = shares(timings_of(method, given.rounds, given.record))
+    arguments = parser.parse_args()
+    print(f"Recording {arguments.record} every tenth of {arguments.rounds} rounds:")
+    for method in arguments.methods.split(","):
+        timings = run_and_read_timings(method, arguments.rounds, arguments.record)
+        clock, processor = shares(timings)
         print(
             f"{method:10} {clock:6.1%} of the clock, {processor:6.1%} of the processor", flush=True
         )

@@ -1,11 +1,12 @@
-"""How much memory many clients cost: peak memory of real FedWMSAM runs, each in a process of its own.
+"""Peak memory of FedWMSAM runs with many clients, each in a process of its own.
 
-    python benchmarks/scale.py registered    # 1,000 clients seen, of 2,000 and of 100,000 registered
-    python benchmarks/scale.py many          # 100,000 clients, 1,000 a round, three rounds, Fashion-MNIST
-    python benchmarks/scale.py large         # ResNet-18 and 1,000 clients, 20 a round, CIFAR-10
+    python benchmarks/scale.py registered    # 1,000 clients sampled, of 2,000 and of 100,000
+    python benchmarks/scale.py many          # 100,000 clients, 1,000 per round, Fashion-MNIST
+    python benchmarks/scale.py large         # ResNet-18 and 1,000 clients, 20 per round, CIFAR-10
 
-A client is a function of its number: 50 samples drawn with reuse from its own keyed stream when it is asked for, so
-nothing is kept for the clients that are not. `large` holds 500 MB of client memory in RAM and the rest on disk.
+A client's data are a function of its number: 50 samples, drawn with replacement from a random
+stream of its own when it is sampled. So nothing is kept for the other clients. `large` holds 500 MB
+of client memory in RAM and the rest on disk.
 """
 
 import argparse
@@ -26,30 +27,31 @@ from fedwmsam.data import load_dataset
 from fedwmsam.models import model_factory
 
 SAMPLES = 50
+"""Samples per client."""
 
 
 def train(
     dataset: str, model: str, clients: int, per_round: int, rounds: int, budget: int
 ) -> dict[str, float]:
+    """Train in this process and return accuracy, peak memory, disk space and time."""
     data = load_dataset(dataset)
 
-    def client(number: int) -> tuple[Tensor, Tensor]:
-        rows = torch.from_numpy(
-            rng.generator(0, "scale", number).integers(len(data.train), size=SAMPLES)
-        )
-        return data.prepare(data.train.inputs[rows]), data.train.labels[rows]
+    def client_data(number: int) -> tuple[Tensor, Tensor]:
+        generator = rng.generator(0, "scale", number)
+        rows = torch.from_numpy(generator.integers(len(data.train), size=SAMPLES))
+        return data.transform(data.train.inputs[rows]), data.train.labels[rows]
 
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         result = fedwmsam.fit(
-            model_factory(model, data.input_shape, data.classes),
-            client,
+            model_factory(model, data.input_shape, data.num_classes),
+            client_data,
             client_count=clients,
             clients_per_round=per_round,
             rounds=rounds,
             local_epochs=1,
             memory_budget=budget,
-            test=(data.prepare(data.test.inputs[:2000]), data.test.labels[:2000]),
+            test=(data.transform(data.test.inputs[:2000]), data.test.labels[:2000]),
             run_folder=Path(folder) / "run",
             checkpoint_every=1,
         )
@@ -71,16 +73,15 @@ RUNS: dict[str, list[tuple[str, str, int, int, int, int]]] = {
     "many": [("fashion-mnist", "mlp", 100_000, 1000, 3, 500)],
     "large": [("cifar-10", "resnet18", 1000, 20, 3, 500)],
 }
+"""Arguments of `train` for the runs of each benchmark."""
 
 
-def apart(*arguments: object) -> dict[str, float]:
-    """The run in a new process, whose peak memory is then its own."""
-    texts = [str(argument) for argument in arguments]
-    answer = subprocess.run(
-        [sys.executable, __file__, "one", *texts], stdout=subprocess.PIPE, text=True, check=True
-    )
-    found: dict[str, float] = json.loads(answer.stdout.splitlines()[-1])
-    return found
+def run_in_subprocess(*arguments: object) -> dict[str, float]:
+    """Call `train` in a new process, so that its peak memory is that of this run alone."""
+    command = [sys.executable, __file__, "one", *map(str, arguments)]
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, float] = json.loads(process.stdout.splitlines()[-1])
+    return result
 
 
 def main() -> None:
@@ -94,12 +95,14 @@ def main() -> None:
         dataset, model, *numbers = arguments.rest
         print(json.dumps(train(dataset, model, *map(int, numbers))))
         return
-    found = []
+    results = []
     for run in RUNS[arguments.what]:
-        found.append(apart(*run))
-        print("  ".join(f"{name} {value:,.4g}" for name, value in found[-1].items()), flush=True)
-    if len(found) == 2:
-        print(f"peak memory, second to first: {found[1]['peak_MB'] / found[0]['peak_MB']:.2f}")
+        result = run_in_subprocess(*run)
+        results.append(result)
+        print("  ".join(f"{name} {value:,.4g}" for name, value in result.items()), flush=True)
+    if len(results) == 2:
+        first, second = results
+        print(f"peak memory, second to first: {second['peak_MB'] / first['peak_MB']:.2f}")
 
 
 if __name__ == "__main__":

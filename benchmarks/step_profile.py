@@ -1,20 +1,22 @@
-"""Where the time of a method's local steps goes: one client of the benchmark workload under torch.profiler.
+"""The time of each operation in a method's local steps, measured by torch.profiler.
 
     python benchmarks/step_profile.py [--method fedwmsam]
 
-Fashion-MNIST, MLP 784-200-200-10, 60 steps of batch 50, one thread; microseconds a step of each operation itself. The
-profiler slows small operations, so proportions count, not sums.
+One client of the benchmark workload trains: Fashion-MNIST, MLP 784-200-200-10, 60 steps of batch
+50, one thread. Times are microseconds per step of each operation itself. The profiler slows small
+operations, so proportions count, not sums.
 """
 
 import argparse
 
-from method_cost import on_mlp
+from method_cost import mlp_federations
 from torch.profiler import ProfilerActivity, profile
 
 from fedwmsam.engine.rounds import first_state, run_round
 from fedwmsam.training.task import deterministic_torch
 
 SHOWN = 16
+"""Number of operations that are printed."""
 
 
 def main() -> None:
@@ -24,19 +26,17 @@ def main() -> None:
     parser.add_argument("--method", default="fedwmsam")
     name = parser.parse_args().method
     with deterministic_torch():
-        federation = on_mlp([name])[name]
-        state, _ = run_round(
-            federation, first_state(federation)
-        )  # warms up, and gives FedWMSAM its momentum
-        with profile(activities=[ProfilerActivity.CPU]) as found:
+        federation = mlp_federations([name])[name]
+        # The first round warms up, and gives FedWMSAM its momentum.
+        state, _ = run_round(federation, first_state(federation))
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
             _, record = run_round(federation, state)
-    operations = sorted(found.key_averages(), key=lambda one: -one.self_cpu_time_total)[:SHOWN]
-    for one in operations:
-        spent, calls = (
-            one.self_cpu_time_total / record["backprops"],
-            one.count / record["backprops"],
-        )
-        print(f"{one.key[:48]:48} {spent:8.1f} µs a step {calls:6.1f} calls")
+    steps = record["backprops"]
+    operations = sorted(profiler.key_averages(), key=lambda event: -event.self_cpu_time_total)
+    for operation in operations[:SHOWN]:
+        microseconds = operation.self_cpu_time_total / steps
+        calls = operation.count / steps
+        print(f"{operation.key[:48]:48} {microseconds:8.1f} µs a step {calls:6.1f} calls")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python examples/fading_prox.py
 
-The pull λ_r (w − w_r) keeps clients together in the first rounds, when their models differ most, and halves every
-`half_life` rounds, so that late rounds are FedAvg's:
+The pull λ_r (w − w_r) keeps clients together in the first rounds, when their models differ most,
+and halves every `half_life` rounds, so that late rounds are FedAvg's:
     w ← w − η (clip(g(w)) + λ_r (w − w_r)),      λ_0 = λ,      λ_{r+1} = λ_r · 2^(−1/half_life)
 """
 
@@ -55,13 +55,13 @@ def network() -> nn.Module:
 
 def main() -> None:
     data = load_dataset("digits")
-    x, y = data.prepared(data.train)
-    split = make_partition("dirichlet:0.1", y.numpy(), clients=20, seed=0, classes=data.classes)
-    clients = [(x[rows], y[rows]) for rows in map(torch.from_numpy, split.clients)]
-    result = fedwmsam.fit(
-        network, clients, FadingProx(lam=0.5), test=data.prepared(data.test), rounds=30
-    )
-    first, last = result.rows[0]["lam"], result.rows[-1]["lam"]
+    x, y = data.transform_split(data.train)
+    split = make_partition("dirichlet:0.1", y.numpy(), clients=20, seed=0, classes=data.num_classes)
+    clients = [(x[rows], y[rows]) for rows in map(torch.from_numpy, split.client_indices)]
+    test = data.transform_split(data.test)
+    result = fedwmsam.fit(network, clients, FadingProx(lam=0.5), test=test, rounds=30)
+    first = result.rows[0]["lam"]
+    last = result.rows[-1]["lam"]
     print(f"last accuracy {result.last('accuracy'):.4f}, pull from {first:.3f} down to {last:.3f}")
 
 

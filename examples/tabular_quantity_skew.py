@@ -1,11 +1,12 @@
 """A table whose clients have very different amounts of data: who counts how much in the mean?
 
-    python examples/tabular_quantity_skew.py                        # six kinds of made-up measurements
-    python examples/tabular_quantity_skew.py --file visits.csv      # your table; the last column is the label
+    python examples/tabular_quantity_skew.py                      # six kinds of generated rows
+    python examples/tabular_quantity_skew.py --file visits.csv    # your table, labels last
 
-`quantity:2` deals rows out log-normally: a few clients have most of them, and many have a handful. FedAvg's paper
-weighs clients by their number of rows (`averaging="size"`), so that the large ones decide; weighing alike gives
-each client one voice, however little it has seen. The table shows both, and what the smallest and largest clients get.
+`quantity:2` partitions the rows log-normally: a few clients have most of them, and many have a
+handful. FedAvg's paper weights clients by their number of rows (`averaging="size"`), so that the
+large ones decide; with equal weights each client counts the same, however little data it has. The
+table shows both, and the accuracies on the smallest and the largest clients.
 """
 
 import argparse
@@ -27,35 +28,44 @@ CLIENTS = 20
 
 def main() -> None:
     data = load_table()
-    x, y = data.prepared(data.train)
-    split = make_partition("quantity:2", y.numpy(), clients=CLIENTS, seed=0, classes=data.classes)
-    clients = sorted(
-        ((x[rows], y[rows]) for rows in map(torch.from_numpy, split.clients)), key=rows_of
+    x, y = data.transform_split(data.train)
+    split = make_partition(
+        "quantity:2", y.numpy(), clients=CLIENTS, seed=0, classes=data.num_classes
     )
-    print(
-        f"{len(x)} rows on {CLIENTS} clients: {', '.join(str(rows_of(client)) for client in clients)}"
-    )
+    clients = [(x[rows], y[rows]) for rows in map(torch.from_numpy, split.client_indices)]
+    clients.sort(key=count_rows)
+    counts = ", ".join(str(count_rows(client)) for client in clients)
+    print(f"{len(x)} rows on {CLIENTS} clients: {counts}")
 
     table = Table("method", "weighed", "test accuracy", "ten smallest clients", "ten largest")
     for method in ("fedavg", "fedwmsam"):
         for averaging in ("uniform", "size"):
+            hidden = nn.Linear(x.shape[1], 32)
+            model = nn.Sequential(hidden, nn.ReLU(), nn.Linear(32, data.num_classes))
             result = fedwmsam.fit(
-                nn.Sequential(nn.Linear(x.shape[1], 32), nn.ReLU(), nn.Linear(32, data.classes)),
+                model,
                 clients,
                 method,
-                test=data.prepared(data.test),
+                test=data.transform_split(data.test),
                 rounds=20,
                 averaging=averaging,
                 batch_size=10,
             )
-            own = [result.evaluate(client)["accuracy"] for client in clients]
-            figures = (result.last("accuracy"), np.mean(own[:10]), np.mean(own[10:]))
-            table.add_row(method, averaging, *(f"{figure:.3f}" for figure in figures))
+            by_client = [result.evaluate(client)["accuracy"] for client in clients]
+            accuracies = (
+                result.last("accuracy"),
+                np.mean(by_client[:10]),
+                np.mean(by_client[10:]),
+            )
+            table.add_row(method, averaging, *(f"{accuracy:.3f}" for accuracy in accuracies))
     Console(width=110).print(table)
 
 
 def load_table() -> Dataset:
-    """The given file, or one that is made up: twenty numbers a row and which of six kinds it is, below a header."""
+    """Return the file of the command line, or a generated one.
+
+    The generated one has a header, twenty numbers per row, and the kind of the row, one of six.
+    """
     parser = argparse.ArgumentParser(description="Quantity skew on a table.")
     parser.add_argument(
         "--file", help="a CSV file with a header, numbers, and the label in the last column"
@@ -67,19 +77,16 @@ def load_table() -> Dataset:
         )
         names = [f"measurement {k}" for k in range(20)] + ["kind"]
         file = Path(tempfile.mkdtemp(), "measurements.csv")
-        np.savetxt(
-            file,
-            np.column_stack([x, y]),
-            fmt="%g",
-            delimiter=",",
-            header=",".join(names),
-            comments="",
-        )
+        rows = np.column_stack([x, y])
+        header = ",".join(names)
+        np.savetxt(file, rows, fmt="%g", delimiter=",", header=header, comments="")
     return load_dataset(str(file))
 
 
-def rows_of(client: tuple[Tensor, Tensor]) -> int:
-    return len(client[1])
+def count_rows(client: tuple[Tensor, Tensor]) -> int:
+    """Return how many rows a client has."""
+    _, labels = client
+    return len(labels)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Execute notebooks and keep what they show: `make notebooks`, or `python notebooks/execute.py tour.ipynb`.
+"""Execute notebooks and save their outputs: `make notebooks`.
 
-Each runs from top to bottom in a fresh kernel, in its own folder, as a reader's would.
+    python notebooks/execute.py [tour.ipynb …]
+
+Each notebook runs from top to bottom in a fresh kernel, in its own folder, as a reader's would.
 """
 
 import sys
@@ -12,12 +14,12 @@ from nbclient import NotebookClient
 HERE = Path(__file__).parent
 
 
-def executed(path: Path) -> nbformat.NotebookNode:
-    """The notebook with new outputs; an error in a cell is raised."""
+def execute(path: Path) -> nbformat.NotebookNode:
+    """Return the notebook with new outputs; raise the error of a cell that fails."""
     notebook = nbformat.read(path, as_version=4)
-    NotebookClient(
-        notebook, timeout=1800, kernel_name="python3", resources={"metadata": {"path": HERE}}
-    ).execute()
+    resources = {"metadata": {"path": HERE}}
+    client = NotebookClient(notebook, timeout=1800, kernel_name="python3", resources=resources)
+    client.execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times of day: every execution would be a change
     notebook.metadata.language_info = {"name": "python"}  # not the version of this kernel either
@@ -26,7 +28,7 @@ def executed(path: Path) -> nbformat.NotebookNode:
 
 def main() -> None:
     for path in [HERE / name for name in sys.argv[1:]] or sorted(HERE.glob("*.ipynb")):
-        nbformat.write(executed(path), path)
+        nbformat.write(execute(path), path)
         print(f"{path.name}: {path.stat().st_size / 1000:.0f} kB")
 
 

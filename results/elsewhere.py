@@ -1,11 +1,14 @@
-"""FedWMSAM's perturbations, and other methods, on another kind of problem: regression, clients whose data are alike.
+"""FedWMSAM's perturbations, and other methods, on regression with clients whose data are alike.
 
-    python results/elsewhere.py      # 80 short trainings, two or three minutes; writes results/elsewhere.csv
+    python results/elsewhere.py
 
-Patients: scikit-learn's diabetes data, ten measurements of 442 patients and how far the disease went on in a year; 30
-for each of twelve clients, drawn at random, 82 for the test. Hums: made data, as in notebooks/own_model_and_data.ipynb,
-the pitch of a hum from 40 samples of it; there is little noise, so that how well a method settles can be seen. The
-error is the mean absolute one over the last ten of 40 rounds.
+trains 80 times, which takes two or three minutes, and writes results/elsewhere.csv.
+
+Patients: scikit-learn's diabetes data, ten measurements of 442 patients and the progress of their
+disease after a year. Each of twelve clients has 30 random patients, the test data are the other 82.
+Hums: generated data, as in notebooks/own_model_and_data.ipynb: the pitch of a hum is predicted from
+40 samples of it. There is little noise, so that the data show how well a method converges. The
+error is the mean absolute error over the last ten of 40 rounds.
 """
 
 import csv
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 from fedwmsam import SCAFFOLD, FedAvg, FedWMSAM, FedWMSAMPlus, Method, fit
 
 Samples = tuple[Tensor, Tensor]
-TRIED: dict[str, Method] = {
+METHODS: dict[str, Method] = {
     "FedWMSAM": FedWMSAM(),
     "FedWMSAM, ρ = 0.05": FedWMSAM(rho=0.05),
     "FedWMSAM, as printed": FedWMSAM(perturbation="literal"),
@@ -31,33 +34,38 @@ TRIED: dict[str, Method] = {
 }
 
 
-def patients(seed: int) -> tuple[list[Samples], Samples]:
-    """The clients' data and the test data; the answer is in units of its deviation."""
-    measured, answers = (
-        torch.tensor(part, dtype=torch.float32) for part in load_diabetes(return_X_y=True)
+def load_patients(seed: int) -> tuple[list[Samples], Samples]:
+    """Return the clients' data and the test data; the targets are standardized."""
+    inputs, targets = (
+        torch.tensor(array, dtype=torch.float32) for array in load_diabetes(return_X_y=True)
     )
-    order = torch.randperm(len(answers), generator=torch.Generator().manual_seed(seed))
-    x = (measured / measured.std(dim=0))[order]
-    y = ((answers - answers.mean()) / answers.std())[order, None]
+    order = torch.randperm(len(targets), generator=torch.Generator().manual_seed(seed))
+    x = (inputs / inputs.std(dim=0))[order]
+    y = ((targets - targets.mean()) / targets.std())[order, None]
     return [(x[k : k + 30], y[k : k + 30]) for k in range(0, 360, 30)], (x[360:], y[360:])
 
 
-def hums(seed: int) -> tuple[list[Samples], Samples]:
-    source, time = torch.Generator().manual_seed(seed), torch.linspace(0, 1, 40)
+def make_hums(seed: int) -> tuple[list[Samples], Samples]:
+    """Return the clients' data and the test data."""
+    generator = torch.Generator().manual_seed(seed)
+    time = torch.linspace(0, 1, 40)
 
-    def samples() -> Samples:
-        pitch = 2 + 1.5 * torch.rand(80, 1, generator=source)
-        return torch.sin(2 * torch.pi * pitch * time) + 0.1 * torch.randn(
-            80, 40, generator=source
-        ), pitch
+    def make_samples() -> Samples:
+        pitch = 2 + 1.5 * torch.rand(80, 1, generator=generator)
+        noise = 0.1 * torch.randn(80, 40, generator=generator)
+        return torch.sin(2 * torch.pi * pitch * time) + noise, pitch
 
-    return [samples() for _ in range(12)], samples()
+    return [make_samples() for _ in range(12)], make_samples()
 
 
-def error(clients: list[Samples], test: Samples, method: Method, seed: int) -> float:
+PROBLEMS = {"patients": load_patients, "hums": make_hums}
+
+
+def train_and_test(clients: list[Samples], test: Samples, method: Method, seed: int) -> float:
+    """Train a small network and return its mean absolute error over the last ten rounds."""
     torch.manual_seed(seed)
     network = nn.Sequential(nn.Linear(test[0].shape[1], 32), nn.ReLU(), nn.Linear(32, 1))
-    found = fit(
+    result = fit(
         network,
         clients,
         method,
@@ -68,21 +76,16 @@ def error(clients: list[Samples], test: Samples, method: Method, seed: int) -> f
         seed=seed,
         metrics={"error": lambda outputs, targets: (outputs - targets).abs().mean()},
     )
-    return mean(found.columns["error"][-10:])
+    return mean(result.columns["error"][-10:])
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     rows = [["data", "method", *map(str, range(5))]]
-    for problem in (patients, hums):
-        for name, method in TRIED.items():
-            rows.append(
-                [
-                    problem.__name__,
-                    name,
-                    *(f"{error(*problem(s), method, s):.4f}" for s in range(5)),
-                ]
-            )
+    for problem, make_data in PROBLEMS.items():
+        for name, method in METHODS.items():
+            errors = [train_and_test(*make_data(seed), method, seed) for seed in range(5)]
+            rows.append([problem, name, *(f"{error:.4f}" for error in errors)])
             print(*rows[-1], flush=True)
     with (Path(__file__).parent / "elsewhere.csv").open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)

@@ -1,17 +1,20 @@
 """Work through the runs that results/plans describes and nobody has made yet.
 
     python results/run_queue.py FOLDER [--data-dir DIR] [--kept RESULTS] [--jobs 2]
-    python results/run_queue.py FOLDER --list         # how far it is
+    python results/run_queue.py FOLDER --list         # prints how many runs are finished
 
-Several processes take one run each, at low priority; right after a run ends its flatness is measured and all that is
-kept of it goes to FOLDER/packed, from where `python results/store.py FOLDER/packed` takes it. Stopped or killed, the
-same command goes on from the last checkpoints; what RESULTS keeps already is not made again. CIFAR's files are looked
-for in DIR.
+Several processes execute one run each, at low priority. When a run has ended, its flatness is
+measured and what is kept of it is packed in FOLDER/packed, from where `python results/store.py
+FOLDER/packed` takes it over. When it was stopped or killed, the same command continues from the
+last checkpoints; runs that are packed in RESULTS are not made again. CIFAR's files are expected in
+DIR.
 
-The runs take days and must all be made by the same code, while the code goes on: use a worktree, and a FOLDER outside.
+The runs take days and must all be made by the same code, while the code is developed further. So
+use a worktree, and a FOLDER outside of it:
 
     git worktree add --detach ~/queue/tree COMMIT
-    OMP_NUM_THREADS=1 python ~/queue/tree/results/run_queue.py ~/queue --data-dir ~/data --kept results &
+    export OMP_NUM_THREADS=1
+    python ~/queue/tree/results/run_queue.py ~/queue --data-dir ~/data --kept results &
 """
 
 import argparse
@@ -23,7 +26,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -41,166 +44,173 @@ from fedwmsam.report.runs import read_run
 from fedwmsam.termination import install_sigterm_handler
 
 PLANS = Path(__file__).resolve().parent / "plans"
-NICE = 15
+NICENESS = 15
+"""Niceness of the queue's processes; the higher it is, the lower is their priority."""
 TAIL = 10
-"""Evaluations whose mean chooses a step size."""
+"""Number of last evaluations whose mean decides on a step size."""
 PAUSE = 30
-"""Seconds until a process that has nothing to do looks again: a choice may wait for another's run."""
-LITTLE = FlatnessConfig(eigenvalues=1, probes=10, rho=(0.05,), adaptive_rho=(0.5,))
-LEAST = FlatnessConfig(eigenvalues=1, probes=3, rho=(), adaptive_rho=())
-"""A convolution's Hessian takes a minute for λ₁ alone."""
+"""Seconds until a process that has nothing to do looks again for runs to execute.
+
+The choice of a step size may wait for a run of another process.
+"""
+SHORT_ANALYSIS = FlatnessConfig(eigenvalues=1, probes=10, rho=(0.05,), adaptive_rho=(0.5,))
+SHORTEST_ANALYSIS = FlatnessConfig(eigenvalues=1, probes=3, rho=(), adaptive_rho=())
+"""For convolutional networks: their Hessian takes a minute for λ₁ alone."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """A comparison file, and how the flatness of its runs is measured."""
+class QueuedPlan:
+    """A plan of runs, and how the flatness of these runs is measured."""
 
     plan: str
-    wanted: FlatnessConfig = LITTLE
+    """Name of a comparison file in results/plans."""
+    analysis: FlatnessConfig = SHORT_ANALYSIS
     clients: int = 0
-    """How many are measured one by one."""
+    """Number of clients whose flatness is measured one by one."""
     chosen_by: str | None = None
-    """Another plan: each method has the step size that was best there, on validation data."""
+    """Another plan, which tunes: each method has the step size that was best on validation data."""
 
-    def members(self, packed: Path) -> list[RunSpec]:
-        """Its runs; those of a method whose step size is not chosen yet are missing."""
-        return members_of(self.plan, best_steps(self.chosen_by, packed) if self.chosen_by else None)
+    def run_specs(self, packed: Path) -> list[RunSpec]:
+        """Return the runs of the plan, without methods whose step size is not chosen yet."""
+        steps = best_steps(self.chosen_by, packed) if self.chosen_by else None
+        return load_run_specs(self.plan, steps)
 
 
-PARTS = (
-    Part("tuning-step-size.toml"),
-    Part("tuning-decay.toml", chosen_by="tuning-step-size.toml"),
-    Part("tuning-radius.toml", chosen_by="tuning-step-size.toml"),
-    Part("eight-seeds.toml", clients=5),
-    Part("eight-seeds-tuned.toml", clients=5, chosen_by="tuning-step-size.toml"),
-    Part("cifar-10-step-size.toml", LEAST),
-    Part("cifar-10-seeds.toml", LEAST),
-    Part("cifar-10-seeds-tuned.toml", LEAST, chosen_by="cifar-10-step-size.toml"),
-    Part("cifar-100.toml", LEAST),
+QUEUED_PLANS = (
+    QueuedPlan("tuning-step-size.toml"),
+    QueuedPlan("tuning-decay.toml", chosen_by="tuning-step-size.toml"),
+    QueuedPlan("tuning-radius.toml", chosen_by="tuning-step-size.toml"),
+    QueuedPlan("eight-seeds.toml", clients=5),
+    QueuedPlan("eight-seeds-tuned.toml", clients=5, chosen_by="tuning-step-size.toml"),
+    QueuedPlan("cifar-10-step-size.toml", SHORTEST_ANALYSIS),
+    QueuedPlan("cifar-10-seeds.toml", SHORTEST_ANALYSIS),
+    QueuedPlan("cifar-10-seeds-tuned.toml", SHORTEST_ANALYSIS, chosen_by="cifar-10-step-size.toml"),
+    QueuedPlan("cifar-100.toml", SHORTEST_ANALYSIS),
 )
+"""The plans in the order in which their runs are executed."""
 
 
-def members_of(plan: str, steps: dict[str, float] | None = None) -> list[RunSpec]:
-    """A plan's runs; with steps, those of the methods that are there, each with its step size."""
+def load_run_specs(plan: str, steps: dict[str, float] | None = None) -> list[RunSpec]:
+    """Return the runs of a plan.
+
+    With `steps`, these are the runs of the methods in it, each with its step size.
+    """
     content = tomllib.loads((PLANS / plan).read_text())
     if steps is not None:
         methods = [method for method in content.pop("methods") if method in steps]
         if not methods:
             return []
         content["variants"] = [{"method": method, "lr": steps[method]} for method in methods]
-    return make_grid(content, {}).members()
+    return make_grid(content, {}).run_specs()
 
 
 def best_steps(plan: str, packed: Path) -> dict[str, float]:
-    """The step size of each method all of whose runs are over: best by the mean, over the seeds, of the last validation
-    accuracies. A run that diverged counts for nothing; of equals the smaller step wins."""
-    known = {name.rpartition("-")[2]: entry for name, entry in store.entries(packed).items()}
+    """Return the best step size of each method all of whose runs are packed.
+
+    The best one has the largest mean, over the seeds, of the last validation accuracies. A run that
+    diverged counts as zero; of equal ones the smaller step size is chosen.
+    """
+    entries = {name.rpartition("-")[2]: entry for name, entry in store.read_index(packed).items()}
     scores: dict[str, dict[float, list[float]]] = {}
     waiting = set()
-    for member in members_of(plan):
-        entry = known.get(config_fingerprint(member.config))
+    for spec in load_run_specs(plan):
+        entry = entries.get(config_fingerprint(spec.config))
         if entry is None:
-            waiting.add(member.config.method)
+            waiting.add(spec.config.method)
         else:
-            by_step = scores.setdefault(member.config.method, {})
-            by_step.setdefault(member.config.lr, []).append(validation_score(entry, packed))
+            by_step = scores.setdefault(spec.config.method, {})
+            by_step.setdefault(spec.config.lr, []).append(validation_score(entry, packed))
     return {
-        method: min(by_step, key=lambda step: (-mean(by_step[step]), step))
-        for method, by_step in scores.items()
-        if method not in waiting
+        method: best_step(by_step) for method, by_step in scores.items() if method not in waiting
     }
 
 
+def best_step(scores: Mapping[float, Sequence[float]]) -> float:
+    """Return the step size with the largest mean score, and of equal ones the smallest."""
+    return min(scores, key=lambda step: (-mean(scores[step]), step))
+
+
 def validation_score(entry: dict[str, Any], packed: Path) -> float:
+    """Return the mean of a packed run's last validation accuracies, and 0 if it diverged."""
     if entry["status"] != "completed":
         return 0.0
-    rows = store.rows_of(entry, packed)
-    return mean(
-        [row["validation_accuracy"] for row in rows if "validation_accuracy" in row][-TAIL:]
-    )
+    rows = store.read_rounds(entry, packed)
+    accuracies = [row["validation_accuracy"] for row in rows if "validation_accuracy" in row]
+    return mean(accuracies[-TAIL:])
 
 
 @dataclass(frozen=True)
 class Queue:
+    """The runs of all plans, and which of them are finished; several processes can work on it."""
+
     folder: Path
     data_dir: Path | None
 
     @property
     def packed(self) -> Path:
+        """Return the folder of the packed runs."""
         return self.folder / "packed"
 
-    def done(self) -> set[str]:
-        """The fingerprints of the runs that are packed."""
-        return {name.rpartition("-")[2] for name in store.entries(self.packed)}
+    def packed_fingerprints(self) -> set[str]:
+        """Return the fingerprints of the runs that are packed."""
+        return {name.rpartition("-")[2] for name in store.read_index(self.packed)}
 
-    def open_members(self) -> list[tuple[Part, RunSpec]]:
-        """What is to be done, each run once, in the order of the parts."""
-        done = self.done()
-        found: dict[str, tuple[Part, RunSpec]] = {}
-        for part in PARTS:
-            for member in part.members(self.packed):
-                found.setdefault(config_fingerprint(member.config), (part, member))
-        return [task for key, task in found.items() if key not in done]
+    def open_runs(self, excluded: Collection[str] = ()) -> list[tuple[QueuedPlan, RunSpec]]:
+        """Return the runs that are not packed, each one once, in the order of the plans.
+
+        Those with a fingerprint in `excluded` are left out.
+        """
+        packed = self.packed_fingerprints()
+        runs: dict[str, tuple[QueuedPlan, RunSpec]] = {}
+        for plan in QUEUED_PLANS:
+            for spec in plan.run_specs(self.packed):
+                fingerprint = config_fingerprint(spec.config)
+                if fingerprint not in packed and fingerprint not in excluded:
+                    runs.setdefault(fingerprint, (plan, spec))
+        return list(runs.values())
 
     def work(self) -> None:
-        """Until nothing is left that this process could do."""
+        """Execute runs until none is left that this process could execute."""
         failed: set[str] = set()
-        while left := [
-            task for task in self.open_members() if config_fingerprint(task[1].config) not in failed
-        ]:
-            for part, member in left:
-                key = config_fingerprint(member.config)
-                with self.claimed(key) as mine:
-                    if mine and key not in self.done():
+        while runs := self.open_runs(failed):
+            for plan, spec in runs:
+                fingerprint = config_fingerprint(spec.config)
+                with self.claim(fingerprint) as is_claimed:
+                    if is_claimed and fingerprint not in self.packed_fingerprints():
                         try:
-                            self.carry_out(part, member)
+                            self.run_and_pack(plan, spec)
                         except InputError as error:
-                            failed.add(key)
-                            tell(f"{member.folder}: {error}")
-                        break  # a choice may have been made meanwhile, and its runs come first
+                            failed.add(fingerprint)
+                            log(f"{spec.folder_name}: {error}")
+                        break  # a step size may have been chosen meanwhile: its runs come first
             else:
                 time.sleep(PAUSE)
 
-    def carry_out(self, part: Part, member: RunSpec) -> None:
-        begun = time.monotonic()
-        path = member.place(self.folder / "runs")
-        data_dir = (
-            str(self.data_dir)
-            if self.data_dir and member.config.dataset.startswith("cifar")
-            else None
-        )
-        experiment = prepare(with_absolute_paths(replace(member.config, data_dir=data_dir)))
-        tell(f"{path.name}: begins")
+    def run_and_pack(self, plan: QueuedPlan, spec: RunSpec) -> None:
+        """Execute a run, or continue it, then measure its flatness and pack it."""
+        started = time.monotonic()
+        path = spec.find_folder(self.folder / "runs")
+        data_dir = None
+        if self.data_dir and spec.config.dataset.startswith("cifar"):
+            data_dir = str(self.data_dir)
+        experiment = prepare(with_absolute_paths(replace(spec.config, data_dir=data_dir)))
+        log(f"{path.name}: begins")
         status = experiment.run(open_run_folder(experiment, path)).status
         if status == "completed":
-            self.measure(part, path)
-        with locked(self.folder / "packed.lock"):
-            store.add([read_run(path)], self.packed)
-            store.add_analyses([read_run(path)], self.packed)
-        shutil.rmtree(
-            path / "checkpoints", ignore_errors=True
-        )  # the largest part, and needed no more
-        tell(f"{path.name}: {status}, {(time.monotonic() - begun) / 60:.1f} min")
-
-    def measure(self, part: Part, path: Path) -> None:
-        saved = SavedRun(path)
-        for averaged in (False, True) if saved.experiment.config.twin is not None else (False,):
-            scope = SampleConfig(clients=part.clients)
-            run_flatness(
-                saved,
-                saved.rounds("last"),
-                part.wanted,
-                scope,
-                path / "analysis",
-                averaged=averaged,
-            )
+            measure_flatness(plan, path)
+        with exclusive_lock(self.folder / "packed.lock"):
+            store.pack_runs([read_run(path)], self.packed)
+            store.pack_analyses([read_run(path)], self.packed)
+        # Checkpoints are the largest files of a run, and nothing needs them any more.
+        shutil.rmtree(path / "checkpoints", ignore_errors=True)
+        log(f"{path.name}: {status}, {(time.monotonic() - started) / 60:.1f} min")
 
     @contextlib.contextmanager
-    def claimed(self, key: str) -> Iterator[bool]:
-        """Whether this process may do that run: no other is at it."""
-        place = self.folder / "claims" / key
-        place.parent.mkdir(exist_ok=True)
-        with place.open("a") as file:
+    def claim(self, fingerprint: str) -> Iterator[bool]:
+        """Yield whether this process may execute that run, which it may if no other does."""
+        path = self.folder / "claims" / fingerprint
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -208,23 +218,40 @@ class Queue:
             else:
                 yield True
 
-    def show(self) -> None:
-        done = self.done()
-        for part in PARTS:
-            members = part.members(self.packed)
-            finished = sum(config_fingerprint(member.config) in done for member in members)
-            waiting = f", where {part.chosen_by} has chosen" if part.chosen_by else ""
-            print(f"{part.plan}: {finished} of {len(members)} runs{waiting}")
+    def print_progress(self) -> None:
+        """Print for each plan how many of its runs are packed."""
+        packed = self.packed_fingerprints()
+        for plan in QUEUED_PLANS:
+            specs = plan.run_specs(self.packed)
+            finished = sum(config_fingerprint(spec.config) in packed for spec in specs)
+            waiting = f", where {plan.chosen_by} has chosen" if plan.chosen_by else ""
+            print(f"{plan.plan}: {finished} of {len(specs)} runs{waiting}")
+
+
+def measure_flatness(plan: QueuedPlan, path: Path) -> None:
+    """Measure the flatness of a run's last model, and of its averaged model if it has one."""
+    saved = SavedRun(path)
+    has_average = saved.experiment.config.twin is not None
+    for averaged in (False, True) if has_average else (False,):
+        run_flatness(
+            saved,
+            saved.select_rounds("last"),
+            plan.analysis,
+            SampleConfig(clients=plan.clients),
+            path / "analysis",
+            averaged=averaged,
+        )
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Hold a lock while the block is executed; wait for it if another process holds it."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def tell(text: str) -> None:
+def log(text: str) -> None:
     print(time.strftime("%d %H:%M"), text, flush=True)
 
 
@@ -240,35 +267,36 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
     parser.add_argument("--list", action="store_true", help="say how far it is, and stop")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    queue = Queue(given.folder.resolve(), given.data_dir and given.data_dir.resolve())
+    options = parser.parse_args(arguments)
+    queue = Queue(options.folder.resolve(), options.data_dir and options.data_dir.resolve())
     queue.folder.mkdir(parents=True, exist_ok=True)
     install_sigterm_handler()
-    if given.one:
+    if options.one:
         with contextlib.suppress(KeyboardInterrupt):  # the run has saved its last round
             queue.work()
         return
-    with locked(queue.folder / "packed.lock"):
-        store.merge(given.kept, queue.packed)
-    if given.list:
-        queue.show()
+    with exclusive_lock(queue.folder / "packed.lock"):
+        store.merge(options.kept, queue.packed)
+    if options.list:
+        queue.print_progress()
         return
-    os.nice(NICE)
-    alone = (queue.folder / "queue.lock").open("a")
+    os.nice(NICENESS)
+    lock = (queue.folder / "queue.lock").open("a")
     try:
-        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         sys.exit(f"Another queue is at work in {queue.folder}.")
     command = [sys.executable, __file__, *arguments, "--one"]
-    # They hold the lock, too: where only this process was killed, they work on, and no second queue comes between.
-    helpers = [subprocess.Popen(command, pass_fds=[alone.fileno()]) for _ in range(given.jobs)]
+    # The workers hold the lock, too: if only this process is killed they continue, and no second
+    # queue can start.
+    workers = [subprocess.Popen(command, pass_fds=[lock.fileno()]) for _ in range(options.jobs)]
     try:
-        codes = [helper.wait() for helper in helpers]
+        codes = [worker.wait() for worker in workers]
     except KeyboardInterrupt:
-        for helper in helpers:
-            helper.terminate()  # each saves its last round
-        codes = [helper.wait() for helper in helpers]
-    queue.show()
+        for worker in workers:
+            worker.terminate()  # each saves its last round
+        codes = [worker.wait() for worker in workers]
+    queue.print_progress()
     sys.exit(max(codes))
 
 

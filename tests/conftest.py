@@ -1,4 +1,4 @@
-"""What several test files share: small federations, and the command line called in this process."""
+"""Settings of all tests, and a fixture that calls the command line in this process."""
 
 import contextlib
 import io
@@ -15,28 +15,31 @@ import torch
 # No deadline: these machines also run long experiments, and a slow example is not a wrong one.
 hypothesis.settings.register_profile("here", deadline=None, database=None)
 hypothesis.settings.load_profile("here")
-# A shell lets what ends in "&" ignore Ctrl-C, and children inherit that; tests that send it need it to arrive.
+# A shell lets a command that ends in "&" ignore Ctrl-C, and its children inherit that. Tests that
+# send the signal need it to arrive.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-torch.set_num_threads(
-    1
-)  # on a busy machine threads that wait for each other take many times longer than one
+# On a busy machine, threads that wait for each other take many times longer than one.
+torch.set_num_threads(1)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a person sees of one command."""
+    """The exit code and the output of one command."""
 
     code: int
     out: str
     err: str
 
 
-def call(*arguments: str | Path) -> Outcome:
-    """`fedwmsam ARGUMENTS` without the seconds a new process takes to import PyTorch."""
+def call_command_line(*arguments: str | Path) -> Outcome:
+    """Run `fedwmsam ARGUMENTS` in this process, which saves the import of PyTorch in a new one."""
     from fedwmsam.cli import main
 
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    argv, handler = sys.argv, signal.getsignal(signal.SIGTERM)
+    out = io.StringIO()
+    err = io.StringIO()
+    code = 0
+    argv = sys.argv
+    handler = signal.getsignal(signal.SIGTERM)
     sys.argv = ["fedwmsam", *map(str, arguments)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -51,4 +54,5 @@ def call(*arguments: str | Path) -> Outcome:
 
 @pytest.fixture(scope="session")
 def cli() -> Callable[..., Outcome]:
-    return call
+    """Return the function that runs a command and returns its outcome."""
+    return call_command_line

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from helpers.run_folders import write_run
 from rich.console import Console
 
 from fedwmsam import METHODS, Result, toml
+from fedwmsam.cli import app
+from fedwmsam.data import load_dataset
 
 Cli = Callable[..., Any]
 Arguments = list[str | Path]
@@ -35,11 +38,22 @@ SMALL: Arguments = [
     "--rounds",
     "3",
 ]
-COMMANDS = ["run", "resume", "report", "methods", "verify"]
+
+
+def walk_commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the name and the command of everything below a group, groups themselves included."""
+    for word, subcommand in getattr(command, "commands", {}).items():
+        full_name = f"{name} {word}".strip()
+        yield full_name, subcommand
+        yield from walk_commands(subcommand, full_name)
+
+
+COMMANDS = dict(walk_commands(typer.main.get_command(app)))
+GROUPS = [name for name, command in COMMANDS.items() if hasattr(command, "commands")]
 
 
 def command() -> list[str]:
-    """The installed command, or the module where there is one."""
+    """Return how to start the program: as a module where there is one, else as installed."""
     if (Path(__file__).parents[1] / "src" / "fedwmsam" / "__main__.py").exists():
         return [sys.executable, "-m", "fedwmsam"]
     return [str(Path(sys.executable).parent / "fedwmsam")]
@@ -50,13 +64,13 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def words_of(text: str) -> str:
-    """The text without frames and line breaks."""
+    """Return the text without frames and line breaks."""
     return " ".join(re.sub(r"[─-╿]", " ", text).split())
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs land in a folder of the test's own; tables are printed on a wide page."""
+def work_in_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put runs into a folder of the test's own, and print tables on a wide page."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(
         "fedwmsam.commands.output.console", Console(width=250, markup=False, highlight=False)
@@ -65,7 +79,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def run_folder(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run; tests that change it work on a copy."""
+    """Return the folder of a finished run; tests that change it work on a copy."""
     out = tmp_path_factory.mktemp("cli")
     outcome = cli("run", *SMALL, "--validation", "0.1", "--out", out, "--name", "small")
     assert outcome.code == 0, outcome.err
@@ -141,17 +155,15 @@ def test_the_traffic_is_counted_to_the_byte(run_folder: Path) -> None:
 
 
 def test_the_saved_model_has_the_saved_accuracy(run_folder: Path) -> None:
-    from fedwmsam.data import load_dataset
-
     digits = load_dataset("digits")
     result = Result.load(run_folder)
     accuracy = (
-        (result.predict(digits.prepared(digits.test)[0]).argmax(1) == digits.test.labels)
+        (result.predict(digits.transform_split(digits.test)[0]).argmax(1) == digits.test.labels)
         .double()
         .mean()
     )
     assert float(accuracy) == pytest.approx(rows(run_folder)[-1]["accuracy"])
-    best = result.evaluate(digits.prepared(digits.test), best=True)
+    best = result.evaluate(digits.transform_split(digits.test), best=True)
     assert result.best_round is not None
     assert best["accuracy"] == pytest.approx(rows(run_folder)[result.best_round - 1]["accuracy"])
 
@@ -330,7 +342,7 @@ def test_going_on_gives_what_one_run_would_have(cli: Cli, copy: Path) -> None:
 
 
 def test_the_folder_says_how_far_it_went_on(cli: Cli, copy: Path) -> None:
-    """Fed back, config.toml must repeat the whole run; resumed again, it must not fall back to three rounds."""
+    """config.toml must describe the extended run: run or resumed again, it has five rounds."""
     assert cli("resume", copy, "--rounds", "5", "-q").code == 0
     assert toml.load(copy / "config.toml")["rounds"] == 5
     assert "5 rounds" in cli("report", copy).out
@@ -371,7 +383,8 @@ def test_a_stopped_run_is_saved_and_goes_on_exactly(cli: Cli) -> None:
     process = subprocess.Popen(
         [*command(), *map(str, arguments)], stderr=subprocess.PIPE, text=True
     )
-    metrics, deadline = Path("runs/stopped/metrics.jsonl"), time.monotonic() + 60
+    metrics = Path("runs/stopped/metrics.jsonl")
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (
         metrics.exists() and metrics.read_bytes().count(b"\n") > 3
     ):
@@ -380,12 +393,12 @@ def test_a_stopped_run_is_saved_and_goes_on_exactly(cli: Cli) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode in (130, 143)
     assert "fedwmsam resume runs/stopped" in err and "Traceback" not in err
-    done = metrics.read_bytes().count(b"\n")
+    rounds = metrics.read_bytes().count(b"\n")
     checkpoints = {p.name for p in Path("runs/stopped/checkpoints").iterdir()}
-    assert checkpoints == {f"round-{done:07d}.checkpoint", "memory.rows"}
+    assert checkpoints == {f"round-{rounds:07d}.checkpoint", "memory.rows"}
     assert "not finished" in cli("report", "runs/stopped").out
-    assert cli("resume", "runs/stopped", "--rounds", str(done + 2), "-q").code == 0
-    assert cli("run", *settings, "--rounds", str(done + 2), "--name", "whole", "-q").code == 0
+    assert cli("resume", "runs/stopped", "--rounds", str(rounds + 2), "-q").code == 0
+    assert cli("run", *settings, "--rounds", str(rounds + 2), "--name", "whole", "-q").code == 0
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (Path("runs/stopped") / name).read_bytes() == (
             Path("runs/whole") / name
@@ -463,7 +476,9 @@ def test_narrow_pages_lose_no_names(
 # verify
 
 
-def changed(tmp_path: Path, name: str, change: Callable[[dict[str, Any]], None]) -> Path:
+def write_changed_vectors(
+    tmp_path: Path, name: str, change: Callable[[dict[str, Any]], None]
+) -> Path:
     file = json.loads((VECTORS / name).read_text())
     change(file)
     path = tmp_path / name
@@ -482,10 +497,10 @@ def test_verify_accepts_good_files(cli: Cli) -> None:
 
 def shift(*path: Any) -> Callable[[dict[str, Any]], None]:
     def change(file: dict[str, Any]) -> None:
-        place: Any = file
-        for step in path[:-1]:
-            place = place[step]
-        place[path[-1]] += 1e-6
+        parent: Any = file
+        for key in path[:-1]:
+            parent = parent[key]
+        parent[path[-1]] += 1e-6
 
     return change
 
@@ -524,7 +539,7 @@ def shift(*path: Any) -> Callable[[dict[str, Any]], None]:
 def test_verify_sees_any_number_that_is_off(
     cli: Cli, tmp_path: Path, name: str, change: Callable[[dict[str, Any]], None]
 ) -> None:
-    outcome = cli("verify", changed(tmp_path, name, change))
+    outcome = cli("verify", write_changed_vectors(tmp_path, name, change))
     assert outcome.code == 1 and outcome.err == ""
     assert outcome.out.count("FAIL") == 1 and "0 of 1 files" in outcome.out
 
@@ -532,7 +547,7 @@ def test_verify_sees_any_number_that_is_off(
 def test_verify_goes_on_after_a_file_that_fails(cli: Cli, tmp_path: Path) -> None:
     outcome = cli(
         "verify",
-        changed(tmp_path, "fedavg-1.json", shift("global", 3, 7)),
+        write_changed_vectors(tmp_path, "fedavg-1.json", shift("global", 3, 7)),
         VECTORS / "fedavg-2.json",
     )
     assert outcome.code == 1 and "1 of 2 files" in outcome.out
@@ -540,7 +555,7 @@ def test_verify_goes_on_after_a_file_that_fails(cli: Cli, tmp_path: Path) -> Non
 
 
 def test_verify_takes_a_tolerance(cli: Cli, tmp_path: Path) -> None:
-    path = changed(tmp_path, "fedavg-1.json", shift("global", 3, 7))
+    path = write_changed_vectors(tmp_path, "fedavg-1.json", shift("global", 3, 7))
     assert cli("verify", path, "--tolerance", "1e-3").code == 0
     assert cli("verify", path, "--tolerance", "1e-7").code == 1
 
@@ -548,28 +563,46 @@ def test_verify_takes_a_tolerance(cli: Cli, tmp_path: Path) -> None:
 # Help
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name not in GROUPS])
 def test_every_commands_help_shows_an_example(cli: Cli, name: str) -> None:
-    outcome = cli(name, "--help")
+    outcome = cli(*name.split(), "--help")
     assert outcome.code == 0
-    _, _, below_usage = words_of(outcome.out).partition("[OPTIONS]")
-    assert f"fedwmsam {name}" in below_usage and "xample" in below_usage
+    _, usage, below_usage = words_of(outcome.out).partition("[OPTIONS]")
+    assert usage and re.search(rf"Examples?: .*fedwmsam {name}\b", below_usage), outcome.out
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_every_groups_help_names_its_commands(cli: Cli, name: str) -> None:
+    outcome = cli(*name.split(), "--help")
+    assert outcome.code == 0
+    for word in COMMANDS[name].commands:
+        assert re.search(rf"│ {word} ", outcome.out), outcome.out
+
+
+def test_commands_in_groups_are_found() -> None:
+    """The two tests above take their commands from the program itself."""
+    assert {"run", "verify", "analyse", "analyse flatness", "flower check"} <= set(COMMANDS)
+    assert set(GROUPS) == {"analyse", "flower"}
 
 
 @pytest.mark.parametrize(
-    ("words", "place", "wanted"), [("re", 1, {"resume", "report"}), ("run --dro", 2, {"--dropout"})]
+    ("words", "position", "completions"),
+    [("re", 1, {"resume", "report"}), ("run --dro", 2, {"--dropout"})],
 )
 def test_the_shell_can_complete_what_is_typed(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: str, place: int, wanted: set[str]
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: str, position: int, completions: set[str]
 ) -> None:
+    # Under `python -m pytest` click would take pytest's name for the program's.
+    monkeypatch.setattr(sys.modules["__main__"], "__package__", "")
     monkeypatch.setenv("_FEDWMSAM_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", f"fedwmsam {words}")
-    monkeypatch.setenv("COMP_CWORD", str(place))
-    assert wanted <= set(cli().out.split())
+    monkeypatch.setenv("COMP_CWORD", str(position))
+    assert completions <= set(cli().out.split())
 
 
 def test_help_and_version(cli: Cli) -> None:
-    assert all(name in cli("--help").out for name in COMMANDS)
+    listed = cli("--help").out
+    assert [name for name in COMMANDS if " " not in name and name not in listed] == []
     outcome = cli("--version")
     assert (outcome.code, outcome.out.strip()) == (0, version("fedwmsam"))
     assert "fedwmsam run" in words_of(cli().out)
@@ -583,16 +616,16 @@ def test_help_does_not_wait_for_pytorch() -> None:
         "except SystemExit: pass\n"
         "assert 'torch' not in sys.modules, 'torch was imported'"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 # Refusals
 
 
-def truncated_fashion(folder: Path) -> Path:
+def write_truncated_fashion(folder: Path) -> Path:
     folder.mkdir()
     for part, images in (("train", 60000), ("t10k", 10000)):
         header = b"\0\0\x08\x03" + images.to_bytes(4, "big") + (28).to_bytes(4, "big") * 2
@@ -603,28 +636,28 @@ def truncated_fashion(folder: Path) -> Path:
     return folder
 
 
-def written(path: str, text: str | bytes) -> Path:
+def write_file(path: str, text: str | bytes) -> Path:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_bytes(text if isinstance(text, bytes) else text.encode())
     return Path(path)
 
 
 def settings_file(text: str | bytes) -> Callable[[], Arguments]:
-    return lambda: ["run", written("my.toml", text)]
+    return lambda: ["run", write_file("my.toml", text)]
 
 
-def reported(*arguments: str) -> Callable[[], Arguments]:
+def report_of_a_run(*arguments: str) -> Callable[[], Arguments]:
     return lambda: ["report", write_run(Path("reported"), [0.5]), *arguments]
 
 
 def vectors_without(*path: str) -> Callable[[], Arguments]:
     def arguments() -> Arguments:
         file = json.loads((VECTORS / "fedavg-1.json").read_text())
-        place = file
-        for step in path[:-1]:
-            place = place[step]
-        del place[path[-1]]
-        return ["verify", written("part.json", json.dumps(file))]
+        parent = file
+        for key in path[:-1]:
+            parent = parent[key]
+        del parent[path[-1]]
+        return ["verify", write_file("part.json", json.dumps(file))]
 
     return arguments
 
@@ -680,31 +713,31 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
     "no run to report": (["report", "runs/absent"], ["runs/absent"]),
     "resume what is no run": (["resume", "."], ["config.toml"]),
     "report what is no run": (["report", "."], ["config.toml"]),
-    "report an unknown metric": (reported("--metric", "acc"), ["acc", "accuracy", "loss"]),
-    "report an unknown baseline": (reported("--baseline", "fedsgd"), ["fedsgd", "fedavg"]),
-    "report a target that is none": (reported("--targets", "0.7,high"), ["high"]),
+    "report an unknown metric": (report_of_a_run("--metric", "acc"), ["acc", "accuracy", "loss"]),
+    "report an unknown baseline": (report_of_a_run("--baseline", "fedsgd"), ["fedsgd", "fedavg"]),
+    "report a target that is none": (report_of_a_run("--targets", "0.7,high"), ["high"]),
     "report a target of an unclear metric": (
-        reported("--metric", "backprops", "--targets", "3"),
+        report_of_a_run("--metric", "backprops", "--targets", "3"),
         ["--better"],
     ),
     "report into a place that cannot be": (
-        lambda: [written("file", "")] and [*reported("--csv", "file/x.csv")()],
+        lambda: [write_file("file", "")] and [*report_of_a_run("--csv", "file/x.csv")()],
         ["file/x.csv"],
     ),
     "report pictures into a place that cannot be": (
-        lambda: [written("file", "")] and [*reported("--plots", "file")()],
+        lambda: [write_file("file", "")] and [*report_of_a_run("--plots", "file")()],
         ["file"],
     ),
     "resume a run of fit()": (
-        lambda: [written("r/config.toml", 'rounds = 3\nmethod = "fedavg"')] and ["resume", "r"],
+        lambda: [write_file("r/config.toml", 'rounds = 3\nmethod = "fedavg"')] and ["resume", "r"],
         ["fit"],
     ),
     "--out below a file": (
-        lambda: [written("file", "")] and ["run", "--out", "file/below"],
+        lambda: [write_file("file", "")] and ["run", "--out", "file/below"],
         ["file/below"],
     ),
     "--name of a file": (
-        lambda: [written("runs/file", "")] and ["run", "--name", "file"],
+        lambda: [write_file("runs/file", "")] and ["run", "--name", "file"],
         ["runs/file"],
     ),
     "missing --data-dir": (["run", "--data-dir", "absent"], ["absent"]),
@@ -718,14 +751,17 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
             "--dataset",
             "fashion-mnist",
             "--data-dir",
-            truncated_fashion(Path("files")),
+            write_truncated_fashion(Path("files")),
         ],
         ["files/t", "ubyte"],
     ),
     "method to list": (["methods", "fedsgdx"], ["fedsgdx", "fedavg"]),
-    "verify what is no JSON": (lambda: ["verify", written("bad.json", "{not json")], ["bad.json"]),
-    "verify other JSON": (lambda: ["verify", written("bad.json", '{"a": 1}')], ["bad.json"]),
-    "verify a list": (lambda: ["verify", written("bad.json", "[1, 2]")], ["bad.json"]),
+    "verify what is no JSON": (
+        lambda: ["verify", write_file("bad.json", "{not json")],
+        ["bad.json"],
+    ),
+    "verify other JSON": (lambda: ["verify", write_file("bad.json", '{"a": 1}')], ["bad.json"]),
+    "verify a list": (lambda: ["verify", write_file("bad.json", "[1, 2]")], ["bad.json"]),
     "verify no file": (["verify", "absent.json"], ["absent.json"]),
     "verify a folder": (["verify", "."], ["."]),
     "verify without a size": (vectors_without("config", "dim"), ["part.json", "dim"]),
@@ -735,8 +771,9 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_bad_input_is_one_sentence_and_exit_code_2(cli: Cli, name: str) -> None:
-    given, expected = REFUSED[name]
-    arguments = given() if callable(given) else given
+    arguments, expected = REFUSED[name]
+    if callable(arguments):
+        arguments = arguments()
     rounds: Arguments = (
         ["--rounds", "1"] if arguments[0] == "run" and "--rounds" not in arguments else []
     )
@@ -782,23 +819,31 @@ def test_a_mistake_leaves_no_folder_behind(cli: Cli) -> None:
 
 
 def test_the_installed_command_refuses_like_this_too() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [*command(), "run", "--method", "fedwmsan"],
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
-    assert done.returncode == 2 and done.stdout == ""
+    assert process.returncode == 2 and process.stdout == ""
     assert (
-        done.stderr.startswith("Error: ")
-        and "'fedwmsam'" in done.stderr
-        and done.stderr.count("\n") == 1
+        process.stderr.startswith("Error: ")
+        and "'fedwmsam'" in process.stderr
+        and process.stderr.count("\n") == 1
     )
 
 
 def test_commands_leave_no_trace_in_this_process(cli: Cli) -> None:
-    """The helper itself: what other tests rely on."""
-    handler, threads = signal.getsignal(signal.SIGTERM), torch.get_num_threads()
+    """The fixture `cli` runs commands in this process; other tests rely on this."""
+    handler = signal.getsignal(signal.SIGTERM)
+    threads = torch.get_num_threads()
     assert cli("run", *SMALL, "-q").code == 0
     assert signal.getsignal(signal.SIGTERM) == handler and torch.get_num_threads() == threads
+
+
+def test_help_leaves_greek_symbols_in_lower_case(cli: Cli) -> None:
+    shown = words_of(cli("run", "--help").out)
+    for phrase in ("γ of an averaged twin", "σ of differential privacy", "ε that all", "δ of"):
+        assert phrase in shown
+    assert not set("ΓΣΕΔ") & set(shown)

@@ -1,5 +1,6 @@
-"""Whatever is typed: an answer, or one sentence and exit code 2; never a traceback."""
+"""Random command lines: each is carried out, or refused in one sentence with exit code 2."""
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -99,38 +100,38 @@ FLAGS = {
     "analyse theory": ("--rounds", "--cohort", "--rho", "--smoothness"),
 }
 HARMLESS = {"run": ("--dry-run",), "reproduce": ("--dry-run",)}
-"""Without these a good command would train for long; a comparison gets no method that exists."""
+"""Flags without which a valid command would train for long."""
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> list[str]:
-    """A command, options with and without values, and words where they may or may not belong."""
+def command_lines(draw: st.DrawFn) -> list[str]:
+    """Draw a command, options with and without values, and words that may not belong there."""
     command = draw(st.sampled_from(sorted(FLAGS)))
     options = st.sampled_from([*FLAGS[command], "--help", "--unknown", "-x", "-q"])
     pieces = draw(
         st.lists(st.tuples(options, VALUES) | st.tuples(VALUES) | st.tuples(options), max_size=4)
     )
-    words = [word for piece in pieces for word in piece]
-    if command == "compare":
+    words = list(itertools.chain.from_iterable(pieces))
+    if command == "compare":  # an unknown method, so that no runs start
         words += ["--methods", "no-such-method"]
     return [*command.split(), *words, *HARMLESS.get(command, ())]
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     base = tmp_path_factory.mktemp("typed")
     (base / "empty").mkdir()
     return {"RUN": str(write_run(base / "run", [0.5, 0.6])), "EMPTY": str(base / "empty")}
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(line=lines())
-def test_any_line_is_answered_or_refused(
-    cli, places, tmp_path, monkeypatch, line: list[str]
+@given(line=command_lines())
+def test_any_line_is_carried_out_or_refused(
+    cli, folders, tmp_path, monkeypatch, line: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for word, place in places.items():
-        line = [typed.replace(word, place) for typed in line]
+    for placeholder, folder in folders.items():
+        line = [word.replace(placeholder, folder) for word in line]
     outcome = cli(*line)  # anything but an exit would be raised here
     assert outcome.code in (0, 2), outcome
     assert "Traceback" not in outcome.err

@@ -1,10 +1,11 @@
 """Commands and programs in the documentation do what they say.
 
-A comment before a block says what becomes of it: `<!-- run -->` (here), `<!-- slow -->` (by `make test-slow`),
-`<!-- not run: why -->`, or `<!-- file NAME -->` (written, for the commands that follow). `<!-- run after COMMAND -->`
-and `<!-- slow after COMMAND -->` first carry out a command that the page does not show, usually a smaller training than
-the one it speaks of. The blocks of a page run in order in one folder; Python blocks share their names. A command whose
-block shows an error must end with that error.
+A comment before a block says how it is tested: `<!-- run -->` (here), `<!-- slow -->` (by
+`make test-slow`), `<!-- not run: why -->`, or `<!-- file NAME -->` (written, for the commands that
+follow). `<!-- run after COMMAND -->` and `<!-- slow after COMMAND -->` first execute a command that
+the page does not show, usually a smaller training than the one the page describes. The blocks of a
+page run in order in one folder, and its Python blocks share their names. A command whose block
+shows an error must end with that error.
 """
 
 import re
@@ -16,55 +17,61 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.loose_modules import module_of
-from helpers.markdown_pages import CODE, ROOT, Block, blocks, pages
+from helpers.loose_modules import load_module
+from helpers.markdown_pages import CODE, ROOT, Block, find_pages, read_blocks
 
 MARKS = re.compile(r"run|slow|not run: .+|file [\w.-]+")
-SHELL = re.compile(r"[|&;<>*?$`(){}~]")
+SHELL_SYNTAX = re.compile(r"[|&;<>*?$`(){}~]")
+TEMPLATE = ROOT / "src" / "fedwmsam" / "flower" / "template"
+"""A template whose README will be the user's; docs/flower.md has its commands."""
 Cli = Callable[..., Any]
 
 
-def having(*marks: str) -> list[Any]:
-    """The pages with such a block, for parametrize."""
-    found = [page for page in pages() if any(block.mark in marks for block in blocks(page))]
-    return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in found]
+def pages_with(mark: str) -> list[Any]:
+    """Return the pages with a block of that mark, for parametrize."""
+    parameters = []
+    for page in find_pages():
+        if any(block.mark == mark for block in read_blocks(page)):
+            parameters.append(pytest.param(page, id=str(page.relative_to(ROOT))))
+    return parameters
 
 
-def test_every_block_says_what_becomes_of_it():
-    template = (
-        ROOT / "src" / "fedwmsam" / "flower" / "template"
-    )  # its README is the user's; docs/flower.md has its commands
-    unmarked = [
-        f"{page.relative_to(ROOT)}:{block.line}"
-        for page in pages()
-        for block in blocks(page)
-        if template not in page.parents
-        and block.language in CODE
-        and not MARKS.fullmatch(block.mark)
-    ]
+def test_every_block_says_how_it_is_tested():
+    unmarked = []
+    for page in find_pages():
+        if TEMPLATE in page.parents:
+            continue
+        for block in read_blocks(page):
+            if block.language in CODE and not MARKS.fullmatch(block.mark):
+                unmarked.append(f"{page.relative_to(ROOT)}:{block.line}")
     assert unmarked == []
 
 
 def test_an_unmarked_block_would_be_found(tmp_path: Path):
     page = tmp_path / "page.md"
     page.write_text(
-        "```python\npass\n```\n\n    $ fedwmsam run\n\n<!-- run after fedwmsam run -->\n```console\n$ ls\n```\n"
+        "```python\npass\n```\n\n    $ fedwmsam run\n\n"
+        "<!-- run after fedwmsam run -->\n```console\n$ ls\n```\n"
     )
-    found = [(block.language, block.mark, block.before) for block in blocks(page)]
-    assert found == [("python", "", ""), ("console", "", ""), ("console", "run", "fedwmsam run")]
+    blocks = [(block.language, block.mark, block.setup) for block in read_blocks(page)]
+    assert blocks == [("python", "", ""), ("console", "", ""), ("console", "run", "fedwmsam run")]
 
 
-@pytest.mark.parametrize("page", having("run"))
-def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli):
-    in_a_folder_of_its_own(tmp_path, monkeypatch)
-    play(page, cli, "run")
+@pytest.mark.parametrize("page", pages_with("run"))
+def test_blocks_do_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+):
+    enter_folder(tmp_path, monkeypatch)
+    execute_blocks(page, cli, "run")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", having("slow"))
-def test_slow_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli):
-    in_a_folder_of_its_own(tmp_path, monkeypatch)
-    play(page, cli, "run", "slow")  # also the quick ones: a slow one may go on from what they left
+@pytest.mark.parametrize("page", pages_with("slow"))
+def test_slow_blocks_do_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli
+):
+    enter_folder(tmp_path, monkeypatch)
+    execute_blocks(page, cli, "run", "slow")  # a slow block may use what a quick one wrote
 
 
 @pytest.mark.parametrize(
@@ -84,56 +91,65 @@ def test_a_block_that_lies_would_be_found(
     monkeypatch.chdir(tmp_path)
     Path("page.md").write_text(f"<!-- run -->\n{text}\n")
     with pytest.raises(AssertionError):
-        play(Path("page.md"), cli, "run")
+        execute_blocks(Path("page.md"), cli, "run")
 
 
-def in_a_folder_of_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def enter_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the folder the current one and give it what commands in a clone would find."""
     monkeypatch.chdir(folder)
     (folder / "benchmarks").symlink_to(ROOT / "benchmarks")  # scripts are called as from a clone
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # decoded pictures stay here
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))  # decoded images stay here
 
 
-def play(page: Path, cli: Cli, *marks: str) -> None:
+def execute_blocks(page: Path, cli: Cli, *marks: str) -> None:
+    """Execute the page's blocks of these marks in order, and write its files."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    for block in blocks(page):
-        if block.before and block.mark in marks:
-            carry_out(block.before, "", cli)
+    for block in read_blocks(page):
+        if block.setup and block.mark in marks:
+            execute_command(block.setup, "", cli)
         if block.mark.startswith("file "):
-            Path(block.mark[5:]).write_text(block.text)
+            Path(block.mark.removeprefix("file ")).write_text(block.text)
         elif block.mark in marks and block.language == "python":
             exec(compile(block.text, f"{page}:{block.line}", "exec"), names)
         elif block.mark in marks:
-            for command, shown in commands(block):
-                carry_out(command, shown, cli)
+            for command, output in split_commands(block):
+                execute_command(command, output, cli)
 
 
-def commands(block: Block) -> Iterator[tuple[str, str]]:
-    """(command, what the block shows of its output), in a console behind the prompt, else line by line."""
+def split_commands(block: Block) -> Iterator[tuple[str, str]]:
+    """Yield every command of a block with the output that the block shows of it.
+
+    In a console block commands follow the prompt; in others each line is a command.
+    """
     prompt = r"^\$ " if block.language == "console" else r"^(?=\S)"
     for part in re.split(prompt, block.text, flags=re.MULTILINE)[1:]:
-        command, _, shown = re.sub(r"\\\n(> )?", "", part).partition("\n")
-        yield command, shown
+        command, _, output = re.sub(r"\\\n(> )?", "", part).partition("\n")
+        yield command, output
 
 
-def carry_out(command: str, shown: str, cli: Cli) -> None:
+def execute_command(command: str, shown: str, cli: Cli) -> None:
+    """Execute a command; fail unless it succeeds, or ends with the error that is shown."""
     words = shlex.split(command, comments=True)
-    if words[0] == "fedwmsam" and not SHELL.search(" ".join(words)):
-        done = cli(*words[1:])
-        code, printed = done.code, done.out + done.err
+    if words[0] == "fedwmsam" and not SHELL_SYNTAX.search(" ".join(words)):
+        outcome = cli(*words[1:])
+        code = outcome.code
+        printed = outcome.out + outcome.err
     else:
         environment = {
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             "PYTHONPATH": str(ROOT / "src"),
         }
-        ran = subprocess.run(
+        process = subprocess.run(
             ["bash", "-c", command], capture_output=True, text=True, env=environment
         )
-        code, printed = ran.returncode, ran.stdout + ran.stderr
+        code = process.returncode
+        printed = process.stdout + process.stderr
     expected = shown.splitlines()[0] if shown.startswith("Error: ") else ""
-    assert (code == 2) == bool(expected) and code in (0, 2), f"{command}\n{printed}"
+    assert code == (2 if expected else 0), f"{command}\n{printed}"
     assert " ".join(expected.split()) in " ".join(printed.split()), f"{command}\n{printed}"
 
 
 def test_the_badges_say_what_the_project_s_files_say() -> None:
-    for name, text in module_of(ROOT / "docs" / "pictures" / "badges.py").badges().items():
+    badges = load_module(ROOT / "docs" / "pictures" / "badges.py").make_badges()
+    for name, text in badges.items():
         assert (ROOT / "docs" / "pictures" / f"badge-{name}.svg").read_text() == text

@@ -1,4 +1,4 @@
-"""What imports what, as docs/architecture.md says: every package uses only those before it."""
+"""Imports point one way, as docs/architecture.md says: to the packages lower in the order."""
 
 import ast
 import subprocess
@@ -30,43 +30,52 @@ ORDER = (
     ("__main__",),
 )
 """Packages and single modules, the lowest first; those in one line do not use each other."""
-LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
+LEVEL = {}
+for level, names in enumerate(ORDER):
+    LEVEL |= dict.fromkeys(names, level)
 PUBLIC = "__init__"
-"""The library's front door knows where everything is, and nothing in the library goes through it."""
+"""The public interface imports from every package, and nothing in the library imports it."""
 
 
-def parts() -> dict[str, list[Path]]:
-    """The files of every package, and of every module that is in none."""
-    found: dict[str, list[Path]] = {}
+def find_packages() -> dict[str, list[Path]]:
+    """Return the files of every package, and of every module that is in none, by its name."""
+    files: dict[str, list[Path]] = {}
     for path in sorted(SOURCE.rglob("*.py")):
         first = path.relative_to(SOURCE).parts[0]
-        found.setdefault(first.removesuffix(".py"), []).append(path)
-    return found
+        files.setdefault(first.removesuffix(".py"), []).append(path)
+    return files
 
 
-def test_every_part_has_its_place():
-    assert set(parts()) - {PUBLIC} == set(LEVEL)
+def test_every_package_is_in_the_order():
+    assert set(find_packages()) - {PUBLIC} == set(LEVEL)
 
 
-@pytest.mark.parametrize("part", sorted(set(LEVEL)))
-def test_imports_point_one_way(part: str):
-    wrong = [
-        f"{path.relative_to(SOURCE)} imports {module}"
-        for path in parts()[part]
-        for module in imported(path)
-        if module.split(".")[0] != part and LEVEL[module.split(".")[0]] >= LEVEL[part]
-    ]
+@pytest.mark.parametrize("package", sorted(LEVEL))
+def test_a_package_imports_only_lower_ones(package: str):
+    wrong = []
+    for path in find_packages()[package]:
+        for module in imported_modules(path):
+            other = module.split(".")[0]
+            if other != package and LEVEL[other] >= LEVEL[package]:
+                wrong.append(f"{path.relative_to(SOURCE)} imports {module}")
     assert wrong == []
 
 
 def test_a_mistake_in_a_setting_is_found_without_pytorch():
-    """What is imported before anybody knows that the input is right must not take seconds."""
+    """Imports that come before the settings are checked must not take seconds."""
     program = """
 import sys
 from fedwmsam.settings.config import resolve
 from fedwmsam.errors import InputError
 import fedwmsam.cli
-for wrong in ({"lr": -1.0}, {"corrupt": "nan:3"}, {"method": "fedagv"}, {"preset": "papre"}, {"track": "mlflow"}):
+MISTAKES = (
+    {"lr": -1.0},
+    {"corrupt": "nan:3"},
+    {"method": "fedagv"},
+    {"preset": "papre"},
+    {"track": "mlflow"},
+)
+for wrong in MISTAKES:
     try:
         resolve(wrong)
     except InputError:
@@ -80,16 +89,13 @@ sys.exit("PyTorch was imported" if "torch" in sys.modules else 0)
     assert outcome.returncode == 0, outcome.stderr
 
 
-def imported(path: Path) -> Iterator[str]:
-    """This library's modules that a file imports, anywhere in it and also for type checkers alone."""
+def imported_modules(path: Path) -> Iterator[str]:
+    """Yield the library's modules that a file imports anywhere, also those for type checkers."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module == "fedwmsam":
             yield from (alias.name for alias in node.names if alias.name != "__version__")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedwmsam."):
             yield (node.module or "").removeprefix("fedwmsam.")
         elif isinstance(node, ast.Import):
-            yield from (
-                a.name.removeprefix("fedwmsam.")
-                for a in node.names
-                if a.name.startswith("fedwmsam")
-            )
+            names = [alias.name for alias in node.names if alias.name.startswith("fedwmsam")]
+            yield from (name.removeprefix("fedwmsam.") for name in names)

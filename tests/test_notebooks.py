@@ -10,17 +10,23 @@ import pytest
 from helpers.markdown_pages import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-LARGEST = 300_000
-notebooks = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+SIZE_LIMIT = 300_000
+"""Bytes that a notebook with its outputs may have."""
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-def cells(path: Path, kind: str) -> list[dict[str, Any]]:
-    return [
-        cell for cell in json.loads(path.read_text("utf-8"))["cells"] if cell["cell_type"] == kind
-    ]
+def read_cells(path: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the notebook's cells of a kind, code or markdown."""
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    return [cell for cell in cells if cell["cell_type"] == kind]
 
 
-def test_notebooks_are_found():
+def output_kinds(outputs: list[Any]) -> list[tuple[str, list[str]]]:
+    """Return for each output of a cell its type and formats, such as text, a table or a plot."""
+    return [(output["output_type"], sorted(output.get("data", {}))) for output in outputs]
+
+
+def test_the_notebooks_are_these():
     assert [path.stem for path in NOTEBOOKS] == [
         "flatness_and_diagnosis",
         "own_model_and_data",
@@ -28,41 +34,38 @@ def test_notebooks_are_found():
     ]
 
 
-@notebooks
-def test_what_it_shows_comes_from_one_run(path: Path):
-    code = cells(path, "code")
-    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
-    outputs = [output for cell in code for output in cell["outputs"]]
+@every_notebook
+def test_the_outputs_come_from_one_run_without_errors(path: Path):
+    cells = read_cells(path, "code")
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = []
+    for cell in cells:
+        outputs += cell["outputs"]
     assert outputs and all(output["output_type"] != "error" for output in outputs)
     assert not re.search(r"Warning|Traceback|/home/|/tmp/", json.dumps(outputs))
-    assert path.stat().st_size < LARGEST
+    assert path.stat().st_size < SIZE_LIMIT
 
 
-@notebooks
-def test_its_links_lead_somewhere(path: Path):
-    text = "".join(line for cell in cells(path, "markdown") for line in cell["source"])
-    targets = [
-        *re.findall(r"\]\(([^)#]+)\)", text),
-        *("../" + page for page in re.findall(r"`(docs/[\w/-]+\.md)`", text)),
-    ]
+@every_notebook
+def test_the_links_of_a_notebook_lead_somewhere(path: Path):
+    text = "".join("".join(cell["source"]) for cell in read_cells(path, "markdown"))
+    targets = re.findall(r"\]\(([^)#]+)\)", text)
+    targets += ["../" + page for page in re.findall(r"`(docs/[\w/-]+\.md)`", text)]
     assert [target for target in targets if not (path.parent / target).exists()] == []
 
 
 @pytest.mark.slow
-@notebooks
-def test_it_runs(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+@every_notebook
+def test_executed_again_a_notebook_shows_the_same_kinds_of_output(
+    path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
     pytest.importorskip("nbclient", reason="needs fedwmsam[notebooks]")
     monkeypatch.syspath_prepend(path.parent)
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # run folders
-    from execute import executed
+    from execute import execute
 
-    now = executed(path)
+    cells = [cell for cell in execute(path).cells if cell["cell_type"] == "code"]
     monkeypatch.delitem(sys.modules, "execute")
-    shown = [kinds(cell["outputs"]) for cell in cells(path, "code")]
-    assert [kinds(cell["outputs"]) for cell in now.cells if cell["cell_type"] == "code"] == shown
-
-
-def kinds(outputs: list[Any]) -> list[tuple[str, list[str]]]:
-    """What sort of things a cell shows: text, a table, a picture."""
-    return [(output["output_type"], sorted(output.get("data", {}))) for output in outputs]
+    kinds = [output_kinds(cell["outputs"]) for cell in cells]
+    assert kinds == [output_kinds(cell["outputs"]) for cell in read_cells(path, "code")]

@@ -1,7 +1,7 @@
-"""Files from outside run nothing, wherever a pickle hides in them, and get no memory for sizes they merely claim.
+"""Files from outside run no code and get no memory for sizes that they merely claim.
 
-Readers are not listed by hand where a table of them exists: every data set, every file format and every file of a run's
-folder takes part, and a look at the source finds whoever begins to unpickle.
+Readers are not listed by hand where a table of them exists: every data set, every file format and
+every file of a run's folder takes part, and a search of the source finds modules that unpickle.
 """
 
 import ast
@@ -19,20 +19,19 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
-from helpers.data_files import survives
+from helpers.data_files import is_accepted
 
 import fedwmsam
 from fedwmsam import InputError, toml
 from fedwmsam.analysis import dynamics, embedding, flatness, theory
 from fedwmsam.data import load_dataset
-from fedwmsam.data.cifar import RELEASES, read_pickled
+from fedwmsam.data.cifar import RELEASES, FileLayout, read_pickled
 from fedwmsam.data.datasets import DATASETS, FILE_LOADERS
 from fedwmsam.data.download import DownloadError, extract_members
 from fedwmsam.data.hub import decode_hub_image
 from fedwmsam.data.idx import read_idx
 from fedwmsam.data.image_folder import DOMAIN_DATASETS
-from fedwmsam.data.mnist import IDX_FILES as IDX_FILES
-from fedwmsam.data.mnist import MNIST_VARIANTS
+from fedwmsam.data.mnist import IDX_FILES, MNIST_VARIANTS
 from fedwmsam.data.npy import memmap_npy
 from fedwmsam.data.text import SHAKESPEARE
 from fedwmsam.engine import checkpoint
@@ -50,7 +49,7 @@ class Evil:
         return Path.touch, (self.marker,)
 
 
-def saved_by(save, *values) -> bytes:
+def save_to_bytes(save, *values) -> bytes:
     stream = io.BytesIO()
     save(stream, *values)
     return stream.getvalue()
@@ -60,11 +59,11 @@ FORMS = {
     "pickle, protocol 0": lambda evil: pickle.dumps({"data": evil, "labels": evil}, 0),
     "pickle, protocol 2": lambda evil: pickle.dumps({b"data": evil, b"labels": [evil]}, 2),
     "pickle, protocol 5": lambda evil: pickle.dumps(evil, 5),
-    "numpy array of objects": lambda evil: saved_by(np.save, np.array([evil], dtype=object)),
-    "numpy archive of objects": lambda evil: saved_by(
+    "numpy array of objects": lambda evil: save_to_bytes(np.save, np.array([evil], dtype=object)),
+    "numpy archive of objects": lambda evil: save_to_bytes(
         lambda s, e: np.savez(s, x=[e], y=[e], groups=[e]), evil
     ),
-    "torch.save": lambda evil: saved_by(lambda s, e: torch.save({"w": e}, s), evil),
+    "torch.save": lambda evil: save_to_bytes(lambda s, e: torch.save({"w": e}, s), evil),
     "packed pickle": lambda evil: gzip.compress(pickle.dumps(evil)),
     "sealed as a checkpoint": lambda evil: checkpoint.MAGIC + sealed(pickle.dumps(evil)),
 }
@@ -102,56 +101,55 @@ def test_the_pickle_would_do_its_work(marker: Path) -> None:
 # Data
 
 
-def places(name: str) -> list[list[str]]:
-    """The files in which a data set is published, in each of its forms."""
+def published_files(name: str) -> list[list[str]]:
+    """Return the files in which a data set is published, in each of its forms."""
     if name in RELEASES:
-        layouts = RELEASES[name].binary, RELEASES[name].pickled
-        forms = [
-            [f"{layout.folder}/{file}" for file in layout.train + layout.test] for layout in layouts
-        ]
-        return [*forms, [RELEASES[name].archive]]
+        release = RELEASES[name]
+        return [layout_files(release.binary), layout_files(release.pickled), [release.archive]]
     if name in MNIST_VARIANTS:
         return [[f"{MNIST_VARIANTS[name].folder}/{file}" for file in IDX_FILES]]
     if name in DOMAIN_DATASETS:
         folders, domains = DOMAIN_DATASETS[name]
-        return [
-            [f"{folders[0]}/{domain}/class/a.{ending}" for domain in domains]
-            for ending in ("png", "jpg")
-        ]
+        stems = [f"{folders[0]}/{domain}/class/a" for domain in domains]
+        return [[f"{stem}.png" for stem in stems], [f"{stem}.jpg" for stem in stems]]
     return {"digits": [], "shakespeare": [[f"shakespeare/{SHAKESPEARE}"]]}[name]
+
+
+def layout_files(layout: FileLayout) -> list[str]:
+    return [f"{layout.folder}/{file}" for file in layout.train + layout.test]
 
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_data_sets_by_name(tmp_path: Path, name: str, evil: bytes, marker: Path) -> None:
-    for number, files in enumerate(places(name)):
+    for number, files in enumerate(published_files(name)):
         for file in files:
             path = tmp_path / str(number) / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(evil)
-        assert not survives(lambda folder=tmp_path / str(number): load_dataset(name, folder))
+        assert not is_accepted(lambda folder=tmp_path / str(number): load_dataset(name, folder))
     assert not marker.exists()
 
 
 @pytest.mark.parametrize("ending", FILE_LOADERS)
 def test_data_sets_by_path(tmp_path: Path, ending: str, evil: bytes, marker: Path) -> None:
     (tmp_path / f"a{ending}").write_bytes(evil)
-    assert not survives(lambda: load_dataset(str(tmp_path / f"a{ending}")))
+    assert not is_accepted(lambda: load_dataset(str(tmp_path / f"a{ending}")))
     (tmp_path / "pictures" / "class").mkdir(parents=True)
     (tmp_path / "pictures" / "class" / "a.png").write_bytes(evil)
-    assert not survives(lambda: load_dataset(str(tmp_path / "pictures")))
+    assert not is_accepted(lambda: load_dataset(str(tmp_path / "pictures")))
     assert not marker.exists()
 
 
 def test_archives_and_hub_objects(tmp_path: Path, evil: bytes, marker: Path) -> None:
     (tmp_path / "a.tar.gz").write_bytes(evil)
     with pytest.raises(DownloadError):
-        extract_members(tmp_path / "a.tar.gz", ["a"], tmp_path / "target", largest=100)
-    assert not survives(lambda: decode_hub_image({"bytes": evil, "path": None}, "row 1", 8))
+        extract_members(tmp_path / "a.tar.gz", ["a"], tmp_path / "target", max_bytes=100)
+    assert not is_accepted(lambda: decode_hub_image({"bytes": evil, "path": None}, "row 1", 8))
     assert not marker.exists()
 
 
 def test_the_cache(tmp_path: Path, evil: bytes, marker: Path) -> None:
-    """Every file of every entry; what is spoilt is decoded again."""
+    """Every file of every entry is damaged in turn, and is decoded again."""
     (tmp_path / "a.csv").write_text("a,label\n" + "".join(f"{n},{n % 2}\n" for n in range(20)))
     good = load_dataset(str(tmp_path / "a.csv")).hash
     files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
@@ -213,7 +211,7 @@ def finished(cli, tmp_path_factory) -> Path:
 
 
 def test_every_file_of_a_run(cli, finished: Path, tmp_path: Path, marker: Path) -> None:
-    """With commands that read them: each file's turn comes, whoever reads it, and every form's."""
+    """Every file is replaced in turn, in one form after the other, and read by every command."""
     names = [
         str(path.relative_to(finished)) for path in sorted(finished.rglob("*")) if path.is_file()
     ]
@@ -242,14 +240,14 @@ def test_files_read_alone(tmp_path: Path, evil: bytes, marker: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(evil)
     for read in (checkpoint.read_tensors, verify_file, toml.load):
-        assert not survives(lambda read=read: read(path))
+        assert not is_accepted(lambda read=read: read(path))
     with pytest.raises(checkpoint.DamagedFileError):
         checkpoint.read_checkpoint(path)
     assert not marker.exists()
 
 
 def test_messages(evil: bytes, marker: Path) -> None:
-    """Flower's own arrays are numpy files, which may hold pickles: not read."""
+    """Arrays as Flower packs them are numpy files, which may hold pickles; they are not read."""
     for stype in ("numpy.ndarray", wire.RAW, wire.HALF, "pickle"):
         with pytest.raises(wire.WireError):
             wire.unpack(ArrayRecord({"w": Array("object", (1,), stype, evil)}))
@@ -319,37 +317,32 @@ UNPICKLERS = {
 }
 DANGEROUS_CALLS = {"torch.load", "np.load", "numpy.load", "eval", "exec", "builtins.eval"}
 ALLOWED = {
-    (
-        "engine/workers.py",
-        "pickle",
-    ),  # between a process and the workers it has started, through a private socket
+    # Between a process and the workers that it has started, through a private socket.
+    ("engine/workers.py", "pickle"),
     ("engine/workers.py", "multiprocessing.connection"),
 }
 
 
-def uses(path: Path) -> set[str]:
-    """What a module imports or calls of all that could run what a file says."""
-    found = set()
+def dangerous_uses(path: Path) -> set[str]:
+    """Return what a module imports or calls of all that could run code from a file."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            named = (
-                [alias.name for alias in node.names]
-                if isinstance(node, ast.Import)
-                else [node.module or ""]
-            )
-            found |= {
-                name
-                for name in named
-                if name.split(".")[0] in UNPICKLERS or name.startswith("multiprocessing")
-            }
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names if is_unpickler(alias.name)}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {name for name in [node.module or ""] if is_unpickler(name)}
         elif isinstance(node, ast.Call):
-            found |= {ast.unparse(node.func)} & DANGEROUS_CALLS
-            found |= {
+            names |= {ast.unparse(node.func)} & DANGEROUS_CALLS
+            names |= {
                 "allow_pickle"
                 for key in node.keywords
                 if key.arg == "allow_pickle" and not is_false(key.value)
             }
-    return found
+    return names
+
+
+def is_unpickler(module: str) -> bool:
+    return module.split(".")[0] in UNPICKLERS or module.startswith("multiprocessing")
 
 
 def is_false(node: ast.expr) -> bool:
@@ -357,9 +350,9 @@ def is_false(node: ast.expr) -> bool:
 
 
 def test_nobody_else_unpickles_or_evaluates() -> None:
-    found = {
-        (str(path.relative_to(SOURCE)), use) for path in SOURCE.rglob("*.py") for use in uses(path)
-    }
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        found |= {(str(path.relative_to(SOURCE)), use) for use in dangerous_uses(path)}
     assert found == ALLOWED
 
 
@@ -374,6 +367,6 @@ def test_nobody_else_unpickles_or_evaluates() -> None:
         "import pandas as pd",
     ],
 )
-def test_the_look_at_the_source_sees(tmp_path: Path, line: str) -> None:
+def test_the_search_of_the_source_finds(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.py").write_text(line)
-    assert uses(tmp_path / "a.py")
+    assert dangerous_uses(tmp_path / "a.py")

@@ -14,7 +14,8 @@ def test_mean_and_sample_deviation() -> None:
 
 
 def test_one_value_has_no_spread_and_none_has_no_mean() -> None:
-    one, none = mean_spread([0.5]), mean_spread([])
+    one = mean_spread([0.5])
+    none = mean_spread([])
     assert one.mean == 0.5 and math.isnan(one.deviation) and one.n == 1
     assert math.isnan(none.mean) and math.isnan(none.deviation) and none.n == 0
 
@@ -23,7 +24,10 @@ def test_one_value_has_no_spread_and_none_has_no_mean() -> None:
 
 
 def test_holm_by_hand() -> None:
-    """Sorted 0.005, 0.01, 0.03, 0.04: times 4, 3, 2, 1 = 0.02, 0.03, 0.06, 0.04; the last may not fall below 0.06."""
+    """Sorted 0.005, 0.01, 0.03, 0.04 times 4, 3, 2, 1 are 0.02, 0.03, 0.06, 0.04.
+
+    The last may not fall below 0.06.
+    """
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
@@ -57,12 +61,11 @@ def test_wilcoxon_is_scipys_exact_test(count: int) -> None:
 def test_wilcoxon_with_ties_and_zeros_counts_every_choice_of_signs(
     differences: list[float],
 ) -> None:
-    """SciPy, told to try all 2^n sign patterns on the differences without zeros."""
-    numbers = np.round([d for d in differences if d], 12)
-    every = scipy.stats.PermutationMethod(n_resamples=np.inf)
-    assert wilcoxon(differences) == pytest.approx(
-        scipy.stats.wilcoxon(numbers, method=every).pvalue, abs=1e-12
-    )
+    """SciPy tries all 2^n sign patterns on the differences without zeros."""
+    nonzero = np.round([d for d in differences if d], 12)
+    all_patterns = scipy.stats.PermutationMethod(n_resamples=np.inf)
+    expected = scipy.stats.wilcoxon(nonzero, method=all_patterns).pvalue
+    assert wilcoxon(differences) == pytest.approx(expected, abs=1e-12)
 
 
 def test_wilcoxon_without_any_difference_is_one() -> None:
@@ -95,19 +98,17 @@ def test_the_interval_of_one_value_is_unknown_and_of_equal_values_a_point() -> N
 
 def test_the_interval_is_repeatable_and_wider_for_more_confidence() -> None:
     values = np.random.default_rng(0).normal(size=12)
-    assert (
-        bootstrap_interval(values)
-        == bootstrap_interval(values)
-        != bootstrap_interval(values, seed=1)
-    )
-    low, high = bootstrap_interval(values, 0.99)
-    assert (
-        low < bootstrap_interval(values)[0] < values.mean() < bootstrap_interval(values)[1] < high
-    )
+    low, high = bootstrap_interval(values)
+    assert bootstrap_interval(values) == (low, high) != bootstrap_interval(values, seed=1)
+    wide_low, wide_high = bootstrap_interval(values, 0.99)
+    assert wide_low < low < values.mean() < high < wide_high
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
-    """30 normal values: about 94% of 95% intervals hold the mean (percentile intervals are a little narrow)."""
+    """For 30 normal values, about 94% of the 95% intervals hold the mean.
+
+    Percentile intervals are a little too narrow.
+    """
     draws = np.random.default_rng(1).normal(2.0, 1.0, (400, 30))
     intervals = [
         bootstrap_interval(row, resamples=800, seed=number) for number, row in enumerate(draws)

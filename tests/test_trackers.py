@@ -1,4 +1,7 @@
-"""Trackers without their packages: what every log promises, what is refused. With them: test_real_trackers.py."""
+"""Trackers without their packages: what every log promises, and what is refused.
+
+The tests with the packages are in test_real_trackers.py.
+"""
 
 import importlib.util
 import json
@@ -13,6 +16,7 @@ import torch
 from torch import nn
 
 from fedwmsam import InputError, Result, fit, toml, trackers
+from fedwmsam.comparison.grid import make_grid
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.run import Progress
 from fedwmsam.trackers import TensorBoard, Tracker, WeightsAndBiases, make_trackers, numeric_columns
@@ -32,14 +36,16 @@ SMALL = [
 ]
 
 
-class Paper(Tracker):
-    """A log in memory, which can be made to fail at a round."""
+class MemoryTracker(Tracker):
+    """A tracker that logs in memory and can be made to fail at a round."""
 
-    title, package = "Paper", "json"
+    title = "Memory"
+    package = "json"
 
     def __init__(self, project: str = "", fails_at: int = 0) -> None:
         super().__init__()
-        self.project, self.fails_at = project, fails_at
+        self.project = project
+        self.fails_at = fails_at
         self.logs: list[list[tuple[int, dict[str, float]]]] = []
         self.config: Record = {}
         self.ends: list[str] = []
@@ -59,27 +65,27 @@ class Paper(Tracker):
     def close(self, progress: Progress) -> None:
         self.ends.append(progress.summary["status"])
 
-    def advice(self) -> str:
-        return "Read the paper."
+    def viewing_hint(self) -> str:
+        return "Look into the memory."
 
 
-def small_fit(callbacks: Sequence[Any], rounds: int = 6, **more: Any) -> Result:
+def small_fit(callbacks: Sequence[Any], rounds: int = 6, **settings: Any) -> Result:
     generator = torch.Generator().manual_seed(1)
-    clients = [
-        (torch.randn(20, 4, generator=generator), torch.randint(3, (20,), generator=generator))
-        for _ in range(4)
-    ]
+    clients = []
+    for _ in range(4):
+        x = torch.randn(20, 4, generator=generator)
+        clients.append((x, torch.randint(3, (20,), generator=generator)))
     return fit(
         lambda: nn.Linear(4, 3),
         clients,
         test=clients[0],
         rounds=rounds,
         callbacks=callbacks,
-        **more,
+        **settings,
     )
 
 
-def logged(result: Result) -> list[tuple[int, dict[str, float]]]:
+def expected_log(result: Result) -> list[tuple[int, dict[str, float]]]:
     return [(row["round"], numeric_columns(row)) for row in result.rows]
 
 
@@ -93,12 +99,12 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def paper(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
-    """`--track wandb` writes on paper; every paper that was made."""
-    made: list[Paper] = []
+def memory_trackers(monkeypatch: pytest.MonkeyPatch) -> list[MemoryTracker]:
+    """Make `--track wandb` log in memory, and return all trackers that were made."""
+    made: list[MemoryTracker] = []
 
-    def make(*arguments: Any) -> Paper:
-        made.append(Paper(*arguments))
+    def make(*arguments: Any) -> MemoryTracker:
+        made.append(MemoryTracker(*arguments))
         return made[-1]
 
     monkeypatch.setitem(trackers.TRACKER_CLASSES, "wandb", make)  # type: ignore[arg-type]
@@ -109,32 +115,32 @@ def paper(monkeypatch: pytest.MonkeyPatch) -> list[Paper]:
 
 
 def test_every_number_of_every_round_and_the_end() -> None:
-    paper = Paper()
-    result = small_fit([paper])
-    assert paper.logs == [logged(result)] and len(result.rows) == 6
-    assert {"accuracy", "loss", "train_loss", "alpha", "bytes_up"} <= set(paper.logs[0][-1][1])
-    assert paper.config == result.config and paper.ends == ["completed"]
+    tracker = MemoryTracker()
+    result = small_fit([tracker])
+    assert tracker.logs == [expected_log(result)] and len(result.rows) == 6
+    assert {"accuracy", "loss", "train_loss", "alpha", "bytes_up"} <= set(tracker.logs[0][-1][1])
+    assert tracker.config == result.config and tracker.ends == ["completed"]
 
 
 def test_a_resumed_run_is_logged_from_its_first_round_on(tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    small_fit([Paper()], rounds=4, run_folder=place)
-    paper = Paper()
-    result = small_fit([paper], rounds=7, run_folder=place, resume=True)
-    assert paper.logs == [logged(result)] and len(result.rows) == 7
+    folder = tmp_path / "run"
+    small_fit([MemoryTracker()], rounds=4, run_folder=folder)
+    tracker = MemoryTracker()
+    result = small_fit([tracker], rounds=7, run_folder=folder, resume=True)
+    assert tracker.logs == [expected_log(result)] and len(result.rows) == 7
 
 
 def test_a_finished_run_can_still_be_logged(tmp_path: Path) -> None:
     small_fit([], run_folder=tmp_path / "run")
-    paper = Paper()
-    result = small_fit([paper], run_folder=tmp_path / "run", resume=True)
-    assert paper.logs == [logged(result)] and paper.ends == ["completed"]
+    tracker = MemoryTracker()
+    result = small_fit([tracker], run_folder=tmp_path / "run", resume=True)
+    assert tracker.logs == [expected_log(result)] and tracker.ends == ["completed"]
 
 
 def test_one_tracker_serves_one_run_after_another() -> None:
-    paper = Paper()
-    results = [small_fit([paper], rounds=rounds) for rounds in (3, 2)]
-    assert paper.logs == [logged(result) for result in results]
+    tracker = MemoryTracker()
+    results = [small_fit([tracker], rounds=rounds) for rounds in (3, 2)]
+    assert tracker.logs == [expected_log(result) for result in results]
 
 
 def test_an_interrupted_run_has_its_last_round_in_the_log() -> None:
@@ -142,10 +148,10 @@ def test_an_interrupted_run_has_its_last_round_in_the_log() -> None:
         if progress.record["round"] == 3:
             raise KeyboardInterrupt
 
-    paper = Paper()
+    tracker = MemoryTracker()
     with pytest.raises(KeyboardInterrupt):
-        small_fit([paper, interrupt])
-    assert [round for round, _ in paper.logs[0]] == [1, 2, 3] and paper.ends == ["interrupted"]
+        small_fit([tracker, interrupt])
+    assert [round for round, _ in tracker.logs[0]] == [1, 2, 3] and tracker.ends == ["interrupted"]
 
 
 def test_only_finite_numbers_are_logged() -> None:
@@ -165,29 +171,29 @@ def test_only_finite_numbers_are_logged() -> None:
 
 
 def test_a_log_that_fails_is_given_up_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    whole = small_fit([])
-    failing, other = Paper(fails_at=4), Paper()
+    untracked = small_fit([])
+    failing = MemoryTracker(fails_at=4)
+    other = MemoryTracker()
     with caplog.at_level(logging.WARNING, "fedwmsam"):
         result = small_fit([failing, other])
-    assert result.rows == whole.rows and all(
-        torch.equal(result.model[k], whole.model[k]) for k in whole.model
-    )
-    assert [round for round, _ in failing.logs[0]] == [1, 2, 3] and other.logs == [logged(whole)]
+    assert result.rows == untracked.rows
+    assert all(torch.equal(result.model[k], v) for k, v in untracked.model.items())
+    assert [round for round, _ in failing.logs[0]] == [1, 2, 3]
+    assert other.logs == [expected_log(untracked)]
     assert len(caplog.records) == 1
-    assert "Paper: the log ends after round 3 (OSError: No space left on device)" in caplog.text
+    assert "Memory: the log ends after round 3 (OSError: No space left on device)" in caplog.text
     assert len(failing.ends) == 1, "it is closed as well as it can be"
 
 
 def test_a_log_that_cannot_be_begun_is_refused_before_anything_is_trained() -> None:
-    seen: list[Progress] = []
-    with pytest.raises(
-        InputError, match="Paper cannot begin its log: OSError: No space left on device"
-    ):
-        small_fit([seen.append, Paper(fails_at=-1)])
-    assert seen == []
+    rounds: list[Progress] = []
+    message = "Memory cannot begin its log: OSError: No space left on device"
+    with pytest.raises(InputError, match=message):
+        small_fit([rounds.append, MemoryTracker(fails_at=-1)])
+    assert rounds == []
 
 
-def test_tensorboard_needs_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensorboard_needs_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TensorBoard, "package", "json")
     with pytest.raises(InputError, match="TensorBoard needs a folder"):
         small_fit([TensorBoard()])
@@ -241,42 +247,42 @@ def test_an_unknown_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         WeightsAndBiases(mode="ofline")
 
 
-def test_a_project_follows_the_name(paper: list[Paper]) -> None:
+def test_a_project_follows_the_name(memory_trackers: list[MemoryTracker]) -> None:
     made = make_trackers("wandb, wandb:mine")
-    assert made == paper and [one.project for one in paper] == ["", "mine"]
+    assert made == memory_trackers
+    assert [tracker.project for tracker in memory_trackers] == ["", "mine"]
 
 
 # The command line
 
 
 def test_a_tracked_run_is_remembered_and_resumed_with_its_tracker(
-    cli: Cli, tmp_path: Path, paper: list[Paper]
+    cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker]
 ) -> None:
-    place = tmp_path / "a"
+    folder = tmp_path / "a"
     outcome = cli("run", *SMALL, "--track", "wandb:mine", "--out", tmp_path, "--name", "a")
     assert outcome.code == 0, outcome.err
-    assert "Read the paper." in outcome.out
-    assert toml.load(place / "config.toml")["track"] == "wandb:mine"
-    assert cli("resume", place, "--rounds", "5", "--quiet").code == 0
-    rows = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
-    assert [one.project for one in paper] == ["mine", "mine"]
-    assert (
-        paper[1].logs == [[(row["round"], numeric_columns(row)) for row in rows]] and len(rows) == 5
-    )
+    assert "Look into the memory." in outcome.out
+    assert toml.load(folder / "config.toml")["track"] == "wandb:mine"
+    assert cli("resume", folder, "--rounds", "5", "--quiet").code == 0
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [tracker.project for tracker in memory_trackers] == ["mine", "mine"]
+    expected = [(row["round"], numeric_columns(row)) for row in rows]
+    assert memory_trackers[1].logs == [expected] and len(rows) == 5
 
 
 def test_tracking_can_begin_and_end_with_a_resumption(
-    cli: Cli, tmp_path: Path, paper: list[Paper]
+    cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker]
 ) -> None:
     assert cli("run", *SMALL, "--out", tmp_path, "--name", "a").code == 0
     assert cli("resume", tmp_path / "a", "--rounds", "4", "--track", "wandb").code == 0
-    assert [round for round, _ in paper[0].logs[0]] == [1, 2, 3, 4]
+    assert [round for round, _ in memory_trackers[0].logs[0]] == [1, 2, 3, 4]
     assert cli("resume", tmp_path / "a", "--rounds", "5", "--track", "none").code == 0
-    assert len(paper) == 1 and "track" not in toml.load(tmp_path / "a" / "config.toml")
+    assert len(memory_trackers) == 1 and "track" not in toml.load(tmp_path / "a" / "config.toml")
 
 
 def test_a_run_tracked_elsewhere_can_be_read_and_gone_on_with_here(
-    cli: Cli, tmp_path: Path, paper: list[Paper], monkeypatch: pytest.MonkeyPatch
+    cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli("run", *SMALL, "--track", "wandb", "--out", tmp_path, "--name", "a").code == 0
     monkeypatch.setitem(trackers.TRACKER_CLASSES, "wandb", WeightsAndBiases)
@@ -289,30 +295,23 @@ def test_a_run_tracked_elsewhere_can_be_read_and_gone_on_with_here(
     assert cli("resume", tmp_path / "a", "--rounds", "4", "--track", "none").code == 0
 
 
-def test_what_a_file_says_and_what_is_said_here(
-    cli: Cli, tmp_path: Path, paper: list[Paper]
+def test_the_command_line_overrides_the_tracker_of_a_file(
+    cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker]
 ) -> None:
     (tmp_path / "settings.toml").write_text('track = "wandb:file"\n')
     command = ["run", tmp_path / "settings.toml", *SMALL, "--out", tmp_path]
-    assert (
-        cli(*command).code
-        == cli(*command, "--track", "wandb:here").code
-        == cli(*command, "--track", "none").code
-        == 0
-    )
-    assert [one.project for one in paper] == ["file", "here"]
+    for flags in ([], ["--track", "wandb:here"], ["--track", "none"]):
+        assert cli(*command, *flags).code == 0
+    assert [tracker.project for tracker in memory_trackers] == ["file", "here"]
 
 
-def test_tracking_changes_neither_the_numbers_nor_what_a_run_is_called(
-    cli: Cli, tmp_path: Path, paper: list[Paper]
+def test_tracking_changes_neither_the_results_nor_the_name_of_a_run(
+    cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker]
 ) -> None:
-    from fedwmsam.comparison.grid import make_grid
-
     assert cli("run", *SMALL, "--out", tmp_path, "--name", "a").code == 0
     assert cli("run", *SMALL, "--out", tmp_path, "--name", "b", "--track", "wandb").code == 0
     for name in ("metrics.jsonl", "model.safetensors", "summary.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-    plain, tracked = (
-        make_grid({}, given).members()[0].folder for given in ({}, {"track": "wandb"})
-    )
-    assert plain == tracked
+    plain = make_grid({}, {}).run_specs()[0]
+    tracked = make_grid({}, {"track": "wandb"}).run_specs()[0]
+    assert plain.folder_name == tracked.folder_name

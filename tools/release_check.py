@@ -1,7 +1,11 @@
-"""The wheel with each extra, alone, in a new environment with packages from the index: `make release-check`.
+"""Try the wheel with each extra, alone, in a new environment: `make release-check`.
 
-Each environment installs PyTorch (200 MB) and is removed afterwards; name extras to try these only:
-`PYTHONPATH=tests python tools/release_check.py images plot`. Prints a line an extra; the exit code is 1 if one fails.
+The packages come from the index. Each environment installs PyTorch (200 MB) and is removed
+afterwards. Name extras to try these only:
+
+    PYTHONPATH=tests python tools/release_check.py images plot
+
+Prints one line per extra; the exit code is 1 if any fails.
 """
 
 import sys
@@ -9,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers.wheels import ROOT, build_wheel, call
+from helpers.wheels import ROOT, build_wheel, run_command
 
 RUN = "run --rounds 1 --local-epochs 1 --quiet"
 PICTURES = """
@@ -44,45 +48,48 @@ PROMISES: dict[str, tuple[str, list[str]]] = {
     "tensorboard": ("import tensorboard", [f"{RUN} --track tensorboard"]),
     "wandb": ("import wandb", [f"{RUN} --track wandb"]),
 }
-"""Extra → a program that needs what it installs, and commands that do. `dev` is what CI installs."""
+"""By extra: a program that needs what it installs, and commands that do.
+
+`dev` is not among them because CI installs it.
+"""
 
 
 def main() -> None:
+    """Try the extras named on the command line, or all of them."""
     failed = []
     with tempfile.TemporaryDirectory() as name:
         wheel = build_wheel(Path(name))
         for extra in sys.argv[1:] or PROMISES:
             begun = time.monotonic()
             try:
-                found = try_extra(extra, wheel)
+                outcome = try_extra(extra, wheel)
             except AssertionError as error:
-                found = f"FAILED\n{error}"
+                outcome = f"FAILED\n{error}"
                 failed.append(extra)
-            print(f"{extra or 'no extra'}: {found}, {time.monotonic() - begun:.0f} s", flush=True)
+            seconds = time.monotonic() - begun
+            print(f"{extra or 'no extra'}: {outcome}, {seconds:.0f} s", flush=True)
     sys.exit(bool(failed))
 
 
 def try_extra(extra: str, wheel: Path) -> str:
-    """What was installed, after everything that the extra promises has worked."""
+    """Return what was installed, after everything that the extra promises has worked.
+
+    Raises AssertionError with the output of the first command that fails.
+    """
     program, commands = PROMISES[extra]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        call([sys.executable, "-m", "venv", "environment"], folder)
+        run_command([sys.executable, "-m", "venv", "environment"], folder)
         python = folder / "environment" / "bin" / "python"
-        wanted = f"{wheel}[{extra}]" if extra else wheel
-        pip = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-compile",
-        ]  # thousands of files that nobody imports
-        call([*pip, "--constraint", ROOT / "constraints.txt", wanted], folder)
-        call([python, "-c", program], folder)
+        requirement = f"{wheel}[{extra}]" if extra else wheel
+        # Not compiled, because nobody imports most of the thousands of files.
+        install = [python, "-m", "pip", "install", "--quiet", "--no-compile"]
+        run_command([*install, "--constraint", ROOT / "constraints.txt", requirement], folder)
+        run_command([python, "-c", program], folder)
         for command in commands:
-            call([python.with_name("fedwmsam"), *command.split()], folder)
-        return f"{len(call([python, '-m', 'pip', 'list'], folder).splitlines()) - 2} packages"
+            run_command([python.with_name("fedwmsam"), *command.split()], folder)
+        listing = run_command([python, "-m", "pip", "list"], folder)
+        return f"{len(listing.splitlines()) - 2} packages"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,8 @@
-"""Two Flower clients, in a module of their own because Ray's processes import it: one in __main__ would be sent along
-with every message."""
+"""Two Flower clients.
+
+They have a module of their own because Ray's processes import it: a client in __main__ would be
+sent along with every message.
+"""
 
 import copy
 from collections.abc import Callable
@@ -10,27 +13,30 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-resident, loader = ClientApp(), ClientApp()
+resident = ClientApp()
+loader = ClientApp()
 
 
 @resident.train()
 def train_resident(message: Message, context: Context) -> Message:
-    """The model and the data stay in the process; batches are gathered by index."""
-    return answer(message, context, workload.load().model, training.with_gathers)
+    """Train with model and data that stay in the process, and batches gathered by index."""
+    return train_client(message, context, workload.load().model, training.train_with_gathers)
 
 
 @loader.train()
 def train_loader(message: Message, context: Context) -> Message:
-    """As in the tutorials: a new model and a new DataLoader on each call."""
-    return answer(message, context, copy.deepcopy(workload.load().model), training.with_loader)
+    """Train with a new model and a new DataLoader on each call, as in the tutorials."""
+    model = copy.deepcopy(workload.load().model)
+    return train_client(message, context, model, training.train_with_loader)
 
 
-def answer(
+def train_client(
     message: Message,
     context: Context,
     model: nn.Module,
     train: Callable[[nn.Module, Tensor, Tensor], int],
 ) -> Message:
+    """Train the model in the message on the data of this node, and return the reply."""
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     inputs, labels = workload.load().client(int(context.node_config["partition-id"]))
     metrics = {"num-examples": len(labels), "steps": train(model, inputs, labels)}

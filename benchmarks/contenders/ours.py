@@ -1,4 +1,7 @@
-"""fedwmsam's own engine: the run that `fit` makes of the same tensors, with one worker (this process) or more."""
+"""The engine of fedwmsam: the run that `fit` makes of the same tensors.
+
+It has one worker (this process) or more.
+"""
 
 import argparse
 
@@ -8,7 +11,7 @@ import workload
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.engine.run import Run
-from fedwmsam.experiment.assembly import make_run, with_workers
+from fedwmsam.experiment.assembly import make_run, use_workers
 from fedwmsam.methods import make_method
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
@@ -24,7 +27,10 @@ SETTINGS = Settings(
     weight_decay_mode="sgd",
     clip_norm=workload.CLIP_NORM,
 )
-"""Weight decay as torch.optim.SGD does it, beside the clipped gradient: every contender makes the same update."""
+"""The settings with which every contender makes the same update.
+
+Weight decay is added to the clipped gradient, as torch.optim.SGD does it.
+"""
 
 
 def main() -> None:
@@ -34,15 +40,15 @@ def main() -> None:
     data = workload.load()
     with deterministic_torch():
         task = Task(data.model, make_objective("classification", None, None))
-        clients = make_data_adapter(task).clients(
-            [data.client(k) for k in range(workload.CLIENTS)], None
-        )
+        client_data = [data.client(k) for k in range(workload.CLIENTS)]
+        clients = make_data_adapter(task).to_clients(client_data, None)
         run = make_run(SETTINGS, make_method("fedavg"), task, clients, None, None)
-        with with_workers(run, arguments.workers):
-            protocol.serve(lambda rounds: advance(run, rounds), lambda: accuracy(run, data))
+        with use_workers(run, arguments.workers):
+            protocol.serve(lambda rounds: train(run, rounds), lambda: accuracy(run, data))
 
 
-def advance(run: Run, rounds: int) -> int:
+def train(run: Run, rounds: int) -> int:
+    """Train some rounds and return the number of local steps."""
     steps = 0
     for _ in range(rounds):
         run.state, record = run_round(run.federation, run.state)
@@ -51,7 +57,8 @@ def advance(run: Run, rounds: int) -> int:
 
 
 def accuracy(run: Run, data: workload.Workload) -> float:
-    run.federation.task.load(run.state.server["w"])
+    """Return the test accuracy of the global model."""
+    run.federation.task.load_weights(run.state.server["w"])
     return data.accuracy(run.federation.task.model)
 
 

@@ -1,8 +1,9 @@
-"""pfl-research (PyPI: pfl) with its PyTorch adapter: FederatedAveraging on the SimulatedBackend, tensors in memory.
+"""pfl-research (PyPI: pfl) with its PyTorch adapter.
 
-Run by together.py it is one of two processes that share each cohort, which pfl joins by torch.distributed. Its
-in-memory data set hands out the same slices as batches in every epoch: it neither shuffles nor gathers, as all others
-do, and that is left so.
+It runs FederatedAveraging on the SimulatedBackend with tensors in memory. Started by together.py it
+is one of two processes that share each cohort, which pfl joins by torch.distributed. The batches of
+its in-memory data set are the same slices in every epoch: it neither shuffles nor gathers, as all
+others do, and that is left so.
 """
 
 import asyncio
@@ -17,7 +18,8 @@ import workload
 from torch import Tensor, nn
 
 RANK = os.environ.get("BENCH_RANK")
-if RANK is not None:  # pfl reads these while it is imported; only the first address is ever used
+if RANK is not None:
+    # pfl reads these variables while it is imported; only the first address is ever used.
     addresses = f"localhost:{os.environ['BENCH_PORT']},localhost:0"
     os.environ |= {"PFL_WORKER_RANK": RANK, "PFL_WORKER_ADDRESSES": addresses}
 
@@ -32,12 +34,13 @@ from pfl.metrics import Weighted  # noqa: E402
 from pfl.model.pytorch import PyTorchModel  # noqa: E402
 
 
-class WithLoss(nn.Module):
-    """pfl asks the module for its loss and metrics."""
+class ModelWithLoss(nn.Module):
+    """A model with the loss and the metrics that pfl asks a module for."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
-        self.inner, self.steps = inner, 0
+        self.inner = inner
+        self.steps = 0
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         self.steps += 1
@@ -48,10 +51,12 @@ class WithLoss(nn.Module):
 
 
 class PflResearch:
+    """FederatedAveraging of pfl-research, which continues from round to round."""
+
     def __init__(self) -> None:
         np.random.seed(0)  # all processes must draw the same cohorts
         self.data = workload.load()
-        self.module = WithLoss(copy.deepcopy(self.data.model))
+        self.module = ModelWithLoss(copy.deepcopy(self.data.model))
         self.model = PyTorchModel(
             model=self.module,
             local_optimizer_create=functools.partial(
@@ -70,8 +75,10 @@ class PflResearch:
         self.rounds = 0
 
     def run(self, rounds: int) -> int:
-        before, self.rounds = self.module.steps, self.rounds + rounds
-        goal = NNAlgorithmParams(
+        """Train some rounds and return the number of local steps."""
+        before = self.module.steps
+        self.rounds += rounds
+        central = NNAlgorithmParams(
             central_num_iterations=self.rounds,
             evaluation_frequency=10**9,
             train_cohort_size=workload.COHORT,
@@ -83,11 +90,11 @@ class PflResearch:
             local_learning_rate=workload.LEARNING_RATE,
             local_max_grad_norm=workload.CLIP_NORM,
         )
-        self.algorithm.run(goal, self.backend, self.model, local, send_metrics_to_platform=False)
+        self.algorithm.run(central, self.backend, self.model, local, send_metrics_to_platform=False)
         return self.module.steps - before
 
 
 if __name__ == "__main__":
     asyncio.set_event_loop(asyncio.new_event_loop())  # pfl expects one
-    peer = PflResearch()
-    protocol.serve(peer.run, lambda: peer.data.accuracy(peer.module.inner))
+    contender = PflResearch()
+    protocol.serve(contender.run, lambda: contender.data.accuracy(contender.module.inner))

@@ -1,4 +1,7 @@
-"""A plain loop as public simulators write it: a model copy and a DataLoader per client and round, one thread."""
+"""A plain loop as public simulators write it.
+
+For each client and round it makes a copy of the model and a DataLoader; it uses one thread.
+"""
 
 import copy
 
@@ -9,21 +12,28 @@ import workload
 
 
 class PlainLoop:
+    """FedAvg as a plain loop over rounds and clients."""
+
     def __init__(self) -> None:
         self.data = workload.load()
         self.model = copy.deepcopy(self.data.model)
-        self.random = torch.Generator().manual_seed(0)
+        self.generator = torch.Generator().manual_seed(0)
 
     def run(self, rounds: int) -> int:
-        return sum(self.round() for _ in range(rounds))
+        """Train some rounds and return the number of local steps."""
+        return sum(self.run_round() for _ in range(rounds))
 
-    def round(self) -> int:
-        states, steps = [], 0
-        for client in workload.draw_cohort(self.random):
-            local = copy.deepcopy(self.model)
-            steps += training.with_loader(local, *self.data.client(client))
-            states.append(local.state_dict())
-        mean = {name: sum(state[name] for state in states) / len(states) for name in states[0]}
+    def run_round(self) -> int:
+        """Train one round and return the number of local steps."""
+        states = []
+        steps = 0
+        for client in workload.draw_cohort(self.generator):
+            local_model = copy.deepcopy(self.model)
+            steps += training.train_with_loader(local_model, *self.data.client(client))
+            states.append(local_model.state_dict())
+        mean = {}
+        for name in states[0]:
+            mean[name] = sum(state[name] for state in states) / len(states)
         self.model.load_state_dict(mean)
         return steps
 

@@ -1,7 +1,8 @@
-"""How bench.py and the contenders talk: one line to a contender's input, one line of JSON from its output.
+"""How bench.py and the contenders exchange messages.
 
-"go 2" runs two rounds and answers with their wall time, the CPU time of that process and all below it, and the number
-of local steps taken; "accuracy" answers with the test accuracy of the model as it is now.
+A contender reads one command per line from its input and replies with one line of JSON. "go 2"
+trains two rounds; the reply has their wall time, the CPU time of the process and all its
+descendants, and the number of local steps. "accuracy" evaluates the current model on the test data.
 """
 
 import contextlib
@@ -17,13 +18,17 @@ from typing import IO
 
 
 def serve(run: Callable[[int], int], accuracy: Callable[[], float]) -> None:
-    """A contender's life; `run` does so many rounds and returns how many local steps they took."""
+    """Reply to commands until the input ends.
+
+    `run` trains so many rounds and returns how many local steps they took.
+    """
     reply(ready=1)
     for line in sys.stdin:
-        command, *count = line.split()
+        command, *arguments = line.split()
         if command == "go":
-            cpu, start = cpu_seconds(), time.perf_counter()
-            steps = run(int(count[0]))
+            cpu = cpu_seconds()
+            start = time.perf_counter()
+            steps = run(int(arguments[0]))
             wall = time.perf_counter() - start
             reply(wall=wall, cpu=cpu_seconds() - cpu, steps=steps)
         else:
@@ -35,20 +40,22 @@ def reply(**values: float) -> None:
 
 
 class Failed(Exception):
-    """Something measured did not do its work; the rest goes on without it."""
+    """Something that is measured did not do its work; the others continue without it."""
 
 
-class Contender:
-    """A contender's process, seen from outside."""
+class ContenderProcess:
+    """The process of a contender, as bench.py uses it."""
 
     def __init__(
-        self, command: Sequence[str | Path], environment: Mapping[str, str], log: IO[str] | None
+        self, command: Sequence[str | Path], variables: Mapping[str, str], log: IO[str] | None
     ) -> None:
+        """Start the process with these environment variables; `log` gets its error messages."""
         self.log = log
-        # A session each: Linux divides a busy machine between sessions, and fedwmsam's workers have one each as well.
+        # Each process has a session of its own: Linux divides a busy machine between sessions, and
+        # the workers of fedwmsam have one each as well.
         self.process = subprocess.Popen(
             command,
-            env=environment,
+            env=variables,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -57,10 +64,12 @@ class Contender:
         )
 
     def ask(self, line: str) -> dict[str, float]:
+        """Send a command and return the reply; raise Failed if the process has ended."""
         self.send(line)
         return self.receive()
 
     def send(self, line: str) -> None:
+        """Send a command; raise Failed if the process has ended."""
         try:
             self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
@@ -68,46 +77,52 @@ class Contender:
             raise self.failure() from None
 
     def receive(self) -> dict[str, float]:
+        """Return the next reply; raise Failed if the process ends before that."""
         for line in self.process.stdout:
             if line.startswith("{"):  # libraries print what they like
                 return json.loads(line)
         raise self.failure()
 
     def failure(self) -> Failed:
-        place = f"; see {self.log.name}" if self.log else ""
-        return Failed(f"ended with exit code {self.process.wait()}{place}")
+        """Return the exception for a process that has ended."""
+        hint = f"; see {self.log.name}" if self.log else ""
+        return Failed(f"ended with exit code {self.process.wait()}{hint}")
 
-    def close(self, patience: float = 30) -> None:
-        """Without its input a contender ends; if not, it is killed with all that it started."""
+    def close(self, timeout: float = 30) -> None:
+        """Close the input, on which the process ends; after the timeout kill its whole family."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         try:
-            self.process.wait(timeout=patience)
+            self.process.wait(timeout=timeout)
         except subprocess.TimeoutExpired:
             self.signal(signal.SIGKILL)
             self.process.wait()
 
     def signal(self, number: signal.Signals) -> None:
-        """To its whole family."""
+        """Send a signal to the process and all its descendants."""
         for process in family(self.process.pid):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(process, number)
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and its descendants so far, whatever they are (workers, Ray's processes)."""
+    """Return the CPU time of this process and all its descendants (workers, Ray's processes)."""
     return sum(map(process_seconds, family(os.getpid())))
 
 
 def family(process: int) -> list[int]:
-    found = [process]
-    for parent in found:  # grows while it is walked
+    """Return the ids of a process and all its descendants."""
+    members = [process]
+    for parent in members:  # the list grows while it is read
         for children in Path(f"/proc/{parent}/task").glob("*/children"):
             with contextlib.suppress(OSError):  # a thread that has ended meanwhile
-                found += map(int, children.read_text().split())
-    return found
+                members += map(int, children.read_text().split())
+    return members
 
 
 def process_seconds(process: int) -> float:
-    """All threads of a process, to the nanosecond: on Linux the number of a process's CPU clock is made of its own."""
+    """Return the CPU time of all threads of a process, to the nanosecond.
+
+    On Linux the id of a process's CPU clock is made from the id of the process.
+    """
     return time.clock_gettime(~process << 3 | 2)

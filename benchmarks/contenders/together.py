@@ -1,9 +1,9 @@
-"""Several copies of one contender at once, as one contender: every line goes to all of them.
+"""Several copies of one contender at once, as one contender: every command goes to all of them.
 
     python together.py 2 bare.py --share 2
 
-Each learns its number (BENCH_RANK) and a port that is free (BENCH_PORT) from the environment. Steps are summed; the
-wall time is that of the slowest.
+Each copy finds its number (BENCH_RANK) and a free port (BENCH_PORT) in the environment. Steps are
+summed; the wall time is that of the slowest.
 """
 
 import os
@@ -11,15 +11,16 @@ import socket
 import sys
 from pathlib import Path
 
-from protocol import Contender, serve
+from protocol import ContenderProcess, serve
 
 
 def main() -> None:
-    count, script, *rest = sys.argv[1:]
-    command = [sys.executable, Path(__file__).with_name(script), *rest]
-    known = os.environ | {"BENCH_PORT": str(free_port())}
+    count, script, *arguments = sys.argv[1:]
+    command = [sys.executable, Path(__file__).with_name(script), *arguments]
+    variables = os.environ | {"BENCH_PORT": str(free_port())}
     copies = [
-        Contender(command, known | {"BENCH_RANK": str(rank)}, None) for rank in range(int(count))
+        ContenderProcess(command, variables | {"BENCH_RANK": str(rank)}, None)
+        for rank in range(int(count))
     ]
 
     def run(rounds: int) -> int:
@@ -32,8 +33,8 @@ def main() -> None:
             copy.receive()
         serve(run, lambda: copies[0].ask("accuracy")["accuracy"])
     finally:
-        for copy in copies:  # one that waits for another that has failed would wait for long
-            copy.close(patience=3)
+        for copy in copies:  # a copy that waits for one that has failed would wait for long
+            copy.close(timeout=3)
 
 
 def free_port() -> int:

@@ -1,4 +1,6 @@
-"""How people train a client in PyTorch, in two ways; both return the number of steps taken."""
+"""Two usual ways to train a client in PyTorch; both functions return the number of steps."""
+
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -8,21 +10,33 @@ from torch.utils.data import DataLoader, TensorDataset
 from workload import BATCH, CLIP_NORM, EPOCHS, LEARNING_RATE, WEIGHT_DECAY
 
 
-def with_loader(model: nn.Module, inputs: Tensor, labels: Tensor) -> int:
-    """As public simulators and tutorials write it: a DataLoader over the client's samples."""
-    loader = DataLoader(
-        TensorDataset(inputs, labels), batch_size=BATCH, shuffle=True, num_workers=0
-    )
-    return descend(model, (batch for _ in range(EPOCHS) for batch in loader))
+def train_with_loader(model: nn.Module, inputs: Tensor, labels: Tensor) -> int:
+    """Train with a DataLoader over the client's samples, as public simulators and tutorials do."""
+    dataset = TensorDataset(inputs, labels)
+    loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=0)
+    return train_on_batches(model, load_batches(loader))
 
 
-def with_gathers(model: nn.Module, inputs: Tensor, labels: Tensor) -> int:
-    """As a careful person writes it: resident tensors, batches gathered by index."""
-    orders = (torch.randperm(len(labels)).split(BATCH) for _ in range(EPOCHS))
-    return descend(model, ((inputs[rows], labels[rows]) for order in orders for rows in order))
+def train_with_gathers(model: nn.Module, inputs: Tensor, labels: Tensor) -> int:
+    """Train on resident tensors with batches gathered by index, as a careful person does."""
+    return train_on_batches(model, gather_batches(inputs, labels))
 
 
-def descend(model, batches) -> int:
+def load_batches(loader: DataLoader) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of all epochs from a loader."""
+    for _ in range(EPOCHS):
+        yield from loader
+
+
+def gather_batches(inputs: Tensor, labels: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of all epochs, gathered in a random order."""
+    for _ in range(EPOCHS):
+        for rows in torch.randperm(len(labels)).split(BATCH):
+            yield inputs[rows], labels[rows]
+
+
+def train_on_batches(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> int:
+    """Take a step on each batch, and return how many there were."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     model.train()
     steps = 0

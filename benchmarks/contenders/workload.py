@@ -1,6 +1,7 @@
-"""What every contender trains: the same data, clients, model and step rules; reading them needs only PyTorch.
+"""The workload of every contender: the same data, clients, model and step rules.
 
-100 clients with 600 images of Fashion-MNIST each; a round is 10 of them × 5 epochs of 12 batches of 50, FedAvg.
+100 clients have 600 images of Fashion-MNIST each; a round is 10 of them × 5 epochs of 12 batches of
+50, with FedAvg. Reading it needs only PyTorch.
 """
 
 from dataclasses import dataclass
@@ -11,26 +12,36 @@ import torch
 from torch import Tensor, nn
 
 FILE = Path(__file__).parents[1] / ".environments" / "workload.pt"
-CLIENTS, COHORT, EPOCHS, BATCH, SAMPLES = 100, 10, 5, 50, 600
+CLIENTS = 100
+COHORT = 10
+EPOCHS = 5
+BATCH = 50
+SAMPLES = 600
 STEPS = EPOCHS * SAMPLES // BATCH
 """Local steps of one client in one round."""
-LEARNING_RATE, WEIGHT_DECAY, CLIP_NORM = 0.1, 1e-3, 10.0
+LEARNING_RATE = 0.1
+WEIGHT_DECAY = 1e-3
+CLIP_NORM = 10.0
 
 
 @dataclass(frozen=True)
 class Workload:
+    """The data of all clients, the test data and the initial model."""
+
     inputs: Tensor
-    """(client, sample, 1, 28, 28), normalised floats."""
+    """Normalised floats of shape (client, sample, 1, 28, 28)."""
     labels: Tensor
     test_inputs: Tensor
     test_labels: Tensor
     model: nn.Module
-    """With its initial weights; every contender starts from them."""
+    """The model with its initial weights; every contender starts from them."""
 
     def client(self, number: int) -> tuple[Tensor, Tensor]:
+        """Return the inputs and labels of a client."""
         return self.inputs[number], self.labels[number]
 
     def accuracy(self, model: nn.Module) -> float:
+        """Return the accuracy of a model on the test data."""
         model.eval()
         with torch.no_grad():
             return float((model(self.test_inputs).argmax(1) == self.test_labels).double().mean())
@@ -38,9 +49,13 @@ class Workload:
 
 @cache
 def load() -> Workload:
-    """Loaded without the usual precaution: the file is this benchmark's own, written a moment ago."""
+    """Return the workload.
+
+    Its file is unpickled, which is safe: the benchmark wrote it a moment ago.
+    """
     return Workload(**torch.load(FILE, weights_only=False))
 
 
 def draw_cohort(generator: torch.Generator) -> list[int]:
+    """Return the clients of a round, drawn at random."""
     return torch.randperm(CLIENTS, generator=generator)[:COHORT].tolist()

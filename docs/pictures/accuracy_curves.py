@@ -1,4 +1,7 @@
-"""Draw results/fashion-mnist-200.csv as fashion-mnist-200.png: python docs/pictures/accuracy_curves.py"""
+"""Plot results/fashion-mnist-200.csv as fashion-mnist-200.png.
+
+python docs/pictures/accuracy_curves.py
+"""
 
 import csv
 from pathlib import Path
@@ -9,7 +12,6 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 HERE = Path(__file__).resolve().parent
-# Colours of Okabe and Ito, told apart by colour-blind readers; dashes mark the published form of weight decay.
 STYLES = {
     "fedwmsam-objective": ("FedWMSAM", "#D55E00", "-"),
     "fedwmsam-sgd": ("FedWMSAM, published decay", "#D55E00", "--"),
@@ -20,12 +22,20 @@ STYLES = {
     "fedcm-objective": ("FedCM", "#009E73", "-"),
     "fedcm-sgd": ("FedCM, published decay", "#009E73", "--"),
 }
+"""Columns → label, colour and dashes of the line.
+
+The colours are those of Okabe and Ito, which colour-blind readers can tell apart. Dashes mark the
+published form of weight decay.
+"""
 
 
 def smooth(values: list[float], window: int = 10) -> list[float]:
-    return [
-        sum(values[max(0, i - window + 1) : i + 1]) / min(i + 1, window) for i in range(len(values))
-    ]
+    """Return the means over the last few values, at each of them."""
+    means = []
+    for end in range(1, len(values) + 1):
+        last = values[max(0, end - window) : end]
+        means.append(sum(last) / len(last))
+    return means
 
 
 def main() -> None:
@@ -34,13 +44,8 @@ def main() -> None:
     figure, axes = plt.subplots(figsize=(7.2, 3.9), layout="constrained")
     for name, (label, colour, line) in STYLES.items():
         if name in rows[0]:
-            axes.plot(
-                smooth([float(row[name]) for row in rows]),
-                line,
-                color=colour,
-                label=label,
-                linewidth=1.6,
-            )
+            accuracies = smooth([float(row[name]) for row in rows])
+            axes.plot(accuracies, line, color=colour, label=label, linewidth=1.6)
     axes.set(xlabel="round", ylabel="test accuracy (mean of the last 10 rounds)")
     axes.set(ylim=(0.55, 0.88), xlim=(0, len(rows)))
     axes.grid(alpha=0.3)

@@ -1,8 +1,9 @@
-"""Draws client_accuracy.png: each client's accuracy before and after one epoch of fine-tuning, on the digits, seed 0.
+"""Plot each client's accuracy before and after one epoch of fine-tuning as client_accuracy.png.
 
     python docs/pictures/client_accuracy.py
 
-20 clients, Dirichlet(0.1), FedWMSAM for 20 rounds, 10% of the training data held out: the run of docs/evaluation.md.
+The run is that of docs/evaluation.md: digits, seed 0, 20 clients, Dirichlet(0.1), FedWMSAM for 20
+rounds, 10% of the training data held out.
 """
 
 import tempfile
@@ -13,32 +14,36 @@ from matplotlib.figure import Figure
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.settings.config import resolve
 
-BEFORE, AFTER = "#0072B2", "#D55E00"  # of Okabe and Ito, told apart by colour-blind readers
+# Colours of Okabe and Ito, which colour-blind readers can tell apart.
+BEFORE = "#0072B2"
+AFTER = "#D55E00"
 
 
 def main() -> None:
     experiment = prepare(resolve({"rounds": 20, "validation": 0.1}))
     with tempfile.TemporaryDirectory() as folder:
         result = experiment.run(experiment.create(Path(folder) / "run"))
-    found = experiment.examine(result.model, fine_tune=1)
-    before, after = (list(found[name].values()) for name in ("by_client", "by_client_fine_tuned"))
-    order = sorted(range(len(before)), key=lambda client: before[client])
-    places = range(len(order))
+    evaluation = experiment.evaluate_breakdown(result.model, fine_tune=1)
+    by_client = list(evaluation["by_client"].values())
+    fine_tuned = list(evaluation["by_client_fine_tuned"].values())
+    order = sorted(range(len(by_client)), key=lambda client: by_client[client])
+    before = [by_client[k] for k in order]
+    after = [fine_tuned[k] for k in order]
+    x = range(len(order))
 
     figure = Figure(figsize=(7.2, 3.2), layout="constrained")
     axes = figure.subplots()
-    low, high = [before[k] for k in order], [after[k] for k in order]
-    axes.vlines(places, low, high, color="#BBBBBB", linewidth=2)
-    axes.plot(places, low, "o", color=BEFORE, label="global model")
-    axes.plot(places, high, "^", color=AFTER, label="after one epoch on the client's own data")
+    axes.vlines(x, before, after, color="#BBBBBB", linewidth=2)
+    axes.plot(x, before, "o", color=BEFORE, label="global model")
+    axes.plot(x, after, "^", color=AFTER, label="after one epoch on the client's own data")
     axes.axhline(
-        found["accuracy"],
+        evaluation["accuracy"],
         color=BEFORE,
         linewidth=1,
         linestyle="--",
         label="global model, all test samples",
     )
-    axes.set_xticks(places, [str(k) for k in order])
+    axes.set_xticks(x, [str(k) for k in order])
     axes.set(xlabel="client, worst first", ylabel="client accuracy")
     axes.set_ylim(0.68, 1.01)
     axes.grid(axis="y", alpha=0.3)

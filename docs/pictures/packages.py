@@ -1,4 +1,4 @@
-"""Draw the packages in the order in which they use each other: docs/pictures/packages.svg.
+"""Draw the packages in the order in which they use each other, as packages.svg.
 
     python docs/pictures/packages.py
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).resolve().parents[2]
-ABOUT = {
+DESCRIPTIONS = {
     "errors": "one exception, and words that messages share",
     "files": "whole or absent",
     "rng": "keyed random streams",
@@ -38,32 +38,49 @@ ABOUT = {
     "__main__": "",
 }
 LEFT_OUT = ("__main__", "version", "termination")
-WIDTH, HEIGHT, GAP = 760, 46, 10
+WIDTH = 760
+HEIGHT = 46
+GAP = 10
 
 
-def order() -> list[list[str]]:
+def read_order() -> list[list[str]]:
+    """Return the rows of packages of tests/test_layers.py, the topmost first."""
     tree = ast.parse((ROOT / "tests" / "test_layers.py").read_text())
     value = next(
         node.value
         for node in tree.body
         if isinstance(node, ast.Assign) and node.targets[0].id == "ORDER"
     )
-    rows = [[name for name in names if name not in LEFT_OUT] for names in ast.literal_eval(value)]
-    return [row for row in reversed(rows) if row]
+    rows = []
+    for names in reversed(ast.literal_eval(value)):
+        shown = [name for name in names if name not in LEFT_OUT]
+        if shown:
+            rows.append(shown)
+    return rows
+
+
+def draw_row(names: list[str], y: int) -> list[str]:
+    """Return the boxes of a row of packages as SVG; up to two in a row have a description."""
+    width = (WIDTH - GAP * (len(names) - 1)) / len(names)
+    boxes = []
+    for index, name in enumerate(names):
+        x = index * (width + GAP) + 1
+        middle = x + width / 2
+        description = "" if len(names) > 2 else escape(DESCRIPTIONS[name])
+        name_y = y + (19 if description else 28)
+        boxes.append(
+            f'<rect x="{x:.0f}" y="{y}" width="{width - 2:.0f}" height="{HEIGHT}" rx="6"/>'
+            f'<text class="name" x="{middle:.0f}" y="{name_y}">{name}</text>'
+            f'<text x="{middle:.0f}" y="{y + 36}">{description}</text>'
+        )
+    return boxes
 
 
 def main() -> None:
-    rows, boxes = order(), []
+    rows = read_order()
+    boxes = []
     for number, names in enumerate(rows):
-        width = (WIDTH - GAP * (len(names) - 1)) / len(names)
-        for place, name in enumerate(names):
-            x, y = place * (width + GAP) + 1, number * (HEIGHT + GAP) + 1
-            about = "" if len(names) > 2 else escape(ABOUT[name])
-            boxes.append(
-                f'<rect x="{x:.0f}" y="{y}" width="{width - 2:.0f}" height="{HEIGHT}" rx="6"/>'
-                f'<text class="name" x="{x + width / 2:.0f}" y="{y + (19 if about else 28)}">{name}</text>'
-                f'<text x="{x + width / 2:.0f}" y="{y + 36}">{about}</text>'
-            )
+        boxes += draw_row(names, number * (HEIGHT + GAP) + 1)
     height = len(rows) * (HEIGHT + GAP)
     style = (
         "rect{fill:#f3f1ec;stroke:#0072b2}text{font:12px sans-serif;text-anchor:middle;fill:#333}"
@@ -71,7 +88,8 @@ def main() -> None:
     )
     svg = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
-        f"<title>The packages: each uses only those below it</title><style>{style}</style>{''.join(boxes)}</svg>\n"
+        "<title>The packages: each uses only those below it</title>"
+        f"<style>{style}</style>{''.join(boxes)}</svg>\n"
     )
     (ROOT / "docs" / "pictures" / "packages.svg").write_text(svg)
 

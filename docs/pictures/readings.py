@@ -1,8 +1,9 @@
-"""Draws readings.png for docs/contradictions.md: FedWMSAM on the bowl with single formulas as the paper prints them.
+"""Plot FedWMSAM on the bowl with single formulas as the paper prints them, as readings.png.
 
     python docs/pictures/readings.py
 
-Most of these diverge, or stop far from the optimum; that is why they are no options of the method and live here.
+The plot is for docs/contradictions.md. Most of these forms diverge, or stop far from the optimum;
+that is why they are no options of the method and defined here.
 """
 
 from dataclasses import dataclass
@@ -10,30 +11,30 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 from torch import Tensor
-from two_weights import SETTINGS, bowl, walk
+from two_weights import SETTINGS, bowl, train
 
 from fedwmsam.methods import FedWMSAM, Info
 from fedwmsam.methods.vectors import Vectors
 
 
 class PrintedSign(FedWMSAM):
-    """D1: Δ with the sign of an update."""
+    """FedWMSAM with D1: Δ has the sign of an update."""
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        following = super().aggregate(server, mean, info)
-        return following | {"Delta": -following["Delta"]}
+        next_server = super().aggregate(server, mean, info)
+        return next_server | {"Delta": -next_server["Delta"]}
 
 
 class WithoutSteps(FedWMSAM):
-    """D2: Δ not divided by the number of local steps."""
+    """FedWMSAM with D2: Δ is not divided by the number of local steps."""
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        following = super().aggregate(server, mean, info)
-        return following | {"Delta": following["Delta"] * info.steps / info.cohort}
+        next_server = super().aggregate(server, mean, info)
+        return next_server | {"Delta": next_server["Delta"] * info.steps / info.cohort}
 
 
 class PrintedServerStep(FedWMSAM):
-    """D1 to D3: Δ = ū/η, then w − Δ."""
+    """FedWMSAM with D1 to D3: Δ = ū/η, then w − Δ."""
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         momentum = mean["delta"] / info.lr
@@ -44,23 +45,22 @@ class PrintedServerStep(FedWMSAM):
 
 
 class PrintedCorrection(FedWMSAM):
-    """D4: + c_k instead of + (c − c_k)."""
+    """FedWMSAM with D4: + c_k instead of + (c − c_k)."""
 
     def momentum(self, server: Vectors, memory: Vectors) -> Tensor:
         return server["Delta"] + server["alpha"] / (1 - server["alpha"]) * memory["c_k"]
 
 
 class LemmaCorrection(FedWMSAM):
-    """D4, as in Lemma 5: + (c_k − c)."""
+    """FedWMSAM with D4 as in Lemma 5: + (c_k − c)."""
 
     def momentum(self, server: Vectors, memory: Vectors) -> Tensor:
-        return server["Delta"] + server["alpha"] / (1 - server["alpha"]) * (
-            memory["c_k"] - server["c"]
-        )
+        k = server["alpha"] / (1 - server["alpha"])
+        return server["Delta"] + k * (memory["c_k"] - server["c"])
 
 
 class OverTheCohort(FedWMSAM):
-    """D6: c moves by the mean over the cohort, not over all clients."""
+    """FedWMSAM with D6: c moves by the mean over the cohort, not over all clients."""
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         return super().aggregate(server, mean, info) | {"c": server["c"] + mean["c_k"]}
@@ -68,12 +68,13 @@ class OverTheCohort(FedWMSAM):
 
 @dataclass(frozen=True)
 class Line:
+    """A line of the plot: a method and its style."""
+
     method: FedWMSAM
     colour: str
     dashes: str
 
 
-# Colours of Okabe and Ito, told apart by colour-blind readers; the dashes differ, too.
 LINES = {
     "as read here": Line(FedWMSAM(), "#D55E00", "-"),
     "D5: mean_gradient": Line(FedWMSAM(correction="mean_gradient"), "#555555", "--"),
@@ -84,7 +85,12 @@ LINES = {
     "D2: no 1/B": Line(WithoutSteps(), "#56B4E9", "-"),
     "D1–D3: server step": Line(PrintedServerStep(), "black", "-"),
 }
+"""Labels → lines, in the colours of Okabe and Ito, which colour-blind readers can tell apart.
+
+The dashes differ, too.
+"""
 LIMIT = 1e3
+"""Distance to the optimum from which on a method counts as diverged."""
 
 
 def main() -> None:
@@ -92,11 +98,12 @@ def main() -> None:
     figure = Figure(figsize=(6.2, 5.2), layout="constrained")
     axes = figure.subplots()
     for name, line in LINES.items():
-        distance = (walk(problem, line.method).path - problem.optimum()).norm(dim=1)
+        distance = (train(problem, line.method).path - problem.optimum()).norm(dim=1)
         axes.semilogy(distance, line.dashes, color=line.colour, linewidth=1.8, label=name)
-        lost = next((round for round, far in enumerate(distance) if far > LIMIT), None)
+        beyond = [round for round, value in enumerate(distance) if value > LIMIT]
         print(
-            f"{name:26} last 20: {distance[-20:].mean():9.3g}   farther than {LIMIT:g} in round {lost}"
+            f"{name:26} last 20: {distance[-20:].mean():9.3g}   "
+            f"farther than {LIMIT:g} in round {beyond[0] if beyond else None}"
         )
     axes.set(
         xlabel="round",

@@ -1,4 +1,7 @@
-"""Draw results/real-data/*.csv as real-data.png: python docs/pictures/real_data.py"""
+"""Plot results/real-data/*.csv as real-data.png.
+
+python docs/pictures/real_data.py
+"""
 
 import csv
 from pathlib import Path
@@ -25,7 +28,8 @@ COLUMNS = 3
 STYLES = {"fedwmsam": ("FedWMSAM", "#D55E00"), "fedavg": ("FedAvg", "#666666")}
 
 
-def read(name: str) -> list[dict[str, str]]:
+def read_rows(name: str) -> list[dict[str, str]]:
+    """Return the rows of a file, and none if there is no such file."""
     path = HERE.parents[1] / "results" / "real-data" / f"{name}.csv"
     if not path.exists():
         return []
@@ -34,25 +38,20 @@ def read(name: str) -> list[dict[str, str]]:
 
 
 def main() -> None:
-    panels = {name: title for name, title in PANELS.items() if read(f"{name}-fedavg")}
-    lines = -(-len(panels) // COLUMNS)
-    size = (2.5 * COLUMNS, 2.4 * lines)
-    figure, axes = plt.subplots(lines, COLUMNS, figsize=size, layout="constrained", squeeze=False)
+    panels = {name: title for name, title in PANELS.items() if read_rows(f"{name}-fedavg")}
+    rows = -(-len(panels) // COLUMNS)
+    size = (2.5 * COLUMNS, 2.4 * rows)
+    figure, axes = plt.subplots(rows, COLUMNS, figsize=size, layout="constrained", squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for axis, (name, title) in zip(axes.flat, panels.items(), strict=False):
         for method, (label, colour) in STYLES.items():
-            rows = [row for row in read(f"{name}-{method}") if row["accuracy"]]
-            x, y = [int(row["round"]) for row in rows], [float(row["accuracy"]) for row in rows]
-            axis.plot(
-                x,
-                y,
-                color=colour,
-                label=label,
-                linewidth=1.5,
-                marker="o" if len(x) < 10 else "",
-                markersize=3,
-            )
+            evaluated = [row for row in read_rows(f"{name}-{method}") if row["accuracy"]]
+            x = [int(row["round"]) for row in evaluated]
+            y = [float(row["accuracy"]) for row in evaluated]
+            marker = "o" if len(x) < 10 else ""
+            line = {"color": colour, "label": label, "linewidth": 1.5}
+            axis.plot(x, y, marker=marker, markersize=3, **line)
         axis.set_title(title, fontsize=9)
         axis.set_xlabel("round", fontsize=8)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=5))

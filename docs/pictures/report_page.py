@@ -1,4 +1,9 @@
-"""Photograph the page of a small comparison: `python docs/pictures/report_page.py` (needs playwright and Chromium)."""
+"""Take a screenshot of the page of a small comparison.
+
+    python docs/pictures/report_page.py
+
+Needs playwright and Chromium.
+"""
 
 import shutil
 import subprocess

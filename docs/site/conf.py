@@ -1,7 +1,8 @@
-"""How Sphinx makes the site: `make docs`, then open build/site/index.html.
+"""Configuration of Sphinx: `make docs`, then open build/site/index.html.
 
-The pages are the repository's Markdown files as a code host shows them; what only a site needs (a menu, source files to
-look at, a reference made from docstrings) is added here and in the modules beside this file.
+The pages are the repository's Markdown files as a code host shows them. What only a site needs (a
+menu, pages of source files, a reference made from docstrings) is added here and in the other
+modules of this folder.
 """
 
 import sys
@@ -13,7 +14,8 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "src")]
 from fedwmsam.version import __version__  # noqa: E402  (found through the path above)
 
 project = "fedwmsam"
-release = version = __version__
+release = __version__
+version = __version__
 copyright = "The fedwmsam developers, Apache-2.0"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "commands", "docstrings", "menu", "source_pages"]
@@ -41,7 +43,11 @@ add_module_names = False
 
 html_theme = "furo"
 html_title = f"fedwmsam {release}"
-html_static_path, html_css_files = ["static"], ["site.css"]
-html_copy_source = html_show_sourcelink = html_show_sphinx = False
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+html_show_sphinx = False
 html_theme_options = {"top_of_page_buttons": []}
-pygments_style, pygments_dark_style = "tango", "native"
+pygments_style = "tango"
+pygments_dark_style = "native"

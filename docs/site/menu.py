@@ -1,6 +1,7 @@
-"""The site's menu is docs/README.md: each of its sections a group, each page that a row begins with an entry.
+"""The menu of the site, made from docs/README.md.
 
-The pages of methods stand below theirs in the same way, as docs/methods/README.md lists them.
+Each section of that page is a group, and each page that a row of its tables begins with is an
+entry. The pages of methods are below theirs in the same way, as docs/methods/README.md lists them.
 """
 
 import posixpath
@@ -12,21 +13,21 @@ from sphinx.application import Sphinx
 
 ALL_PAGES = "docs/README"
 INDEXES = {"README": f"{ALL_PAGES}.md", "docs/methods/README": "docs/methods/README.md"}
-"""Page → the file whose tables say what stands below it."""
+"""Pages → the files whose tables list the pages below them."""
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
+    """Connect this extension to Sphinx."""
     app.connect("source-read", add_menu)
     app.connect("build-finished", make_start_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
 def add_menu(app: Sphinx, page: str, source: list[str]) -> None:
+    """Append the entries of the menu to the pages that have some."""
     if page in INDEXES:
-        folder, index = (
-            posixpath.dirname(INDEXES[page]),
-            (app.srcdir / INDEXES[page]).read_text("utf-8"),
-        )
+        folder = posixpath.dirname(INDEXES[page])
+        index = (app.srcdir / INDEXES[page]).read_text("utf-8")
         _, *sections = re.split(r"^##? ", index, flags=re.MULTILINE)
         source[0] += "".join(toctree(section, folder) for section in sections)
     if page == ALL_PAGES:
@@ -34,16 +35,19 @@ def add_menu(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def toctree(section: str, folder: str) -> str:
-    """A section's pages as a hidden toctree under the section's heading; nothing if it lists none."""
+    """Return the pages of a section as a hidden toctree with its heading, if it has any."""
     rows = re.findall(r"^\| \[(.+?)\]\((.+?)\.(?:md|rst)\)", section, flags=re.MULTILINE)
-    entries = [
-        f"{text} </{posixpath.normpath(posixpath.join(folder, page))}>" for text, page in rows
-    ]
-    lines = [":hidden:", f":caption: {section.partition(chr(10))[0]}", "", *entries]
-    return "\n\n```{toctree}\n" + "\n".join(lines) + "\n```\n" if entries else ""
+    if not rows:
+        return ""
+    heading = section.partition("\n")[0]
+    lines = [":hidden:", f":caption: {heading}", ""]
+    for text, page in rows:
+        lines.append(f"{text} </{posixpath.normpath(posixpath.join(folder, page))}>")
+    return "\n\n```{toctree}\n" + "\n".join(lines) + "\n```\n"
 
 
 def make_start_page(app: Sphinx, exception: Exception | None) -> None:
+    """Copy the page of the README to index.html."""
     if exception is None and app.builder.name == "html":
         folder = Path(app.outdir)
         shutil.copyfile(folder / f"{app.config.root_doc}.html", folder / "index.html")

@@ -3,9 +3,10 @@
     python examples/flower/loopback.py                  # the app that `fedwmsam flower new` writes
     python examples/flower/loopback.py --app hospitals  # yours
 
-Needs `pip install 'fedwmsam[flower]'`. Nothing listens beyond 127.0.0.1 and nothing is written outside a temporary
-folder; what the programs started themselves ends a few seconds after them. Without TLS: for a try on one machine only;
-README.md says where the rest is told.
+Needs `pip install 'fedwmsam[flower]'`. Nothing listens beyond 127.0.0.1 and nothing is written
+outside a temporary folder; processes that the programs started themselves end a few seconds after
+them. It does not use TLS, so it is for a trial on one machine only; README.md says where the rest
+is explained.
 """
 
 import argparse
@@ -23,7 +24,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-CLIENTS, ROUNDS, PATIENCE = 3, 3, 600
+CLIENTS = 3
+ROUNDS = 3
+TIMEOUT = 600
+"""Seconds after which the example gives up."""
 PROGRAMS = Path(sys.executable).parent
 
 
@@ -42,83 +46,82 @@ def main() -> None:
             NO_PROXY="*",
             FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION="1",
             OMP_NUM_THREADS="1",
-            PATH=f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",  # Flower's programs start each other by name
+            # Flower's programs start each other by name.
+            PATH=f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
         )
-        link = f"127.0.0.1:{free_port()}"
-        (folder / "config.toml").write_text(
-            f'[superlink.here]\naddress = "{link}"\ninsecure = true\n'
+        train(app, folder)
+        lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+        print_table([json.loads(line) for line in lines])
+
+
+def train(app: Path, folder: Path) -> None:
+    """Start the server and the clients, and run the app until the training ends."""
+    superlink = f"127.0.0.1:{free_port()}"
+    (folder / "config.toml").write_text(
+        f'[superlink.here]\naddress = "{superlink}"\ninsecure = true\n'
+    )
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(
+            start(folder, "flower-superlink", "--insecure", *address_options(superlink))
         )
-        with contextlib.ExitStack() as running:
-            server = running.enter_context(
-                process(folder, "flower-superlink", "--insecure", *at(link))
-            )
-            wait_until(lambda: answers(link), "the server listens", server, folder)
-            for client in range(CLIENTS):
-                whose = f"partition-id={client} num-partitions={CLIENTS}"
-                place = [
-                    "--superlink",
-                    link,
-                    *at(f"127.0.0.1:{free_port()}"),
-                    "--node-config",
-                    whose,
-                ]
-                running.enter_context(process(folder, "flower-supernode", "--insecure", *place))
-            settings = f"clients={CLIENTS} rounds={ROUNDS} run-folder='{folder / 'run'}'"
-            call("flwr", "run", str(app), "here", "--run-config", settings)
-            wait_until(
-                (folder / "run" / "summary.json").exists, "the training ends", server, folder
-            )
-        show(
-            [
-                json.loads(line)
-                for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()
-            ]
-        )
+        wait_until(lambda: is_listening(superlink), "the server listens", server, folder)
+        for client in range(CLIENTS):
+            options = ["--insecure", "--superlink", superlink]
+            options += address_options(f"127.0.0.1:{free_port()}")
+            options += ["--node-config", f"partition-id={client} num-partitions={CLIENTS}"]
+            stack.enter_context(start(folder, "flower-supernode", *options))
+        settings = f"clients={CLIENTS} rounds={ROUNDS} run-folder='{folder / 'run'}'"
+        call("flwr", "run", str(app), "here", "--run-config", settings)
+        wait_until((folder / "run" / "summary.json").exists, "the training ends", server, folder)
 
 
 def new_app(folder: Path) -> Path:
+    """Write a new app and return its folder."""
     call("fedwmsam", "flower", "new", str(folder / "app"))
     return folder / "app"
 
 
 def call(program: str, *arguments: str) -> None:
+    """Run one of the programs of this environment and wait for it."""
     subprocess.run([PROGRAMS / program, *arguments], check=True)
 
 
 @contextlib.contextmanager
-def process(folder: Path, program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Runs beside until the block ends, and then ends what it started itself; what it says goes to a file."""
+def start(folder: Path, program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a program in the background while the block is executed; its output goes to a file."""
     with (folder / f"{program}.log").open("ab") as log:
-        started = subprocess.Popen([PROGRAMS / program, *arguments], stdout=log, stderr=log)
+        process = subprocess.Popen([PROGRAMS / program, *arguments], stdout=log, stderr=log)
     try:
-        yield started
+        yield process
     finally:
-        started.terminate()
-        started.wait()
+        process.terminate()
+        process.wait()
 
 
-def at(address: str) -> list[str]:
+def address_options(address: str) -> list[str]:
     host, _, port = address.partition(":")
     return ["--host", host, "--port", port]
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        return int(unused.getsockname()[1])
 
 
-def answers(address: str) -> bool:
+def is_listening(address: str) -> bool:
+    """Return whether a program accepts connections at this address."""
     host, _, port = address.partition(":")
-    with socket.socket() as attempt:
-        return attempt.connect_ex((host, int(port))) == 0
+    with socket.socket() as connection:
+        return connection.connect_ex((host, int(port))) == 0
 
 
 def wait_until(
-    happened: Callable[[], bool], what: str, server: "subprocess.Popen[bytes]", folder: Path
+    condition: Callable[[], bool], what: str, server: "subprocess.Popen[bytes]", folder: Path
 ) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
+    """Wait until the condition holds; exit with the logs if the server ends or time is over."""
+    deadline = time.monotonic() + TIMEOUT
+    while not condition():
         if time.monotonic() > deadline or server.poll() is not None:
             logs = "\n".join(
                 path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("*.log"))
@@ -127,7 +130,8 @@ def wait_until(
         time.sleep(0.5)
 
 
-def show(rows: list[dict[str, float]]) -> None:
+def print_table(rows: list[dict[str, float]]) -> None:
+    """Print the metrics of all rounds."""
     table = Table("round", "clients that answered", "MB down", "MB up", "accuracy")
     for row in rows:
         sizes = (f"{row[name] / 1e6:.2f}" for name in ("bytes_down", "bytes_up"))

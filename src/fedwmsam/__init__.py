@@ -39,16 +39,17 @@ if TYPE_CHECKING:
         make_method,
     )
 else:
-    # PyTorch is imported only when something that needs it is used, so that `fedwmsam --help` answers at once. Type
-    # checkers see the imports above, and refuse a name that is not there.
-    HOMES = {"fit": "experiment.api", "Result": "experiment.result"}
+    # PyTorch is imported only when something that needs it is used, so that `fedwmsam --help`
+    # answers at once. Type checkers see the imports above, and refuse a name that is not there.
+    MODULES = {"fit": "experiment.api", "Result": "experiment.result"}
 
     def __getattr__(name: str) -> object:
         import importlib
 
         if name not in __all__:
             raise AttributeError(f"module 'fedwmsam' has no attribute {name!r}")
-        return getattr(importlib.import_module(f"fedwmsam.{HOMES.get(name, 'methods')}"), name)
+        module = importlib.import_module(f"fedwmsam.{MODULES.get(name, 'methods')}")
+        return getattr(module, name)
 
     def __dir__() -> list[str]:
         return __all__

@@ -1,4 +1,4 @@
-"""`python -m fedwmsam` is the `fedwmsam` command."""
+"""The entry point of `python -m fedwmsam`, which is the `fedwmsam` command."""
 
 from fedwmsam.cli import main
 

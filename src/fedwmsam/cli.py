@@ -24,7 +24,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    help="Federated learning on clients whose data differ.\n\nStart with `fedwmsam run`: no data needed, no network.",
+    help="Federated learning on clients whose data differ.\n\n"
+    "Start with `fedwmsam run`: no data needed, no network.",
 )
 for command in (run, resume, compare, reproduce, partition, evaluate, report, methods, verify):
     app.command()(command)
@@ -33,7 +34,7 @@ app.add_typer(flower.app, name="flower")
 
 
 def main() -> None:
-    """Entry point: a mistake in the input is one sentence and exit code 2."""
+    """Run the command line; a mistake in the input is one sentence and exit code 2."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
         app()
@@ -42,21 +43,22 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:  # `fedwmsam … | head`: the reader has had enough
+    except BrokenPipeError:  # in `fedwmsam … | head` the reader closes the pipe early
         sys.stderr.close()
         sys.exit(0)
-    except (
-        OSError
-    ) as error:  # a full disk, a file that cannot be read: what was saved before stays whole
-        place = f" ({error.filename})" if error.filename else ""
+    except OSError as error:
+        # The disk is full, or a file cannot be read; what was saved before stays intact.
+        path = f" ({error.filename})" if error.filename else ""
         error_console.print(
-            f"Error: {error.strerror or error}{place}; once that is mended, `fedwmsam resume` goes on.",
+            f"Error: {error.strerror or error}{path}; "
+            "once that is mended, `fedwmsam resume` goes on.",
             style="red",
         )
         sys.exit(2)
 
 
-def version(show: bool) -> None:
+def print_version(show: bool) -> None:
+    """Print the version and end the command, if the flag is set."""
     if show:
         console.print(__version__)
         raise typer.Exit
@@ -65,6 +67,8 @@ def version(show: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option("--version", callback=print_version, is_eager=True, help="Show the version."),
     ] = False,
-) -> None: ...
+) -> None:
+    """Declare the options that are given before the name of a command."""

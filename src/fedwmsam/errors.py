@@ -1,4 +1,4 @@
-"""The one exception for mistakes a person can correct, and words that many messages share."""
+"""The exception for mistakes that a person can correct, and phrases that many messages share."""
 
 import difflib
 from collections.abc import Iterable
@@ -11,15 +11,25 @@ class InputError(ValueError):
     """
 
 
-def unknown_name_message(what: str, given: str, known: Iterable[str]) -> str:
-    """One sentence for a name that does not exist: the nearest one if any is near, and all of them."""
-    names = sorted(known)
-    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.4)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"Unknown {what} {given!r}.{hint} Known: {', '.join(names)}."
+def unknown_name_message(what: str, name: str, known_names: Iterable[str]) -> str:
+    """Return the message for a name that does not exist.
+
+    It suggests the known name that is most similar, if one is similar at all, and lists all of
+    them. `what` says what the name should have been the name of.
+    """
+    names = sorted(known_names)
+    similar = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.4)
+    hint = f" Did you mean {similar[0]!r}?" if similar else ""
+    return f"Unknown {what} {name!r}.{hint} Known: {', '.join(names)}."
+
+
+def describe_error(error: BaseException) -> str:
+    """Return the type and the message of an error in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def format_duration(seconds: float) -> str:
+    """Return a duration in seconds, minutes or hours, whichever suits its length."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.2g} s"
     minutes = seconds / 60
@@ -27,5 +37,5 @@ def format_duration(seconds: float) -> str:
 
 
 def format_privacy_guarantee(epsilon: float, delta: float) -> str:
-    """Of differential privacy."""
+    """Return the ε and δ of differential privacy as text."""
     return f"ε = {epsilon:.4g} at δ = {delta:g}"

@@ -1,4 +1,8 @@
-"""Statistics of a handful of seeds: spread, bootstrap interval, signed-rank test, Holm's correction."""
+"""Statistics of a handful of seeds.
+
+Here are the mean with its standard deviation, the bootstrap interval of the mean, Wilcoxon's
+signed-rank test and Holm's correction for several tests at once.
+"""
 
 import math
 from typing import NamedTuple
@@ -10,65 +14,79 @@ FloatArray = NDArray[np.float64]
 
 
 class Spread(NamedTuple):
-    """The mean of n values and their sample standard deviation (over n − 1; NaN for a single value)."""
+    """The mean and the sample standard deviation of n values."""
 
     mean: float
     deviation: float
+    """The standard deviation with n − 1 in the denominator; NaN for a single value."""
     n: int
 
 
 def mean_spread(values: ArrayLike) -> Spread:
-    numbers = np.asarray(values, dtype=np.float64)
-    count = numbers.size
-    mean = float(numbers.mean()) if count else math.nan
-    return Spread(mean, float(numbers.std(ddof=1)) if count > 1 else math.nan, count)
+    """Return the mean and the standard deviation of the values; NaN where there are too few."""
+    array = np.asarray(values, dtype=np.float64)
+    n = array.size
+    mean = float(array.mean()) if n else math.nan
+    deviation = float(array.std(ddof=1)) if n > 1 else math.nan
+    return Spread(mean, deviation, n)
 
 
 def bootstrap_interval(
     values: ArrayLike, confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the mean; of paired differences it is the paired interval.
+    """Return the percentile bootstrap interval of the mean.
 
-    One value says nothing about its spread: NaN. With few values the interval is too narrow (docs/report.md says how
-    much), because no resample can leave the range of what was seen.
+    For paired differences it is the paired interval. A single value says nothing about its spread,
+    so both ends are NaN. With few values the interval is too narrow (docs/report.md says by how
+    much), because no resample can leave the range of the values.
     """
-    numbers = np.asarray(values, dtype=np.float64)
-    if numbers.size < 2:
+    array = np.asarray(values, dtype=np.float64)
+    n = array.size
+    if n < 2:
         return math.nan, math.nan
-    picks = np.random.default_rng(seed).integers(numbers.size, size=(resamples, numbers.size))
-    means = numbers[picks].mean(axis=1)
+    indices = np.random.default_rng(seed).integers(n, size=(resamples, n))
+    means = array[indices].mean(axis=1)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)
 
 
 def wilcoxon(differences: ArrayLike) -> float:
-    """Two-sided p-value of the signed-rank test, exact for any count and with ties; zeros are left out.
+    """Return the two-sided p-value of the signed-rank test, exact for any count and with ties.
 
-    Under the null hypothesis each rank is added with probability one half; the distribution of the sum is built rank
-    by rank. Tied ranks are halves, hence doubled to whole numbers. Rounding makes equal differences equal again that
-    subtraction made differ in the last bit.
+    Zeros are left out. Under the null hypothesis each rank is added with probability one half; the
+    distribution of the sum is built rank by rank. Tied ranks may end in one half, so all ranks are
+    doubled to make them integers. The differences are rounded, because subtraction makes some that
+    should be equal differ in the last bit.
     """
-    numbers = np.round(np.asarray(differences, dtype=np.float64), 12)
-    if np.isnan(numbers).any():
+    array = np.round(np.asarray(differences, dtype=np.float64), 12)
+    if np.isnan(array).any():
         return math.nan
-    numbers = numbers[numbers != 0]
-    _, place, ties = np.unique(np.abs(numbers), return_inverse=True, return_counts=True)
-    doubled_ranks = (2 * np.cumsum(ties) - ties + 1)[place]
-    chances = np.ones(1)
+    array = array[array != 0]
+    _, group, ties = np.unique(np.abs(array), return_inverse=True, return_counts=True)
+    doubled_ranks = (2 * np.cumsum(ties) - ties + 1)[group]
+    probabilities = np.ones(1)
     for rank in doubled_ranks:
-        chances = (np.pad(chances, (0, rank)) + np.pad(chances, (rank, 0))) / 2
-    positive = int(doubled_ranks[numbers > 0].sum())
-    smaller = min(positive, int(doubled_ranks.sum()) - positive)
-    return min(1.0, 2 * float(chances[: smaller + 1].sum()))
+        without_rank = np.pad(probabilities, (0, rank))
+        with_rank = np.pad(probabilities, (rank, 0))
+        probabilities = (without_rank + with_rank) / 2
+    positive_sum = int(doubled_ranks[array > 0].sum())
+    smaller_sum = min(positive_sum, int(doubled_ranks.sum()) - positive_sum)
+    return min(1.0, 2 * float(probabilities[: smaller_sum + 1].sum()))
 
 
 def smallest_p(count: int) -> float:
-    """What `wilcoxon` gives if all of `count` differences have one sign: no lower p-value is possible."""
+    """Return the lowest p-value that `wilcoxon` can return for that many differences.
+
+    It is the one for differences that all have the same sign.
+    """
     return min(1.0, 2.0 ** (1 - count))
 
 
 def holm(p_values: ArrayLike) -> FloatArray:
-    """Holm's step-down corrected p-values, in the order given: at most 1, and never lower for a larger p."""
+    """Return the p-values with Holm's step-down correction, in the same order.
+
+    Each is at most 1, and a larger p-value never becomes the smaller one.
+    """
     p = np.asarray(p_values, dtype=np.float64)
     order = np.argsort(p, kind="stable")
     corrected = np.maximum.accumulate(p[order] * np.arange(p.size, 0, -1)).clip(max=1)

@@ -1,12 +1,16 @@
-"""SIGTERM as Ctrl-C."""
+"""The handler that treats SIGTERM like Ctrl-C."""
 
 import signal
 
 
 def install_sigterm_handler() -> None:
-    """SIGTERM ends a run as Ctrl-C does, also where a shell started it in the background with Ctrl-C switched off."""
+    """Make SIGTERM end a run in the way Ctrl-C does.
+
+    This also works where a shell started the run in the background with Ctrl-C switched off.
+    """
     signal.signal(signal.SIGTERM, interrupt)
 
 
 def interrupt(*_: object) -> None:
+    """Raise KeyboardInterrupt, as Python's own handler of Ctrl-C does."""
     raise KeyboardInterrupt

@@ -1,8 +1,9 @@
-"""Experiment trackers: callbacks that log each round's numbers to TensorBoard or to Weights & Biases as well.
+"""Experiment trackers: callbacks that also log each round to TensorBoard or Weights & Biases.
 
-The run folder stays the record. A tracker's log is a copy of it, written from the first round on whenever a run begins
-or goes on, so that the log of a run that was killed and resumed has each of its rounds once. A log that cannot be begun
-is an error before anything is trained; one that fails later is given up with a warning, and the run goes on.
+The run folder stays the authoritative record. A tracker's log is a copy of it, written from the
+first round on whenever a run starts or is resumed, so that the log of a run that was killed and
+resumed has each of its rounds once. A log that cannot be opened is an error before anything is
+trained; one that fails later is closed with a warning, and the run continues.
 """
 
 import contextlib
@@ -16,177 +17,191 @@ from typing import Any, ClassVar
 
 from fedwmsam.engine.records import Record, replace_nonfinite
 from fedwmsam.engine.run import Progress
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, describe_error
 from fedwmsam.settings.parsers import parse_trackers
 
 log = logging.getLogger("fedwmsam")
 
 
 class Tracker(ABC):
-    """Keeps a log equal to a run's history; an `Observer` of the run."""
+    """An `Observer` of a run that keeps a log equal to the run's history."""
 
     title: ClassVar[str]
+    """The tracker's name in messages."""
     package: ClassVar[str]
-    """What must be installed; also the name of the extra that installs it."""
+    """The package that must be installed; also the name of the extra that installs it."""
 
     def __init__(self) -> None:
-        found = importlib.util.find_spec(self.package)
-        if (
-            found is None or found.origin is None
-        ):  # a mere folder called wandb lies wherever it has logged
+        spec = importlib.util.find_spec(self.package)
+        # A spec without an origin is a mere folder: wandb makes one called wandb where it logs.
+        if spec is None or spec.origin is None:
             raise InputError(
                 f"{self.title} needs the package {self.package}, which is not installed: "
                 f"pip install 'fedwmsam[{self.package}]'."
             )
-        self.rounds = 0
-        """In the log."""
-        self.works = False
+        self.logged_rounds = 0
+        self.is_logging = False
 
     @abstractmethod
     def open(self, progress: Progress) -> None:
-        """Begin a log that is to hold the run from its first round, and the configuration."""
+        """Begin a log that will hold the run from its first round, and log the configuration."""
 
     @abstractmethod
     def write(self, records: Sequence[Record]) -> None:
-        """Log each record's numbers at its round."""
+        """Log the numbers of each record at its round."""
 
     @abstractmethod
     def close(self, progress: Progress) -> None:
-        """Log how the run ended, and end the log."""
+        """Log how the run ended, and close the log."""
 
     @abstractmethod
-    def advice(self) -> str:
-        """How to look at the log."""
+    def viewing_hint(self) -> str:
+        """Return a line that tells the user how to look at the log."""
 
     def start(self, progress: Progress) -> None:
-        self.rounds, self.works = 0, True
+        """Open the log and write the rounds that the run already has.
+
+        Raise InputError if that fails, since nothing has been trained yet.
+        """
+        self.logged_rounds = 0
+        self.is_logging = True
         try:
             self.open(progress)
-            self.catch_up(progress)
+            self.write_new_records(progress)
         except InputError:
             raise
         except Exception as error:
             raise InputError(
-                f"{self.title} cannot begin its log: {reason(error)}; mend that, or run without it."
+                f"{self.title} cannot begin its log: {describe_error(error)}; "
+                "mend that, or run without it."
             ) from error
 
     def __call__(self, progress: Progress) -> None:
-        self.attempt(self.catch_up, progress)
+        self.try_to(self.write_new_records, progress)
 
     def finish(self, progress: Progress) -> None:
-        self(progress)  # an interrupt may have come between a round's end and its log
-        self.attempt(self.close, progress)
+        """Write the rounds that are missing and close the log; called however the run ends."""
+        self(progress)  # an interrupt may have come after the end of a round and before its log
+        self.try_to(self.close, progress)
 
-    def attempt(self, action: Callable[[Progress], None], progress: Progress) -> None:
-        """Whatever goes wrong with a log, the run goes on."""
-        if self.works:
+    def try_to(self, action: Callable[[Progress], None], progress: Progress) -> None:
+        """Call the action if there is a log; if it raises, stop logging but let the run go on."""
+        if self.is_logging:
             try:
                 action(progress)
             except Exception as error:
-                self.give_up(progress, error)
+                self.stop_logging(progress, error)
 
-    def catch_up(self, progress: Progress) -> None:
-        new = progress.history[self.rounds :]
-        self.write(new)
-        self.rounds += len(new)
+    def write_new_records(self, progress: Progress) -> None:
+        """Write those rounds of the history that are not in the log yet."""
+        new_records = progress.history[self.logged_rounds :]
+        self.write(new_records)
+        self.logged_rounds += len(new_records)
 
-    def give_up(self, progress: Progress, error: Exception) -> None:
-        self.works = False
+    def stop_logging(self, progress: Progress, error: Exception) -> None:
+        """Warn that the log ends here because of the error, and close it as far as possible."""
+        self.is_logging = False
         log.warning(
-            "%s: the log ends after round %d (%s). The run goes on; resuming it, even when it is done, logs it anew.",
+            "%s: the log ends after round %d (%s). "
+            "The run goes on; resuming it, even when it is done, logs it anew.",
             self.title,
-            self.rounds,
-            reason(error),
+            self.logged_rounds,
+            describe_error(error),
         )
         with contextlib.suppress(Exception):
             self.close(progress)
 
 
 class TensorBoard(Tracker):
-    """A run's numbers as scalars, for `tensorboard --logdir FOLDER`.
+    """A tracker that writes a run's numbers as scalars, for `tensorboard --logdir FOLDER`.
 
-    folder: one for each run, since TensorBoard shows a folder as one run; None: the run's own folder.
+    folder: one for each run, since TensorBoard shows a folder as one run; None: the run's folder.
     """
 
-    title, package = "TensorBoard", "tensorboard"
+    title = "TensorBoard"
+    package = "tensorboard"
 
     def __init__(self, folder: str | Path | None = None) -> None:
         super().__init__()
         self.folder = folder
 
     def open(self, progress: Progress) -> None:
-        place = self.folder or progress.folder
-        if place is None:
+        folder = self.folder or progress.folder
+        if folder is None:
             raise InputError(
                 "TensorBoard needs a folder: TensorBoard('logs/mine'), or a run_folder for the run."
             )
-        self.place, self.begun = Path(place), 0
+        self.log_folder = Path(folder)
+        self.last_round = 0
         self.begin_file(0)
-        rows = "".join(
+        rows = [
             f"| {key} | {value} |\n" for key, value in progress.config.items() if value is not None
-        )
-        self.writer.add_text(
-            "configuration", f"| setting | value |\n|---|---|\n{rows}", len(progress.history)
-        )
+        ]
+        table = f"| setting | value |\n|---|---|\n{''.join(rows)}"
+        self.writer.add_text("configuration", table, len(progress.history))
 
     def begin_file(self, step: int) -> None:
-        """From this step on, whoever reads the folder drops what the files before it hold."""
+        """Begin a new file in the folder; readers ignore earlier files from this step on."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writer = SummaryWriter(str(self.place), purge_step=step)
+        self.writer = SummaryWriter(str(self.log_folder), purge_step=step)
 
     def write(self, records: Sequence[Record]) -> None:
         for record in records:
-            if record["round"] == self.begun:  # an interrupt came when it was half written
+            if record["round"] == self.last_round:  # an interrupt came when it was half written
                 self.writer.close()
-                self.begin_file(self.begun)
-            self.begun = record["round"]
+                self.begin_file(self.last_round)
+            self.last_round = record["round"]
             for name, value in numeric_columns(record).items():
-                self.writer.add_scalar(name, value, self.begun)
+                self.writer.add_scalar(name, value, self.last_round)
         self.writer.flush()
 
     def close(self, progress: Progress) -> None:
-        self.writer.add_text("status", progress.summary["status"], self.rounds)
+        self.writer.add_text("status", progress.summary["status"], self.logged_rounds)
         self.writer.close()
 
-    def advice(self) -> str:
-        return f"TensorBoard: tensorboard --logdir {self.place.parent}"
+    def viewing_hint(self) -> str:
+        return f"TensorBoard: tensorboard --logdir {self.log_folder.parent}"
 
 
 class WeightsAndBiases(Tracker):
-    """A run's numbers as a run of Weights & Biases: by default on disk only, for `wandb sync` to upload later.
+    """A tracker that writes a run's numbers as a run of Weights & Biases.
 
-    mode: "offline", "online" or "disabled", as in `wandb.init`; what the environment says does not count.
-    arguments: of `wandb.init`, such as entity, group or tags. By default the log is in the run's folder (`dir`).
+    By default it is written to disk only, for `wandb sync` to upload later.
+
+    mode: "offline", "online" or "disabled", as in `wandb.init`; environment variables do not count.
+    arguments: of `wandb.init`, such as entity, group or tags. By default `dir` is the run's folder.
     """
 
-    title, package = "Weights & Biases", "wandb"
+    title = "Weights & Biases"
+    package = "wandb"
 
     def __init__(self, project: str = "fedwmsam", mode: str = "offline", **arguments: Any) -> None:
         super().__init__()
         if mode not in ("offline", "online", "disabled"):
             raise InputError(f"mode must be offline, online or disabled, not {mode!r}.")
-        self.project, self.mode, self.arguments = project, mode, arguments
+        self.project = project
+        self.mode = mode
+        self.arguments = arguments
 
     def open(self, progress: Progress) -> None:
-        os.environ.setdefault(
-            "WANDB_ERROR_REPORTING", "false"
-        )  # even offline it would report on itself
+        # Even offline, the package would send reports about its own errors.
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
-        place = progress.folder
-        usual = {
-            "dir": str(place or "."),
-            "name": place.name if place else None,
-            "id": earlier_id(place) if place else None,
+        folder = progress.folder
+        defaults = {
+            "dir": str(folder or "."),
+            "name": folder.name if folder else None,
+            "id": earlier_id(folder) if folder else None,
             "config": progress.config,
-            "reinit": "create_new",  # whatever else this process logs is left alone
+            "reinit": "create_new",  # other runs that this process logs are left alone
             "settings": wandb.Settings(console="off", silent=True),
         }
-        self.run = wandb.init(project=self.project, mode=self.mode, **usual | self.arguments)
+        self.run = wandb.init(project=self.project, mode=self.mode, **defaults | self.arguments)
 
     def write(self, records: Sequence[Record]) -> None:
-        for record in records:  # a step that is there already is ignored
+        for record in records:  # wandb ignores a step that it already has
             self.run.log(numeric_columns(record), step=record["round"], commit=True)
 
     def close(self, progress: Progress) -> None:
@@ -194,15 +209,14 @@ class WeightsAndBiases(Tracker):
         status = progress.summary["status"]
         self.run.finish(exit_code=int(status == "interrupted" or status.startswith("diverged")))
 
-    def advice(self) -> str:
-        where = (
-            self.run.url if self.mode == "online" else f"wandb sync {self.run.settings.sync_dir}"
-        )
-        return f"Weights & Biases: {where}"
+    def viewing_hint(self) -> str:
+        if self.mode == "online":
+            return f"Weights & Biases: {self.run.url}"
+        return f"Weights & Biases: wandb sync {self.run.settings.sync_dir}"
 
 
 def numeric_columns(record: Record) -> dict[str, float]:
-    """The columns that can be drawn; the round is where, not what."""
+    """Return the columns of a round that are finite numbers, without the number of the round."""
     return {
         name: value
         for name, value in replace_nonfinite(record).items()
@@ -210,13 +224,12 @@ def numeric_columns(record: Record) -> dict[str, float]:
     }
 
 
-def reason(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
+def earlier_id(folder: Path) -> str | None:
+    """Return the id under which Weights & Biases logged this run before, if it did.
 
-
-def earlier_id(place: Path) -> str | None:
-    """What the run was called when it began: a log written anew takes the place of the one before."""
-    logs = sorted(place.glob("wandb/*run-*/run-*.wandb"))
+    A log that is written again under the same id takes the place of the earlier one.
+    """
+    logs = sorted(folder.glob("wandb/*run-*/run-*.wandb"))
     return logs[-1].stem.removeprefix("run-") if logs else None
 
 
@@ -224,5 +237,8 @@ TRACKER_CLASSES: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb"
 
 
 def make_trackers(names: str | None) -> list[Tracker]:
-    """An InputError if a package is missing, so make them before anything else."""
+    """Return the trackers that the setting `track` names.
+
+    Raise InputError if a package is missing; make them, therefore, before anything else.
+    """
     return [TRACKER_CLASSES[name](*arguments) for name, arguments in parse_trackers(names)]

@@ -1,3 +1,3 @@
-"""Apart from everything else, so that a build can read it without importing PyTorch."""
+"""The version, in a module of its own so that a build can read it without importing PyTorch."""
 
 __version__ = "0.1.0.dev0"

@@ -1,6 +1,7 @@
 """`fedwmsam analyse` on a real small run: every command, what it writes, what it refuses."""
 
 import csv
+import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -46,8 +47,8 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def made(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """FedAvg with states before rounds 1, 3 and 5, and FedProx, five rounds each."""
+def trained_runs(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train FedAvg, with kept states after 0, 2 and 4 rounds, and FedProx, five rounds each."""
     out = tmp_path_factory.mktemp("runs")
     for method in ("fedavg", "fedprox"):
         settings = [
@@ -60,7 +61,7 @@ def made(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "--model",
             "linear",
         ]
-        settings += ["--partition", "shards:2"]  # every sample is dealt out once
+        settings += ["--partition", "shards:2"]  # every sample belongs to exactly one client
         settings += ["--set", "keep_states=2"] if method == "fedavg" else []
         outcome = cli(
             "run", "--method", method, *settings, "--out", out, "--name", method, "--quiet"
@@ -70,27 +71,29 @@ def made(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def runs(made: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(made, tmp_path / "runs"))
+def runs(trained_runs: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_runs, tmp_path / "runs"))
 
 
 def rounds_of(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(path.read_text())["rounds"]
-    return found
+    records: list[dict[str, Any]] = json.loads(path.read_text())["rounds"]
+    return records
 
 
 def test_flatness_over_rounds_is_written_beside_the_run_and_shown(cli: Cli, runs: Path) -> None:
     outcome = cli("analyse", "flatness", runs / "fedavg", "--rounds", "2,5", *FEW)
     assert outcome.code == 0, outcome.err
     found = rounds_of(runs / "fedavg" / "analysis" / "flatness.json")
-    assert [one["round"] for one in found] == [2, 5] and found[0]["global"] != found[1]["global"]
+    assert [record["round"] for record in found] == [2, 5] and found[0]["global"] != found[1][
+        "global"
+    ]
     assert len(found[0]["clients"]) == 2 and len(found[0]["global"]["eigenvalues"]) == 2
     assert "60 of " in outcome.out and "batches of 1,000" in outcome.out and "seed 0" in outcome.out
     assert f"{found[1]['global']['eigenvalues'][0]:.4g}" in outcome.out
     assert (runs / "fedavg" / "analysis" / "largest-eigenvalue-over-rounds.png").exists()
 
 
-def test_eigenvalues_alone(cli: Cli, runs: Path) -> None:
+def test_without_radii_only_curvature_is_measured_and_plotted(cli: Cli, runs: Path) -> None:
     outcome = cli(
         "analyse",
         "flatness",
@@ -126,17 +129,17 @@ def test_the_runs_own_model_and_data_are_what_is_measured(cli: Cli, runs: Path) 
     (found,) = rounds_of(runs / "fedavg" / "analysis" / "flatness.json")
     saved = SavedRun(runs / "fedavg")
     saved.load(5)
-    whole = saved.experiment.dataset.prepared(saved.experiment.dataset.train)
+    data = saved.experiment.dataset.transform_split(saved.experiment.dataset.train)
     expected = measure_flatness(
-        saved.task.model, *whole, samples=None, eigenvalues=2, probes=2, rho=(), adaptive_rho=()
+        saved.task.model, *data, samples=None, eigenvalues=2, probes=2, rho=(), adaptive_rho=()
     )
-    assert found["global"]["samples"] == found["global"]["of"] == len(whole[1])
+    assert found["global"]["samples"] == found["global"]["of"] == len(data[1])
     assert found["global"]["eigenvalues"] == pytest.approx(expected.eigenvalues, rel=1e-3)
     assert found["global"]["loss"] == pytest.approx(expected.loss, rel=1e-6)
     sizes = [client["samples"] for client in found["clients"]]
-    assert sum(sizes) == len(whole[1]) and len(sizes) == 4
-    single = [client["eigenvalues"][0] for client in found["clients"]]
-    weighted = sum(size * value for size, value in zip(sizes, single, strict=True)) / sum(sizes)
+    assert sum(sizes) == len(data[1]) and len(sizes) == 4
+    values = [client["eigenvalues"][0] for client in found["clients"]]
+    weighted = sum(size * value for size, value in zip(sizes, values, strict=True)) / sum(sizes)
     assert weighted >= found["global"]["eigenvalues"][0], (
         "the largest eigenvalue is convex in the loss"
     )
@@ -149,12 +152,14 @@ def test_what_was_measured_is_not_measured_again_unless_asked_otherwise(
     cli("analyse", "flatness", runs / "fedavg", "--rounds", "2", *FEW, "--quiet")
     before = rounds_of(path)
     cli("analyse", "flatness", runs / "fedavg", "--rounds", "4", *FEW, "--quiet")
-    assert [one["round"] for one in rounds_of(path)] == [2, 4] and rounds_of(path)[0] == before[0]
+    assert [record["round"] for record in rounds_of(path)] == [2, 4] and rounds_of(path)[
+        0
+    ] == before[0]
     with monkeypatch.context() as patch:
-        patch.setattr("fedwmsam.analysis.flatness.at_round", None)
+        patch.setattr("fedwmsam.analysis.flatness.measure_round", None)
         assert cli("analyse", "flatness", runs / "fedavg", "--rounds", "2,4", *FEW).code == 0
     cli("analyse", "flatness", runs / "fedavg", "--rounds", "2", *FEW, "--seed", "1", "--quiet")
-    assert [one["round"] for one in rounds_of(path)] == [2] and rounds_of(path) != before
+    assert [record["round"] for record in rounds_of(path)] == [2] and rounds_of(path) != before
 
 
 def test_several_runs_go_to_out_and_leave_their_folders_alone(
@@ -182,16 +187,16 @@ def test_several_runs_go_to_out_and_leave_their_folders_alone(
             == found["samples"]
             == 50
         )
-        assert {(s["of"], s["by"]) for s in found["scores"]} == {
-            (of, by) for of in ("features", "picture") for by in ("class", "client")
-        }
+        assert {(score["of"], score["by"]) for score in found["scores"]} == set(
+            itertools.product(("features", "picture"), ("class", "client"))
+        )
         assert (tmp_path / "out" / name / "embedding-round-5.png").exists() and not (
             runs / name / "analysis"
         ).exists()
 
 
-def test_landscapes_around_and_between(cli: Cli, runs: Path) -> None:
-    place = runs / "fedavg" / "analysis"
+def test_landscapes_around_a_model_and_between_two_are_written(cli: Cli, runs: Path) -> None:
+    folder = runs / "fedavg" / "analysis"
     outcome = cli(
         "analyse",
         "landscape",
@@ -204,7 +209,7 @@ def test_landscapes_around_and_between(cli: Cli, runs: Path) -> None:
         "2",
     )
     assert outcome.code == 0 and "rises by at most" in outcome.out, outcome.err
-    between = json.loads((place / "landscape-to-fedprox-round-5.json").read_text())
+    between = json.loads((folder / "landscape-to-fedprox-round-5.json").read_text())
     assert len(between["losses"]) == 3 and between["x"] == pytest.approx(
         [-0.25, 0.125, 0.5, 0.875, 1.25]
     )
@@ -221,10 +226,11 @@ def test_landscapes_around_and_between(cli: Cli, runs: Path) -> None:
         "50",
     )
     assert outcome.code == 0, outcome.err
-    rows = list(csv.DictReader((place / "landscape-plane-round-2.csv").open()))
+    rows = list(csv.DictReader((folder / "landscape-plane-round-2.csv").open()))
     assert len(rows) == 9 and {row["loss_of"] for row in rows} == {"all clients"}
     assert all(
-        (place / f"landscape-plane-round-2-{kind}.png").exists() for kind in ("contours", "surface")
+        (folder / f"landscape-plane-round-2-{kind}.png").exists()
+        for kind in ("contours", "surface")
     )
 
 
@@ -232,8 +238,8 @@ def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: P
     def comparison() -> str:
         return render_page(summarise(find_runs([tmp_path])[0], ACCURACY))
 
-    def flat(value: float) -> dict[str, Any]:
-        rise = {"rho": 0.05, "worst": value / 100, "average": 0.0, "average_error": 0.0}
+    def flatness(value: float) -> dict[str, Any]:
+        increase = {"rho": 0.05, "worst": value / 100, "average": 0.0, "average_error": 0.0}
         return {
             "loss": 0.5,
             "gradient_norm": 0.1,
@@ -242,8 +248,8 @@ def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: P
             "converged": True,
             "trace": {"value": 10 * value, "error": 1.0},
             "trace_is_exact": False,
-            "sharpness": [rise],
-            "adaptive": [rise | {"rho": 0.5}],
+            "sharpness": [increase],
+            "adaptive": [increase | {"rho": 0.5}],
             "samples": 100,
             "of": 200,
             "batch_size": 50,
@@ -256,8 +262,12 @@ def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: P
     for seed, value in ((0, 4.0), (1, 6.0)):
         path = tmp_path / f"a{seed}" / "analysis" / "flatness.json"
         path.parent.mkdir()
-        rounds = [{"round": 2, "global": flat(value), "clients": [{"client": 3} | flat(2 * value)]}]
-        path.write_text(json.dumps({"settings": {"seed": 0, "clients": 1}, "rounds": rounds}))
+        record = {
+            "round": 2,
+            "global": flatness(value),
+            "clients": [{"client": 3} | flatness(2 * value)],
+        }
+        path.write_text(json.dumps({"settings": {"seed": 0, "clients": 1}, "rounds": [record]}))
     page = comparison()
     assert 'id="flatness-1"' in page and "5.0000 ± 1.4142" in page and "10.00 ± 2.83" in page
     assert "0.0500 ± 0.0141" in page and "50.00 ± 14.14" in page
@@ -296,10 +306,10 @@ def test_the_page_shows_flatness_over_the_seeds_when_it_was_measured(tmp_path: P
         ),
     ],
 )
-def test_mistakes(
-    cli: Cli, made: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+def test_a_mistake_ends_with_a_message(
+    cli: Cli, trained_runs: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
-    monkeypatch.chdir(made)
+    monkeypatch.chdir(trained_runs)
     outcome = cli("analyse", *arguments)
     assert (
         outcome.code == 2
@@ -308,7 +318,7 @@ def test_mistakes(
     )
 
 
-def test_another_model_cannot_be_reached(cli: Cli, runs: Path) -> None:
+def test_no_line_leads_to_a_model_of_another_shape(cli: Cli, runs: Path) -> None:
     outcome = cli(
         "run", "--rounds", "1", "--clients", "4", "--out", runs, "--name", "mlp", "--quiet"
     )

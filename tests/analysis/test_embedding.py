@@ -20,11 +20,13 @@ from fedwmsam.training.task import Task
 
 
 class Backwards(nn.Module):
-    """Its last layer is listed first, and one is never used."""
+    """A network whose last layer is defined first, with a layer that is never used."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.head, self.body, self.spare = nn.Linear(5, 3), nn.Linear(4, 5), nn.Linear(5, 9)
+        self.head = nn.Linear(5, 3)
+        self.body = nn.Linear(4, 5)
+        self.spare = nn.Linear(5, 9)
 
     def forward(self, inputs: Tensor) -> Tensor:
         out: Tensor = self.head(torch.tanh(self.body(inputs)))
@@ -32,7 +34,7 @@ class Backwards(nn.Module):
 
 
 def groups(apart: float) -> Sample:
-    """Three round clouds."""
+    """Return samples of three Gaussian clusters at this distance."""
     random = torch.Generator().manual_seed(0)
     labels = torch.arange(90) % 3
     x = torch.randn(90, 4, generator=random) + apart * torch.nn.functional.one_hot(labels, 4)
@@ -40,7 +42,8 @@ def groups(apart: float) -> Sample:
 
 
 def test_features_are_the_inputs_of_the_linear_layer_used_last() -> None:
-    model, sample = Backwards().train(), groups(3.0)
+    model = Backwards().train()
+    sample = groups(3.0)
     name, features = features_before(model, sample)
     inputs = torch.cat([batch[0] for batch in sample.batches])
     assert name == "head"
@@ -52,17 +55,19 @@ def test_features_are_the_inputs_of_the_linear_layer_used_last() -> None:
 
 def test_tight_groups_score_better_in_features_and_picture() -> None:
     task = Task(nn.Sequential(nn.Identity(), nn.Linear(4, 3)), OBJECTIVES["classification"])
-    loose, tight = (
-        embed(task, groups(apart), torch.arange(90) // 30, perplexity=10) for apart in (1.0, 8.0)
-    )
-    for ours, better in zip(loose.scores, tight.scores, strict=True):
-        assert (ours.of, ours.by) == (better.of, better.by)
-        if ours.by == "class":
-            assert (
-                better.silhouette > ours.silhouette and better.davies_bouldin < ours.davies_bouldin
-            )
-    assert [(score.of, score.by) for score in tight.scores] == [
-        (of, by) for by in ("class", "client") for of in ("features", "picture")
+    clients = torch.arange(90) // 30
+    loose = embed(task, groups(1.0), clients, perplexity=10)
+    tight = embed(task, groups(8.0), clients, perplexity=10)
+    for worse, better in zip(loose.scores, tight.scores, strict=True):
+        assert (worse.of, worse.by) == (better.of, better.by)
+        if worse.by == "class":
+            assert better.silhouette > worse.silhouette
+            assert better.davies_bouldin < worse.davies_bouldin
+    assert [(score.by, score.of) for score in tight.scores] == [
+        ("class", "features"),
+        ("class", "picture"),
+        ("client", "features"),
+        ("client", "picture"),
     ]
     features = torch.cat([batch[0] for batch in groups(8.0).batches]).numpy()
     assert tight.scores[0].silhouette == pytest.approx(
@@ -73,18 +78,18 @@ def test_tight_groups_score_better_in_features_and_picture() -> None:
 
 
 def silhouette(x: "np.ndarray", labels: "np.ndarray") -> float:
-    """By its definition."""
+    """Compute the silhouette by its definition."""
     distances = np.linalg.norm(x[:, None] - x[None], axis=2)
     values = []
     for i, label in enumerate(labels):
-        own = (labels == label) & (np.arange(len(x)) != i)
-        inside = distances[i, own].mean()
+        same_group = (labels == label) & (np.arange(len(x)) != i)
+        inside = distances[i, same_group].mean()
         outside = min(distances[i, labels == other].mean() for other in set(labels) - {label})
         values.append((outside - inside) / max(inside, outside))
     return float(np.mean(values))
 
 
-def test_every_sample_knows_its_client() -> None:
+def test_the_client_of_every_sample_is_known() -> None:
     clients = [
         TensorSamples(torch.full((n, 1), float(k)), torch.zeros(n)) for k, n in enumerate((3, 1, 5))
     ]
@@ -110,11 +115,11 @@ def test_every_sample_knows_its_client() -> None:
         ),
     ],
 )
-def test_mistakes(model: nn.Module, layer: str | None, words: str) -> None:
-    sample = (
-        groups(1.0)
-        if not isinstance(model[0], nn.Conv1d)
-        else Sample(((torch.zeros(2, 4, 1), torch.zeros(2)),), 2, 2, 2)
-    )
+def test_a_layer_without_features_is_refused(
+    model: nn.Module, layer: str | None, words: str
+) -> None:
+    sample = groups(1.0)
+    if isinstance(model[0], nn.Conv1d):
+        sample = Sample(((torch.zeros(2, 4, 1), torch.zeros(2)),), 2, 2, 2)
     with pytest.raises(InputError, match=words):
         features_before(model, sample, layer)

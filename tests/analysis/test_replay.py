@@ -24,17 +24,17 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    made = {}
+    folders = {}
 
     def run(method: str) -> Path:
-        if method not in made:
+        if method not in folders:
             config = resolve(
                 SETTINGS | {"method": method, "record": "alignment,drift,echo", "record_every": 3}
             )
             experiment = prepare(config)
-            made[method] = tmp_path_factory.mktemp("runs") / method
-            experiment.run(experiment.create(made[method]))
-        return made[method]
+            folders[method] = tmp_path_factory.mktemp("runs") / method
+            experiment.run(experiment.create(folders[method]))
+        return folders[method]
 
     return run
 
@@ -46,40 +46,42 @@ def contents(folder):
 @pytest.mark.parametrize("method", ["fedsam", "fedwmsam"])
 def test_a_replay_sees_what_the_run_saw(runs, method):
     folder = runs(method)
-    before, recorded = contents(folder), read_lines(folder / "recordings.jsonl")
+    before = contents(folder)
+    recorded = read_lines(folder / "recordings.jsonl")
     with deterministic_torch():
-        past = ReplayedRun.of(folder)
-        assert past.kept() == [0, 3, 6]
-        for round in past.kept():
-            line = past.repeat(past.state(round), DynamicsRecorder(RECORDABLE, 1, 0, QUICK)).line
-            ours = recorded[round]
-            assert line["alignment"] == ours["alignment"] and line["drift"] == ours["drift"]
-            assert (
-                line["echo"]["norm"] == ours["echo"]["norm"]
-                and line["echo"]["carried"] == ours["echo"]["carried"]
-            )
-    assert not past.strangers
+        run = ReplayedRun.from_folder(folder)
+        assert run.kept_rounds() == [0, 3, 6]
+        for round in run.kept_rounds():
+            recorder = DynamicsRecorder(RECORDABLE, 1, 0, QUICK)
+            replayed = run.replay_round(run.load_state(round), recorder).recording
+            line = recorded[round]
+            assert replayed["alignment"] == line["alignment"] and replayed["drift"] == line["drift"]
+            assert replayed["echo"]["norm"] == line["echo"]["norm"]
+            assert replayed["echo"]["carried"] == line["echo"]["carried"]
+    assert not run.mismatched_rounds
     assert contents(folder) == before
 
 
-def test_a_chain_goes_as_far_as_memory_reaches(runs):
+def test_rounds_are_replayed_as_far_as_client_memory_was_kept(runs):
     with deterministic_torch():
-        plain, momentum = ReplayedRun.of(runs("fedsam")), ReplayedRun.of(runs("fedwmsam"))
-        assert [found.after.round for found in plain.chain(plain.state(3), 3)] == [4, 5, 6]
-        assert (
-            len(list(momentum.chain(momentum.state(6), 3))) == 1
-        )  # rows of the next cohort are not kept
-        assert len(list(momentum.chain(momentum.state(0), 2))) == 2  # or nobody of it has one yet
-    assert not plain.strangers and not momentum.strangers
+        plain = ReplayedRun.from_folder(runs("fedsam"))
+        momentum = ReplayedRun.from_folder(runs("fedwmsam"))
+        replayed = plain.replay_rounds(plain.load_state(3), 3)
+        assert [after.state.round for after in replayed] == [4, 5, 6]
+        # The memory of the cohort after the next one is not kept,
+        assert len(list(momentum.replay_rounds(momentum.load_state(6), 3))) == 1
+        # unless none of its clients has any yet.
+        assert len(list(momentum.replay_rounds(momentum.load_state(0), 2))) == 2
+    assert not plain.mismatched_rounds and not momentum.mismatched_rounds
 
 
 @pytest.mark.parametrize("method", ["fedsam", "fedwmsam"])
-def test_the_last_rounds(runs, method):
-    """From the checkpoint after round 6, over rounds 7 to 9: the lags that were recorded there."""
+def test_the_last_rounds_have_the_lags_that_were_recorded(runs, method):
+    """They are replayed from the checkpoint after round 6: rounds 7 to 9."""
     found = compute_dynamics(runs(method), states=2)
     recorded = read_lines(runs(method) / "recordings.jsonl")
     assert (found["last_rounds"]["first"], found["last_rounds"]["last"]) == (7, 9)
-    lags = [recorded[place]["echo"]["lags"][0] for place in (7, 8)]
+    lags = [recorded[index]["echo"]["lags"][0] for index in (7, 8)]
     assert found["last_rounds"]["autocorrelation"][0] == pytest.approx(sum(lags) / 2)
     assert found["last_rounds"]["autocorrelation"][1] == pytest.approx(
         recorded[8]["echo"]["lags"][1]
@@ -106,19 +108,19 @@ def test_a_run_that_does_not_repeat_is_told(runs, tmp_path):
     rows[3]["train_loss"] += 1e-9
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with deterministic_torch():
-        past = ReplayedRun.of(tmp_path / "run")
-        past.repeat(past.state(0))
-        past.repeat(past.state(3))
-    assert past.strangers == [4]
+        run = ReplayedRun.from_folder(tmp_path / "run")
+        run.replay_round(run.load_state(0))
+        run.replay_round(run.load_state(3))
+    assert run.mismatched_rounds == [4]
 
 
-def test_states_are_spread_out():
+def test_states_are_spread_evenly_over_the_run():
     assert spread_out([0, 10, 20], 5) == [0, 10, 20]
     assert spread_out(list(range(0, 500, 10)), 3) == [0, 240, 490]
     assert spread_out([0, 10, 20], 1) == [0]
 
 
-def test_the_command_and_the_page(cli, runs):
+def test_the_command_writes_dynamics_that_the_page_shows(cli, runs):
     folder = runs("fedwmsam")
     outcome = cli(
         "analyse",

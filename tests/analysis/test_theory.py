@@ -1,4 +1,8 @@
-"""The bound against a few lines of its own, the lemmas against enumeration, the estimators against known losses."""
+"""The theorem's bound, lemmas and estimators.
+
+The bound is checked against its formula, the lemmas against enumeration, and the estimators against
+known losses.
+"""
 
 import itertools
 import math
@@ -7,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from helpers.small_federation import PLAIN, make
+from helpers.small_federation import PLAIN_RULES, make_federation
 from torch import nn
 
 from fedwmsam.analysis.theory import (
@@ -16,9 +20,9 @@ from fedwmsam.analysis.theory import (
     BoundParameters,
     analyse_theory,
     batch_variance,
-    bound,
     check_lemma_3,
     check_lemma_4,
+    compute_bound,
     largest_absolute_eigenvalue,
 )
 from fedwmsam.data.clients import TensorSamples
@@ -31,39 +35,41 @@ from fedwmsam.settings.config import resolve
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
-SETTING = BoundParameters(
+PARAMETERS = BoundParameters(
     smoothness=5, gap=2, sigma=3, rho=0.1, cohort=10, steps=50, rounds=500, clients=1000
 )
 
 
-def test_the_bound():
-    terms = bound(SETTING)
+def test_the_bound_is_the_formula_of_the_theorem():
+    terms = compute_bound(PARAMETERS)
     assert terms.noise == pytest.approx(math.sqrt(5 * 2 * (9 + 0.25) / (10 * 50 * 500)))
     assert terms.rounds == pytest.approx(10 / 500 * (1 + 100 / 10))
     assert terms.printed == pytest.approx(terms.noise + terms.rounds)
     assert terms.with_bias == pytest.approx(math.sqrt(90 / 250_000) + terms.rounds + 0.25)
 
 
-def test_only_the_bias_stays():
-    longer = bound(replace(SETTING, rounds=10**12))
+def test_after_many_rounds_only_the_bias_stays():
+    longer = compute_bound(replace(PARAMETERS, rounds=10**12))
     assert longer.printed == pytest.approx(0, abs=1e-5)
     assert longer.with_bias == pytest.approx(0.25, abs=1e-5)
-    assert bound(replace(SETTING, rho=0.0)).with_bias == bound(replace(SETTING, rho=0.0)).printed
+    assert (
+        compute_bound(replace(PARAMETERS, rho=0.0)).with_bias
+        == compute_bound(replace(PARAMETERS, rho=0.0)).printed
+    )
 
 
-def test_a_setting_nobody_can_have():
+def test_impossible_parameters_are_refused():
     with pytest.raises(InputError, match="cohort is 10, but there are only 5"):
-        replace(SETTING, clients=5)
+        replace(PARAMETERS, clients=5)
     with pytest.raises(InputError, match="rho must be"):
-        replace(SETTING, rho=-1.0)
+        replace(PARAMETERS, rho=-1.0)
 
 
-def test_the_tables_speak_of_methods_that_exist():
+def test_the_tables_name_methods_that_exist():
     assert {row.method for row in RATES} == {row.method for row in PROPERTIES} <= set(METHODS)
 
 
-def test_lemma_3():
-    """Its formula is the mean over all subsets; sampling comes near it."""
+def test_lemma_3_is_the_mean_over_all_subsets_and_sampling_comes_near_it():
     random = np.random.default_rng(0)
     vectors = random.normal(size=(6, 2)) + random.normal(size=2)
     subsets = [vectors[list(chosen)].mean(axis=0) for chosen in itertools.combinations(range(6), 2)]
@@ -81,11 +87,13 @@ def test_lemma_4_and_what_the_proof_makes_of_it():
 
 
 def regression(*clients):
-    """A linear model without bias: its Hessian is 2 XᵀX/n."""
+    """Return a federation with a linear model without bias, whose Hessian is 2 XᵀX/n."""
     task = Task(lambda: nn.Linear(3, 1, bias=False).double(), OBJECTIVES["regression"], seed=0)
     data = [TensorSamples(x, x.sum(dim=1, keepdim=True)) for x in clients]
     return replace(
-        make(make_method("fedavg"), PLAIN, sizes=[len(x) for x in clients]), task=task, clients=data
+        make_federation(make_method("fedavg"), PLAIN_RULES, sizes=[len(x) for x in clients]),
+        task=task,
+        clients=data,
     )
 
 
@@ -102,7 +110,7 @@ def test_curvature_is_the_largest_eigenvalue():
     ) == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_variance_of_batches():
+def test_the_variance_of_batches_is_that_of_their_gradients():
     x = torch.randn(16, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     federation = regression(x)
     state = first_state(federation)
@@ -115,8 +123,8 @@ def test_the_variance_of_batches():
     assert batch_variance(federation, state, 0) == pytest.approx(expected)
 
 
-def verdicts(found):
-    return {(row["where"], row["text"]): row["verdict"] for row in found["conditions"]}
+def verdicts(record):
+    return {(row["where"], row["text"]): row["verdict"] for row in record["conditions"]}
 
 
 def run(tmp_path, name, **settings):
@@ -126,9 +134,10 @@ def run(tmp_path, name, **settings):
     return analyse_theory(tmp_path / name, states=3, sample=200)
 
 
-def test_a_run_beside_the_theorem(tmp_path):
+def test_a_run_has_its_constants_and_the_verdict_on_each_condition(tmp_path):
     usual = run(tmp_path, "usual")
-    setting, points = usual["setting"], usual["points"]
+    setting = usual["setting"]
+    points = usual["points"]
     assert (setting["clients"], setting["cohort"], setting["rounds"], setting["rho"]) == (
         20,
         5,
@@ -139,7 +148,7 @@ def test_a_run_beside_the_theorem(tmp_path):
         points[0]["loss"] - min(point["loss"] for point in points)
     )
     assert setting["smoothness"] == max(
-        max(p["global_curvature"], *p["client_curvatures"]) for p in points
+        max(point["global_curvature"], *point["client_curvatures"]) for point in points
     )
     assert usual["measured"] == pytest.approx(
         sum(point["squared_gradient"] for point in points) / 3
@@ -164,7 +173,7 @@ def test_a_run_beside_the_theorem(tmp_path):
     assert found["Lemma 2", "gradients have no common bias: (L ρ)² = 0"] == "holds"
 
 
-def test_other_methods_are_not_the_theorem_s(tmp_path):
+def test_the_theorem_does_not_apply_to_other_methods(tmp_path):
     found = verdicts(run(tmp_path, "fedavg", method="fedavg"))
     assert found["Theorem", "its method"] == "fails"
     assert found["Lemma 1", "γ L ≤ 1/24"] == "does not apply"

@@ -1,1 +1,4 @@
-"""Runs that are killed, starved, damaged and disturbed, hundreds of times: `make faults` (docs/reliability.md)."""
+"""Hundreds of runs that are killed, starved, damaged and disturbed: `make faults`.
+
+docs/reliability.md says more.
+"""

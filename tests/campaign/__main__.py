@@ -1,4 +1,5 @@
-"""python -m campaign: seeded faults, a table of what became of the runs, and exit code 1 if any went wrong."""
+"""python -m campaign: seeded faults, a table of what became of the runs, and exit code 1 if any
+went wrong."""
 
 import argparse
 import json
@@ -11,34 +12,51 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from campaign.trials import CASES, KINDS, REFUSED, SAME, Trial, carry_out, undisturbed
+from campaign.trials import (
+    CASES,
+    FAULTS,
+    REFUSED,
+    SAME,
+    FaultKind,
+    Reference,
+    Trial,
+    run_reference,
+    run_trial,
+)
 
 WRONG = "wrong"
+OUTCOMES = (SAME, REFUSED, WRONG)
+TrialResult = dict[str, Any]
+"""Number, fault, case and outcome of a trial, and the reason if it went wrong."""
 
 
 def main() -> int:
-    options = arguments()
-    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
-        place, start = Path(folder), time.monotonic()
-        possible = {name: kind for name, kind in KINDS.items() if kind.possible(place)}
-        skipped = [name for name in KINDS if name not in possible]
+    options = parse_options()
+    with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        start = time.monotonic()
+        supported = {name: kind for name, kind in FAULTS.items() if kind.is_supported(folder)}
+        skipped = [name for name in FAULTS if name not in supported]
         references = {
-            case: undisturbed(case, place / "undisturbed" / str(n)) for n, case in enumerate(CASES)
+            case: run_reference(case, folder / "undisturbed" / str(number))
+            for number, case in enumerate(CASES)
         }
-        names = [name for name, kind in possible.items() for _ in range(kind.share)]
-        random.Random(options.seed).shuffle(names)
-        results = []
-        for number in [options.only] if options.only is not None else range(options.trials):
-            results.append(one(number, names[number % len(names)], options.seed, references, place))
-            progress(results, options.trials, time.monotonic() - start)
-            if results[-1]["outcome"] == WRONG and options.keep:
-                keep(place / "trials" / str(number), options.keep / str(number))
-    print(table(results, skipped))
-    write(options.json, options.seed, results, skipped, time.monotonic() - start)
+        names = shuffle_faults(supported, options.seed)
+        numbers = range(options.trials) if options.only is None else [options.only]
+        results: list[TrialResult] = []
+        for number in numbers:
+            fault = names[number % len(names)]
+            result = run_numbered_trial(number, fault, options.seed, references, folder)
+            results.append(result)
+            print_progress(results, options.trials, time.monotonic() - start)
+            if result["outcome"] == WRONG and options.keep:
+                copy_folder(folder / "trials" / str(number), options.keep / str(number))
+    print(markdown_table(results, skipped))
+    write_results(options.json, options.seed, results, skipped, time.monotonic() - start)
     return int(any(result["outcome"] == WRONG for result in results))
 
 
-def arguments() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="campaign", description=__doc__)
     parser.add_argument("--trials", type=int, default=215)
     parser.add_argument("--seed", type=int, default=1)
@@ -50,27 +68,37 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def one(
-    number: int, name: str, seed: int, references: dict[str, Any], place: Path
-) -> dict[str, Any]:
-    """A trial depends on nothing but its number and the seed, so that it can be repeated alone."""
-    chance, kind = random.Random(f"{seed} {number}"), KINDS[name]
-    case = chance.choice(kind.cases)
-    trial = Trial(case, place / "trials" / str(number), chance, references[case])
-    result = {"trial": number, "fault": name, "case": case}
+def shuffle_faults(kinds: dict[str, FaultKind], seed: int) -> list[str]:
+    """Return the names of the faults in a random order, each as often as its weight says."""
+    names: list[str] = []
+    for name, kind in kinds.items():
+        names += [name] * kind.weight
+    random.Random(seed).shuffle(names)
+    return names
+
+
+def run_numbered_trial(
+    number: int, fault: str, seed: int, references: dict[str, Reference], folder: Path
+) -> TrialResult:
+    """Run a trial, which depends on its number and the seed only: it can be repeated alone."""
+    rng = random.Random(f"{seed} {number}")
+    kind = FAULTS[fault]
+    case = rng.choice(kind.cases)
+    trial = Trial(case, folder / "trials" / str(number), rng, references[case])
+    result = {"trial": number, "fault": fault, "case": case}
     try:
-        return result | {"outcome": carry_out(kind, trial)}
-    except (
-        Exception
-    ) as reason:  # a mistake of the campaign's own must not hide what the other trials find
+        return result | {"outcome": run_trial(kind, trial)}
+    except Exception as reason:
+        # Also a mistake of the campaign itself: it must not hide what the other trials find.
         return result | {"outcome": WRONG, "reason": f"{type(reason).__name__}: {reason}"}
 
 
-def keep(place: Path, target: Path) -> None:
-    subprocess.run(["cp", "-r", place, target], check=False)
+def copy_folder(source: Path, target: Path) -> None:
+    """Copy a folder, as far as its files can be read."""
+    subprocess.run(["cp", "-r", source, target], check=False)
 
 
-def progress(results: list[dict[str, Any]], total: int, seconds: float) -> None:
+def print_progress(results: list[TrialResult], total: int, seconds: float) -> None:
     last = results[-1]
     if last["outcome"] == WRONG:
         print(
@@ -82,23 +110,28 @@ def progress(results: list[dict[str, Any]], total: int, seconds: float) -> None:
         print(f"{len(results)} of {total} trials, {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
-def table(results: list[dict[str, Any]], skipped: list[str]) -> str:
-    """Fault × outcome, as a table for a page."""
+def markdown_table(results: list[TrialResult], skipped: list[str]) -> str:
+    """Return the table of how often each fault had each outcome."""
     counts = Counter((result["fault"], result["outcome"]) for result in results)
-    lines = [f"| fault | trials | {SAME} | {REFUSED} | {WRONG} |", "|---|---|---|---|---|"]
-    for name in [name for name in KINDS if name not in skipped]:
-        found = [counts[name, outcome] for outcome in (SAME, REFUSED, WRONG)]
-        lines += (
-            [f"| {name} | {sum(found)} | {' | '.join(map(str, found))} |"] if any(found) else []
-        )
-    total = [sum(counts[name, outcome] for name in KINDS) for outcome in (SAME, REFUSED, WRONG)]
-    lines.append(f"| all | {sum(total)} | {' | '.join(map(str, total))} |")
-    return "\n".join(lines + [f"Not possible on this machine: {name}" for name in skipped])
+    lines = [f"| fault | trials | {' | '.join(OUTCOMES)} |", "|---|---|---|---|---|"]
+    for name in FAULTS:
+        by_outcome = [counts[name, outcome] for outcome in OUTCOMES]
+        if any(by_outcome):
+            lines.append(table_line(name, by_outcome))
+    outcomes = Counter(result["outcome"] for result in results)
+    lines.append(table_line("all", [outcomes[outcome] for outcome in OUTCOMES]))
+    lines += [f"Not possible on this machine: {name}" for name in skipped]
+    return "\n".join(lines)
 
 
-def write(
-    path: Path, seed: int, results: list[dict[str, Any]], skipped: list[str], seconds: float
+def table_line(name: str, counts: list[int]) -> str:
+    return f"| {name} | {sum(counts)} | {' | '.join(map(str, counts))} |"
+
+
+def write_results(
+    path: Path, seed: int, results: list[TrialResult], skipped: list[str], seconds: float
 ) -> None:
+    """Write the results as JSON, with one line per trial."""
     path.parent.mkdir(parents=True, exist_ok=True)
     head = {"seed": seed, "trials": len(results), "seconds": round(seconds), "skipped": skipped}
     lines = ",\n".join(map(json.dumps, results))

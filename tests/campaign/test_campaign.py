@@ -1,4 +1,7 @@
-"""A short campaign and a short endurance run; `make faults` and `make endurance` do the long ones."""
+"""A short campaign of faults and a short endurance run.
+
+`make faults` and `make endurance` do the long ones.
+"""
 
 import os
 import subprocess
@@ -8,37 +11,37 @@ from pathlib import Path
 
 import pytest
 
-from campaign.endurance import Sample, verdict
+from campaign.endurance import Sample, find_growth
 
 TESTS = Path(__file__).parents[1]
 
 
-def module(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    """In a process of its own: children can be forked only from one that has trained nothing."""
-    search = os.pathsep.join([str(TESTS), *sys.path])
-    command = [sys.executable, "-m", *map(str, words)]
-    return subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": search}, capture_output=True, text=True
-    )
+def run_module(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a module in a new process: children can be forked only from one that trained nothing."""
+    search_path = os.pathsep.join([str(TESTS), *sys.path])
+    command = [sys.executable, "-m", *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": search_path}
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.slow
 def test_no_run_is_lost(tmp_path: Path) -> None:
-    done = module("campaign", "--trials", "22", "--seed", "7", "--json", tmp_path / "faults.json")
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ["--trials", "22", "--seed", "7", "--json", tmp_path / "faults.json"]
+    process = run_module("campaign", *options)
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 @pytest.mark.slow
 def test_nothing_grows_without_end() -> None:
-    done = module("campaign.endurance", "--rounds", "1500", "--every", "300")
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = run_module("campaign.endurance", "--rounds", "1500", "--every", "300")
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 STEADY = Sample(round=1000, memory=300 << 20, open_files=9, cpu_seconds=1.0, folder=9000)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"memory": 304 << 20}, ""),
         ({"memory": 350 << 20}, "memory grew by 10486 bytes a round"),
@@ -46,6 +49,7 @@ STEADY = Sample(round=1000, memory=300 << 20, open_files=9, cpu_seconds=1.0, fol
         ({"folder": 18_001}, "checkpoints grew"),
     ],
 )
-def test_endurance_sees_growth(change: dict[str, int], words: str) -> None:
-    found = verdict([STEADY, replace(STEADY, round=6000, **change)])
-    assert words in found and bool(found) == bool(words)
+def test_endurance_sees_growth(change: dict[str, int], message: str) -> None:
+    growth = find_growth([STEADY, replace(STEADY, round=6000, **change)])
+    assert message in growth
+    assert bool(growth) == bool(message)

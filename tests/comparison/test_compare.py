@@ -15,7 +15,7 @@ import pytest
 
 from fedwmsam.engine.records import read_json, read_lines
 
-ASKED = (
+ARGUMENTS = (
     "--methods",
     "fedavg,fedwmsam",
     "--seeds",
@@ -29,37 +29,46 @@ ASKED = (
 )
 
 
-def command(out: Path, *asked: str) -> list[str]:
-    return [sys.executable, "-m", "fedwmsam", "compare", *asked, "--out", str(out)]
+def command(out: Path, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", "fedwmsam", "compare", *arguments, "--out", str(out)]
+
+
+def read_both(run: Path) -> tuple[bytes, bytes]:
+    return (run / "metrics.jsonl").read_bytes(), (run / "model.safetensors").read_bytes()
 
 
 def contents(out: Path) -> dict[str, tuple[bytes, bytes]]:
-    return {
-        path.name: (
-            (path / "metrics.jsonl").read_bytes(),
-            (path / "model.safetensors").read_bytes(),
-        )
-        for path in sorted(out.iterdir())
-        if path.is_dir()
-    }
+    """Return the metrics and the model of each run below `out`."""
+    runs = [path for path in sorted(out.iterdir()) if path.is_dir()]
+    return {run.name: read_both(run) for run in runs}
+
+
+def modification_times(out: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in out.rglob("model.safetensors")}
 
 
 def test_a_comparison_runs_once_and_is_then_done(cli, tmp_path):
-    asked = ("--methods", "fedavg,fedsam", "--rounds", "2", "--grid", "rho=0.01,0.1", "--jobs", "2")
-    first = cli("compare", *asked, "--out", tmp_path / "c", "--baseline", "fedavg")
+    arguments = [
+        "--methods",
+        "fedavg,fedsam",
+        "--rounds",
+        "2",
+        "--grid",
+        "rho=0.01,0.1",
+        "--jobs",
+        "2",
+    ]
+    first = cli("compare", *arguments, "--out", tmp_path / "c", "--baseline", "fedavg")
     assert first.code == 0, first.err
     assert "fedsam rho=0.1" in first.out and "difference" in first.out
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "c").rglob("model.safetensors")}
-    again = cli("compare", *asked, "--out", tmp_path / "c")
+    before = modification_times(tmp_path / "c")
+    again = cli("compare", *arguments, "--out", tmp_path / "c")
     assert again.code == 0 and "3 of them done before" in again.out
-    assert {
-        path: path.stat().st_mtime_ns for path in (tmp_path / "c").rglob("model.safetensors")
-    } == before
-    assert len(before) == 3
+    assert modification_times(tmp_path / "c") == before and len(before) == 3
 
 
 def test_methods_of_one_seed_share_clients_and_seeds_do_not(cli, tmp_path):
-    answer = cli(
+    outcome = cli(
         "compare",
         "--methods",
         "fedavg,fedcm",
@@ -71,7 +80,7 @@ def test_methods_of_one_seed_share_clients_and_seeds_do_not(cli, tmp_path):
         tmp_path / "c",
         "-q",
     )
-    assert answer.code == 0, answer.err
+    assert outcome.code == 0, outcome.err
     hashes = {
         path.parent.name[:12]: read_json(path)["partition_hash"]
         for path in (tmp_path / "c").rglob("data.json")
@@ -80,7 +89,7 @@ def test_methods_of_one_seed_share_clients_and_seeds_do_not(cli, tmp_path):
 
 
 def test_a_run_that_fails_is_named_and_the_others_go_on(cli, tmp_path):
-    answer = cli(
+    outcome = cli(
         "compare",
         "--rounds",
         "1",
@@ -91,12 +100,12 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(cli, tmp_path):
         "--jobs",
         "1",
     )
-    assert answer.code == 1
-    assert "failed" in answer.out and "shards" in answer.out and "iid" in answer.out
+    assert outcome.code == 1
+    assert "failed" in outcome.out and "shards" in outcome.out and "iid" in outcome.out
 
 
 def test_a_pilot_says_what_it_chose_and_the_runs_use_it(cli, tmp_path):
-    asked = (
+    arguments = [
         "--methods",
         "fedavg,fedsam",
         "--rounds",
@@ -105,13 +114,13 @@ def test_a_pilot_says_what_it_chose_and_the_runs_use_it(cli, tmp_path):
         "rho=0.01,5.0",
         "--pilot-rounds",
         "3",
-    )
-    answer = cli("compare", *asked, "--out", tmp_path / "c")
-    assert answer.code == 0, answer.err
+    ]
+    outcome = cli("compare", *arguments, "--out", tmp_path / "c")
+    assert outcome.code == 0, outcome.err
     (choice,) = json.loads((tmp_path / "c" / "pilot.json").read_text())
     scores = {values["rho"]: score for values, score in choice["validation_scores"]}
     assert choice["chosen"]["rho"] == max(scores, key=scores.get)
-    assert f"rho={choice['chosen']['rho']}, best on validation data" in answer.out
+    assert f"rho={choice['chosen']['rho']}, best on validation data" in outcome.out
     folder = next(path for path in (tmp_path / "c").iterdir() if path.name.startswith("fedsam"))
     assert f"rho = {choice['chosen']['rho']}\n" in (folder / "config.toml").read_text()
     pilots = list((tmp_path / "c" / "pilot").glob("fedsam*/metrics.jsonl"))
@@ -124,19 +133,26 @@ def test_two_comparisons_in_one_folder_are_refused(cli, tmp_path):
     (tmp_path / "c").mkdir()
     with (tmp_path / "c" / ".lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        answer = cli("compare", "--rounds", "1", "--out", tmp_path / "c")
-    assert answer.code == 2 and "Another comparison" in answer.err
+        outcome = cli("compare", "--rounds", "1", "--out", tmp_path / "c")
+    assert outcome.code == 2 and "Another comparison" in outcome.err
 
 
 def test_an_unknown_baseline_is_refused_before_anything_runs(cli, tmp_path):
-    answer = cli(
+    outcome = cli(
         "compare", "--methods", "fedavg,fedcm", "--baseline", "fedavgg", "--out", tmp_path / "c"
     )
-    assert answer.code == 2 and "fedavgg" in answer.err and not (tmp_path / "c").exists()
+    assert outcome.code == 2 and "fedavgg" in outcome.err and not (tmp_path / "c").exists()
+
+
+def test_an_empty_baseline_beside_a_pilot_is_refused_before_anything_runs(cli, tmp_path):
+    arguments = ("--methods", "fedavg,fedcm", "--pilot", "lr=0.1,0.2", "--out", tmp_path / "c")
+    outcome = cli("compare", *arguments, "--baseline", "")
+    assert (outcome.code, (tmp_path / "c").exists()) == (2, False)
+    assert "Unknown baseline" in outcome.err
 
 
 def test_a_baseline_that_could_be_several_rows_is_refused_before_anything_runs(cli, tmp_path):
-    asked = (
+    arguments = (
         "--methods",
         "fedavg,fedsam",
         "--grid",
@@ -146,35 +162,35 @@ def test_a_baseline_that_could_be_several_rows_is_refused_before_anything_runs(c
         "--out",
         tmp_path / "c",
     )
-    answer = cli("compare", *asked, "--baseline", "fedsam")
+    outcome = cli("compare", *arguments, "--baseline", "fedsam")
     assert (
-        answer.code == 2
-        and "'fedsam rho=0.01', 'fedsam rho=0.1'" in answer.err
+        outcome.code == 2
+        and "'fedsam rho=0.01', 'fedsam rho=0.1'" in outcome.err
         and not (tmp_path / "c").exists()
     )
-    answer = cli("compare", *asked, "--baseline", "fedsam rho=0.1")
-    assert answer.code == 0 and "difference to fedsam rho=0.1" in answer.out, answer.err
+    outcome = cli("compare", *arguments, "--baseline", "fedsam rho=0.1")
+    assert outcome.code == 0 and "difference to fedsam rho=0.1" in outcome.out, outcome.err
 
 
 @pytest.mark.slow
-def test_killed_ten_times_a_comparison_ends_as_if_it_never_was(tmp_path):
-    subprocess.run(command(tmp_path / "whole", *ASKED), check=True, capture_output=True)
+def test_a_comparison_that_was_killed_ten_times_ends_as_if_it_never_was(tmp_path):
+    subprocess.run(command(tmp_path / "whole", *ARGUMENTS), check=True, capture_output=True)
     chance = random.Random(0)
     for number in range(10):
         process = subprocess.Popen(
-            command(tmp_path / "killed", *ASKED),
+            command(tmp_path / "killed", *ARGUMENTS),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
         time.sleep(chance.uniform(3, 8))
-        hands = children(process.pid)
+        workers = children(process.pid)
         process.send_signal(chance.choice([signal.SIGKILL, signal.SIGTERM, signal.SIGINT]))
         if number % 3 == 0:
-            for hand in hands:
+            for worker in workers:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(hand, signal.SIGKILL)
+                    os.kill(worker, signal.SIGKILL)
         process.wait()
-    subprocess.run(command(tmp_path / "killed", *ASKED), check=True, capture_output=True)
+    subprocess.run(command(tmp_path / "killed", *ARGUMENTS), check=True, capture_output=True)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
     assert len(contents(tmp_path / "whole")) == 4
 
@@ -182,18 +198,19 @@ def test_killed_ten_times_a_comparison_ends_as_if_it_never_was(tmp_path):
 @pytest.mark.slow
 def test_no_process_outlives_a_killed_comparison(tmp_path):
     process = subprocess.Popen(
-        command(tmp_path / "c", *ASKED), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command(tmp_path / "c", *ARGUMENTS), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    while not (hands := children(process.pid)):
+    while not (workers := children(process.pid)):
         time.sleep(0.2)
     process.kill()
     process.wait()
     end = time.monotonic() + 120
-    while any(Path(f"/proc/{hand}").exists() for hand in hands) and time.monotonic() < end:
+    while any(Path(f"/proc/{worker}").exists() for worker in workers) and time.monotonic() < end:
         time.sleep(0.5)
-    assert not any(Path(f"/proc/{hand}").exists() for hand in hands)
+    assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
 
 
 def children(pid: int) -> list[int]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True)
-    return [int(word) for word in found.stdout.split()]
+    list_children = ["ps", "-o", "pid=", "--ppid", str(pid)]
+    listing = subprocess.run(list_children, capture_output=True, text=True)
+    return [int(word) for word in listing.stdout.split()]

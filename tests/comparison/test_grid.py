@@ -9,8 +9,10 @@ from fedwmsam.settings import config
 from fedwmsam.settings.config import resolve
 
 
-def runs(file=None, **given):
-    return [(m.label, m.config.seed) for m in make_grid(file or {}, given).members()]
+def runs(file_values=None, **cli_values):
+    """Return the label and the seed of each run."""
+    specs = make_grid(file_values or {}, cli_values).run_specs()
+    return [(spec.label, spec.config.seed) for spec in specs]
 
 
 def test_methods_times_seeds_with_all_methods_of_a_seed_first():
@@ -25,17 +27,17 @@ def test_methods_times_seeds_with_all_methods_of_a_seed_first():
 
 
 def test_an_option_is_varied_only_for_the_methods_that_have_it():
-    found = runs(methods="fedavg,fedsam", grid={"rho": [0.1, 0.2]})
-    assert found == [("fedavg", 0), ("fedsam rho=0.1", 0), ("fedsam rho=0.2", 0)]
+    labels = runs(methods="fedavg,fedsam", grid={"rho": [0.1, 0.2]})
+    assert labels == [("fedavg", 0), ("fedsam rho=0.1", 0), ("fedsam rho=0.2", 0)]
 
 
 def test_a_common_option_goes_to_the_methods_that_have_it():
-    members = make_grid({}, {"methods": "fedavg,fedsam", "rho": 0.3}).members()
-    assert [m.config.options for m in members] == [{}, {"rho": 0.3}]
+    specs = make_grid({}, {"methods": "fedavg,fedsam", "rho": 0.3}).run_specs()
+    assert [spec.config.options for spec in specs] == [{}, {"rho": 0.3}]
 
 
 def test_variants_belong_together_and_combine_with_the_grid():
-    file = {
+    file_values = {
         "rounds": 7,
         "variants": [
             {"method": "fedcm", "weight_decay_mode": "sgd"},
@@ -43,21 +45,26 @@ def test_variants_belong_together_and_combine_with_the_grid():
         ],
         "grid": {"lr": [0.1, 0.2]},
     }
-    assert [label for label, _ in runs(file)] == [
+    assert [label for label, _ in runs(file_values)] == [
         "fedcm weight_decay_mode=sgd lr=0.1",
         "fedcm weight_decay_mode=sgd lr=0.2",
         "fedcm alpha=0.5 lr=0.1",
         "fedcm alpha=0.5 lr=0.2",
     ]
-    assert {m.config.rounds for m in make_grid(file, {"rounds": 9}).members()} == {9}
+    specs = make_grid(file_values, {"rounds": 9}).run_specs()
+    assert {spec.config.rounds for spec in specs} == {9}
 
 
 def test_one_configuration_asked_for_twice_is_one_run():
     assert runs(methods="fedsam", grid={"rho": [0.01, 0.01]}) == [("fedsam rho=0.01", 0)]
 
 
+def fingerprint(**values):
+    return config_fingerprint(resolve(values))
+
+
 def test_a_folder_name_tells_configurations_apart_but_not_machines():
-    base = resolve({"method": "fedsam"})
+    base = fingerprint(method="fedsam")
     for change in (
         {"rho": 0.2},
         {"seed": 1},
@@ -66,15 +73,12 @@ def test_a_folder_name_tells_configurations_apart_but_not_machines():
         {"lr": 0.2},
         {"clip_norm": "none"},
     ):
-        assert config_fingerprint(resolve({"method": "fedsam"} | change)) != config_fingerprint(
-            base
-        )
+        assert fingerprint(method="fedsam", **change) != base
     for same in ({"workers": 2}, {"checkpoint_every": 3}, {"data_dir": "/x"}, {"rho": 0.01}):
-        assert config_fingerprint(resolve({"method": "fedsam"} | same)) == config_fingerprint(base)
-    spelled_out = resolve(
-        {k: v for k, v in resolve({"preset": "paper"}).flat().items() if v and k != "preset"}
-    )
-    assert config_fingerprint(spelled_out) == config_fingerprint(resolve({"preset": "paper"}))
+        assert fingerprint(method="fedsam", **same) == base
+    preset_values = resolve({"preset": "paper"}).to_flat_dict()
+    spelled_out = {k: v for k, v in preset_values.items() if v and k != "preset"}
+    assert fingerprint(**spelled_out) == fingerprint(preset="paper")
 
 
 DEFAULTS = {
@@ -104,35 +108,28 @@ DEFAULTS = {
 
 def test_the_fingerprints_of_the_first_version_stay():
     """Comparisons made years ago go on: a new setting or option must not rename their runs."""
-    assert {
-        method: config_fingerprint(resolve({"method": method})) for method in DEFAULTS
-    } == DEFAULTS
+    assert {method: fingerprint(method=method) for method in DEFAULTS} == DEFAULTS
 
 
 def test_a_later_setting_counts_only_where_it_is_not_at_its_default(monkeypatch):
     for name in ("lr_decay", "alpha"):  # as if they were new, a setting and an option
         monkeypatch.setattr(config, "ALWAYS_IDENTIFYING", config.ALWAYS_IDENTIFYING - {name})
-        told = config.identifying_settings(resolve({}).flat())
-        assert name not in told and config.identifying_settings(told) == told
-        assert config.identifying_settings(resolve({name: 0.5}).flat()) == told | {name: 0.5}
+        settings = config.identifying_settings(resolve({}).to_flat_dict())
+        assert name not in settings and config.identifying_settings(settings) == settings
+        changed = config.identifying_settings(resolve({name: 0.5}).to_flat_dict())
+        assert changed == settings | {name: 0.5}
 
 
 def test_a_folder_name_is_a_plain_word():
-    folder = (
-        make_grid({}, {"methods": "fedsam", "grid": {"partition": ["natural", "dirichlet:0.1"]}})
-        .members()[1]
-        .folder
-    )
-    assert (
-        "/" not in folder
-        and ":" not in folder
-        and " " not in folder
-        and folder.startswith("fedsam-partition")
-    )
+    axes = {"partition": ["natural", "dirichlet:0.1"]}
+    specs = make_grid({}, {"methods": "fedsam", "grid": axes}).run_specs()
+    name = specs[1].folder_name
+    assert name.startswith("fedsam-partition")
+    assert "/" not in name and ":" not in name and " " not in name
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("values", "words"),
     [
         ({"methods": "fedavgg"}, "Did you mean 'fedavg'"),
         ({"methods": 3}, "list of names"),
@@ -152,14 +149,14 @@ def test_a_folder_name_is_a_plain_word():
         ({"rho": 0.2, "variants": [{"rho": 0.1}]}, "leave one out"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(given, words):
+def test_what_cannot_be_meant_is_refused(values, words):
     with pytest.raises(InputError, match=words):
-        make_grid({}, given).members()
+        make_grid({}, values).run_specs()
 
 
 def test_an_unknown_common_setting_is_refused_for_all():
     with pytest.raises(InputError, match="rhoo"):
-        make_grid({}, {"methods": "fedavg,fedsam", "rhoo": 1}).members()
+        make_grid({}, {"methods": "fedavg,fedsam", "rhoo": 1}).run_specs()
 
 
 def test_axes_are_typed_as_their_options():
@@ -175,19 +172,20 @@ def test_axes_are_typed_as_their_options():
 
 def test_a_pilot_tries_one_seed_on_held_out_data_and_only_methods_with_the_option():
     grid = make_grid({}, {"methods": "fedavg,fedsam,fedwmsam", "seeds": 3})
-    members = pilot_grid(grid, {"rho": [0.1, 0.2]}, rounds=5).members()
-    assert [m.label for m in members] == [
+    specs = pilot_grid(grid, {"rho": [0.1, 0.2]}, rounds=5).run_specs()
+    assert [spec.label for spec in specs] == [
         "fedsam rho=0.1",
         "fedsam rho=0.2",
         "fedwmsam rho=0.1",
         "fedwmsam rho=0.2",
     ]
-    assert {(m.config.seed, m.config.validation, m.config.rounds) for m in members} == {(0, 0.1, 5)}
+    configs = [spec.config for spec in specs]
+    assert {(c.seed, c.validation, c.rounds) for c in configs} == {(0, 0.1, 5)}
 
 
 def test_what_changes_no_number_names_no_run():
     plain, kept = (
-        make_grid({"variants": [{"method": "fedavg"} | extra]}, {}).members()[0]
+        make_grid({"variants": [{"method": "fedavg"} | extra]}, {}).run_specs()[0]
         for extra in ({}, {"keep_states": 10})
     )
-    assert plain.folder == kept.folder and plain.label == kept.label == "fedavg"
+    assert plain.folder_name == kept.folder_name and plain.label == kept.label == "fedavg"

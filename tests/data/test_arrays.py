@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.data_files import refusal
+from helpers.data_files import catch_refusal
 
 from fedwmsam.data import load_dataset
 from fedwmsam.data.npy import memmap_npy
@@ -29,16 +29,15 @@ def test_x_and_y_are_divided(tmp_path: Path) -> None:
     data = load_dataset(
         save(tmp_path / "mine.npz", x=FLOATS, y=LABELS, groups=np.array([7, 9] * 5))
     )
-    assert (len(data.train), len(data.test), data.classes, data.name) == (8, 2, 3, "mine")
+    assert (len(data.train), len(data.test), data.num_classes, data.name) == (8, 2, 3, "mine")
     together = torch.cat([data.train.inputs, data.test.inputs])
-    labels, groups = (
-        torch.cat([getattr(p, f) for p in (data.train, data.test)]) for f in ("labels", "groups")
-    )
+    labels = torch.cat([data.train.labels, data.test.labels])
+    groups = torch.cat([data.train.groups, data.test.groups])
     for row, label, group in zip(together, labels, groups, strict=True):
         index = int(row[0]) // 4
         assert label == LABELS[index] and data.group_names[group] == ("7", "9")[index % 2]
     assert sorted(together[:, 0].tolist()) == FLOATS[:, 0].tolist()
-    assert data.prepare(data.train.inputs).dtype == torch.float32 and data.input_shape == (4,)
+    assert data.transform(data.train.inputs).dtype == torch.float32 and data.input_shape == (4,)
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -63,7 +62,7 @@ def test_four_arrays_are_taken_as_they_are(tmp_path: Path, compressed: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("dtype", "shape", "stored", "prepared"),
+    ("dtype", "shape", "stored", "input_shape"),
     [
         (np.uint8, (10, 8, 8), torch.uint8, (1, 8, 8)),
         (np.uint8, (10, 8, 9, 3), torch.uint8, (3, 8, 9)),
@@ -80,41 +79,39 @@ def test_four_arrays_are_taken_as_they_are(tmp_path: Path, compressed: bool) -> 
     ],
 )
 def test_layouts(
-    tmp_path: Path, dtype: Any, shape: tuple[int, ...], stored: torch.dtype, prepared: Any
+    tmp_path: Path, dtype: Any, shape: tuple[int, ...], stored: torch.dtype, input_shape: Any
 ) -> None:
     data = load_dataset(save(tmp_path / "a.npz", x=np.ones(shape, dtype), y=LABELS))
-    assert data.train.inputs.dtype == stored and data.input_shape == prepared
-    batch = data.prepare(data.train.inputs[torch.tensor([1, 0])])
+    assert data.train.inputs.dtype == stored and data.input_shape == input_shape
+    batch = data.transform(data.train.inputs[torch.tensor([1, 0])])
     assert batch.dtype == torch.float32 and torch.isfinite(batch).all()
 
 
 def test_channels_are_moved_not_mixed(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 6, 3), np.uint8)
-    apart = {"x_train": pixels, "y_train": LABELS[:4], "x_test": pixels, "y_test": LABELS[:4]}
-    data = load_dataset(save(tmp_path / "a.npz", **apart))
+    arrays = {"x_train": pixels, "y_train": LABELS[:4], "x_test": pixels, "y_test": LABELS[:4]}
+    data = load_dataset(save(tmp_path / "a.npz", **arrays))
     assert data.train.inputs.tolist() == pixels.transpose(0, 3, 1, 2).tolist()
-    apart = {**apart, "x_train": np.asfortranarray(pixels)}
-    assert (
-        load_dataset(save(tmp_path / "b.npz", **apart)).train.inputs.tolist()
-        == data.train.inputs.tolist()
-    )
+    arrays = {**arrays, "x_train": np.asfortranarray(pixels)}
+    fortran = load_dataset(save(tmp_path / "b.npz", **arrays))
+    assert fortran.train.inputs.tolist() == data.train.inputs.tolist()
 
 
 def test_tokens_stay_whole_numbers(tmp_path: Path) -> None:
     path = save(tmp_path / "a.npz", x=np.full((10, 5), 300, np.uint16), y=LABELS)
     data = load_dataset(path, tokens=True)
     assert (
-        data.prepare(data.train.inputs).dtype == torch.int64
-        and int(data.prepare(data.train.inputs).max()) == 300
+        data.transform(data.train.inputs).dtype == torch.int64
+        and int(data.transform(data.train.inputs).max()) == 300
     )
-    assert "tokens" in refusal(
+    assert "tokens" in catch_refusal(
         lambda: load_dataset(save(tmp_path / "b.npz", x=FLOATS, y=LABELS), tokens=True)
     )
 
 
 def test_text_labels_become_classes(tmp_path: Path) -> None:
     data = load_dataset(save(tmp_path / "a.npz", x=FLOATS, y=np.array(["dog", "cat"] * 5)))
-    assert data.class_names == ("cat", "dog") and data.classes == 2
+    assert data.class_names == ("cat", "dog") and data.num_classes == 2
 
 
 @pytest.mark.parametrize(
@@ -167,7 +164,7 @@ def test_text_labels_become_classes(tmp_path: Path) -> None:
 def test_arrays_that_do_not_fit_are_refused(
     tmp_path: Path, arrays: dict[str, Any], words: str
 ) -> None:
-    message = refusal(lambda: load_dataset(save(tmp_path / "a.npz", **arrays)))
+    message = catch_refusal(lambda: load_dataset(save(tmp_path / "a.npz", **arrays)))
     assert words in message and str(tmp_path / "a.npz") in message
 
 
@@ -177,7 +174,7 @@ def npy_bytes(shape: tuple[int, ...], content: bytes, dtype: str = "|u1") -> byt
 
 
 def lying_zip(path: Path, content: bytes, claimed: int | None = None) -> str:
-    """An archive whose member x claims `claimed` bytes, in both of the places where a zip file says so."""
+    """Write an archive whose member x claims `claimed` bytes in both headers of a zip file."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", content)
         archive.writestr("y.npy", npy_bytes((4,), bytes(4)))
@@ -187,7 +184,8 @@ def lying_zip(path: Path, content: bytes, claimed: int | None = None) -> str:
     return str(path)
 
 
-def peak_of(call: Any) -> int:
+def peak_memory(call: Any) -> int:
+    """Return the most bytes that Python had allocated at once during the call."""
     tracemalloc.start()
     try:
         call()
@@ -199,10 +197,12 @@ def peak_of(call: Any) -> int:
 @pytest.mark.parametrize("shape", [(4, 10**9), (2**40, 2**20), (4, 5), (4, 3)])
 def test_a_header_that_lies_takes_no_memory(tmp_path: Path, shape: tuple[int, ...]) -> None:
     path = lying_zip(tmp_path / "a.npz", npy_bytes(shape, bytes(16)))
-    assert peak_of(lambda: refusal(lambda: load_dataset(path))) < 4 << 20
+    assert peak_memory(lambda: catch_refusal(lambda: load_dataset(path))) < 4 << 20
     (tmp_path / "x.npy").write_bytes(npy_bytes(shape, bytes(16)))
     np.save(tmp_path / "y.npy", LABELS[:4])
-    assert peak_of(lambda: refusal(lambda: load_dataset(str(tmp_path / "x.npy")))) < 4 << 20
+    assert (
+        peak_memory(lambda: catch_refusal(lambda: load_dataset(str(tmp_path / "x.npy")))) < 4 << 20
+    )
 
 
 def test_a_zip_and_a_header_that_lie_together_take_no_memory(tmp_path: Path) -> None:
@@ -211,17 +211,17 @@ def test_a_zip_and_a_header_that_lie_together_take_no_memory(tmp_path: Path) -> 
     content = header + bytes(64)
     exact = 4 * ((claimed - 128) // 4) + len(header)
     path = lying_zip(tmp_path / "a.npz", content, claimed=exact)
-    assert peak_of(lambda: refusal(lambda: load_dataset(path))) < 8 << 20
+    assert peak_memory(lambda: catch_refusal(lambda: load_dataset(path))) < 8 << 20
 
 
 def test_bombs_are_refused_before_they_are_unpacked(tmp_path: Path) -> None:
     rows = (101 << 20) // 4
     path = lying_zip(tmp_path / "a.npz", npy_bytes((4, rows), bytes(4 * rows)))
-    assert "times as many" in refusal(lambda: load_dataset(path))
+    assert "times as many" in catch_refusal(lambda: load_dataset(path))
     small = save(tmp_path / "b.npz", x=FLOATS, y=LABELS)
-    assert "max_gigabytes" in refusal(lambda: load_dataset(small, max_gigabytes=1e-9))
+    assert "max_gigabytes" in catch_refusal(lambda: load_dataset(small, max_gigabytes=1e-9))
     for value in (0, -1, float("nan"), "8", True):
-        assert "max_gigabytes" in refusal(
+        assert "max_gigabytes" in catch_refusal(
             lambda value=value: load_dataset(small, max_gigabytes=value)
         )
 
@@ -230,11 +230,11 @@ def test_unusual_archives_are_refused(tmp_path: Path) -> None:
     for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         with zipfile.ZipFile(tmp_path / "a.npz", "w", kind) as archive:
             archive.writestr("x.npy", npy_bytes((4, 4), bytes(16)))
-        assert "unusual" in refusal(lambda: load_dataset(str(tmp_path / "a.npz")))
+        assert "unusual" in catch_refusal(lambda: load_dataset(str(tmp_path / "a.npz")))
     (tmp_path / "b.npz").write_bytes(b"PK\x03\x04 not really")
-    assert "not a complete" in refusal(lambda: load_dataset(str(tmp_path / "b.npz")))
+    assert "not a complete" in catch_refusal(lambda: load_dataset(str(tmp_path / "b.npz")))
     (tmp_path / "c.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:-30])
-    assert "not a complete" in refusal(lambda: load_dataset(str(tmp_path / "c.npz")))
+    assert "not a complete" in catch_refusal(lambda: load_dataset(str(tmp_path / "c.npz")))
 
 
 def test_names_that_lead_elsewhere_are_never_written(tmp_path: Path) -> None:
@@ -260,11 +260,11 @@ def test_npy_pairs_are_mapped(tmp_path: Path) -> None:
     }.items():
         np.save(tmp_path / f"{name}.npy", array)
     assert len(load_dataset(str(tmp_path / "x_train.npy")).test) == 10
-    assert "rename" in refusal(lambda: load_dataset(str(tmp_path / "y.npy")))
+    assert "rename" in catch_refusal(lambda: load_dataset(str(tmp_path / "y.npy")))
     (tmp_path / "y.npy").unlink()
-    assert "x and y" in refusal(lambda: load_dataset(str(tmp_path / "x.npy")))
+    assert "x and y" in catch_refusal(lambda: load_dataset(str(tmp_path / "x.npy")))
     (tmp_path / "y.npy").mkdir()
-    assert "not a file" in refusal(lambda: load_dataset(str(tmp_path / "x.npy")))
+    assert "not a file" in catch_refusal(lambda: load_dataset(str(tmp_path / "x.npy")))
 
 
 def test_pickled_npy_files_are_refused_and_nothing_runs(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_pickled_npy_files_are_refused_and_nothing_runs(tmp_path: Path) -> None:
 
     np.save(tmp_path / "x.npy", np.array([Malicious()], dtype=object), allow_pickle=True)
     np.save(tmp_path / "y.npy", LABELS)
-    assert "pickled objects" in refusal(lambda: load_dataset(str(tmp_path / "x.npy")))
+    assert "pickled objects" in catch_refusal(lambda: load_dataset(str(tmp_path / "x.npy")))
     assert not (tmp_path / "made").exists()
 
 

@@ -1,4 +1,4 @@
-"""The cache of decoded arrays: written once, mapped, repaired, shared by processes, never needed."""
+"""The cache of decoded arrays: written once, mapped, repaired, shared by processes, not needed."""
 
 import json
 import os
@@ -38,31 +38,30 @@ class Decoder:
         return Decoded(arrays, {"names": ["ä", "b"], "dropped": 2})
 
 
-def entry(tmp_path: Path) -> Path:
-    (only,) = [
-        path for path in (tmp_path / "own-cache/fedwmsam/decoded").iterdir() if path.name[0] != "."
-    ]
-    return only
+def only_entry(tmp_path: Path) -> Path:
+    folder = tmp_path / "own-cache/fedwmsam/decoded"
+    (entry,) = [path for path in folder.iterdir() if path.name[0] != "."]
+    return entry
 
 
-def check(found: Decoded) -> None:
-    fresh = Decoder()()
-    assert found.notes == fresh.notes
-    assert {k: v.tolist() for k, v in found.arrays.items()} == {
-        k: v.tolist() for k, v in fresh.arrays.items()
-    }
+def check(decoded: Decoded) -> None:
+    expected = Decoder()()
+    assert decoded.metadata == expected.metadata
+    assert decoded.arrays.keys() == expected.arrays.keys()
+    for name, array in expected.arrays.items():
+        assert decoded.arrays[name].tolist() == array.tolist()
 
 
 def test_the_second_time_is_mapped(source: Path) -> None:
     decode = Decoder()
     for _ in range(3):
-        found = load_or_decode("kind", [source], {"size": 3}, decode)
-        check(found)
-        assert isinstance(found.arrays["train_inputs"], np.memmap), (
-            "mapped even by who has written it"
+        decoded = load_or_decode("kind", [source], {"size": 3}, decode)
+        check(decoded)
+        assert isinstance(decoded.arrays["train_inputs"], np.memmap), (
+            "mapped even by the process that has written it"
         )
     assert decode.calls == 1
-    split = found.split("train")
+    split = decoded.split("train")
     assert split.inputs.shape == (2, 3, 4) and split.inputs.dtype == torch.uint8
     assert (
         split.labels.tolist() == [1, 0]
@@ -102,9 +101,9 @@ def truncate(folder: Path) -> None:
     (folder / "train_inputs.npy").write_bytes(content[:-1])
 
 
-def flip(folder: Path, name: str, place: int) -> None:
+def flip_bit(folder: Path, name: str, position: int) -> None:
     content = bytearray((folder / name).read_bytes())
-    content[place] ^= 1
+    content[position] ^= 1
     (folder / name).write_bytes(content)
 
 
@@ -112,9 +111,9 @@ DAMAGE = {
     "truncated": truncate,
     "emptied": lambda folder: (folder / "train_labels.npy").write_bytes(b""),
     "removed": lambda folder: (folder / "train_labels.npy").unlink(),
-    "a changed label": lambda folder: flip(folder, "train_labels.npy", -8),
-    "a changed header": lambda folder: flip(folder, "train_inputs.npy", 30),
-    "a changed manifest": lambda folder: flip(folder, cache.MANIFEST, -80),
+    "a changed label": lambda folder: flip_bit(folder, "train_labels.npy", -8),
+    "a changed header": lambda folder: flip_bit(folder, "train_inputs.npy", 30),
+    "a changed manifest": lambda folder: flip_bit(folder, cache.MANIFEST, -80),
     "a changed note": lambda folder: (folder / cache.MANIFEST).write_text(
         (folder / cache.MANIFEST).read_text().replace("dropped", "dripped")
     ),
@@ -133,7 +132,7 @@ DAMAGE = {
 def test_a_damaged_entry_is_made_again(source: Path, tmp_path: Path, damage: str) -> None:
     decode = Decoder()
     load_or_decode("kind", [source], {}, decode)
-    DAMAGE[damage](entry(tmp_path))
+    DAMAGE[damage](only_entry(tmp_path))
     check(load_or_decode("kind", [source], {}, decode))
     check(load_or_decode("kind", [source], {}, decode))
     assert decode.calls == 2
@@ -162,20 +161,19 @@ def test_a_full_disk_leaves_nothing(
 
 
 def test_many_at_once(source: Path, tmp_path: Path) -> None:
-    found: list[Decoded] = []
-    threads = [
-        threading.Thread(
-            target=lambda: found.append(load_or_decode("kind", [source], {}, Decoder()))
-        )
-        for _ in range(8)
-    ]
+    results: list[Decoded] = []
+
+    def load() -> None:
+        results.append(load_or_decode("kind", [source], {}, Decoder()))
+
+    threads = [threading.Thread(target=load) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    for each in found:
-        check(each)
+    assert len(results) == 8
+    for decoded in results:
+        check(decoded)
     assert len(list((tmp_path / "own-cache/fedwmsam/decoded").iterdir())) == 1
 
 

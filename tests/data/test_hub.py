@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face `datasets` package, or of a stand-in with the same few methods where it is absent."""
+"""Data sets of the Hugging Face `datasets` package, or of a stand-in where it is absent."""
 
 import io
 from pathlib import Path
@@ -7,26 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.data_files import refusal
+from helpers.data_files import catch_refusal
 from PIL import Image
 
 from fedwmsam.data import from_huggingface
 
 
 class Names:
-    """Like datasets.ClassLabel."""
+    """Has the names of classes, like datasets.ClassLabel."""
 
     def __init__(self, *names: str) -> None:
         self.names = list(names)
 
 
 class StandIn:
-    """Like datasets.Dataset, as far as it is used."""
+    """Has the members of datasets.Dataset that are used."""
 
     def __init__(
         self, columns: dict[str, list[Any]], features: dict[str, Any] | None = None
     ) -> None:
-        self.columns, self.column_names, self.features = columns, list(columns), features or {}
+        self.columns = columns
+        self.column_names = list(columns)
+        self.features = features or {}
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), []))
@@ -35,7 +37,7 @@ class StandIn:
         return self.columns[column]
 
 
-def pictures(count: int) -> list[Image.Image]:
+def make_images(count: int) -> list[Image.Image]:
     return [Image.new("RGB", (4, 4), (index, 0, 0)) for index in range(count)]
 
 
@@ -47,44 +49,44 @@ def png(index: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["decoded", "encoded", "arrays"])
 def test_pictures(kind: str) -> None:
-    made = {
-        "decoded": pictures(10),
+    images = {
+        "decoded": make_images(10),
         "encoded": [png(index) for index in range(10)],
-        "arrays": [np.asarray(picture).tolist() for picture in pictures(10)],
+        "arrays": [np.asarray(image).tolist() for image in make_images(10)],
     }
     data = StandIn(
-        {"image": made[kind], "label": [0, 1] * 5}, {"label": Names("cat", "dog", "eel")}
+        {"image": images[kind], "label": [0, 1] * 5}, {"label": Names("cat", "dog", "eel")}
     )
-    found = from_huggingface(data, image_size=2)
-    assert (len(found.train), len(found.test)) == (8, 2) and found.input_shape == (3, 2, 2)
-    assert found.class_names == ("cat", "dog", "eel") and found.classes == 3
-    for part in (found.train, found.test):
+    dataset = from_huggingface(data, image_size=2)
+    assert (len(dataset.train), len(dataset.test)) == (8, 2) and dataset.input_shape == (3, 2, 2)
+    assert dataset.class_names == ("cat", "dog", "eel") and dataset.num_classes == 3
+    for part in (dataset.train, dataset.test):
         assert (part.inputs[:, 0, 0, 0] % 2).tolist() == part.labels.tolist()
 
 
 def test_splits_and_groups() -> None:
     train = StandIn(
-        {"img": pictures(4), "label": ["a", "b", "a", "b"], "writer": ["w", "v", "w", "v"]}
+        {"img": make_images(4), "label": ["a", "b", "a", "b"], "writer": ["w", "v", "w", "v"]}
     )
-    test = StandIn({"img": pictures(2), "label": ["b", "a"], "writer": ["u", "w"]})
-    found = from_huggingface(
+    test = StandIn({"img": make_images(2), "label": ["b", "a"], "writer": ["u", "w"]})
+    dataset = from_huggingface(
         {"train": train, "test": test}, image="img", group="writer", image_size=4, name="mine"
     )
     assert (
-        found.class_names == ("a", "b")
-        and found.test.labels.tolist() == [1, 0]
-        and found.name == "mine"
+        dataset.class_names == ("a", "b")
+        and dataset.test.labels.tolist() == [1, 0]
+        and dataset.name == "mine"
     )
-    assert found.group_names == ("v", "w", "u")
-    assert found.train.groups is not None and found.train.groups.tolist() == [1, 0, 1, 0]
-    assert found.test.groups is not None and found.test.groups.tolist() == [2, 1]
+    assert dataset.group_names == ("v", "w", "u")
+    assert dataset.train.groups is not None and dataset.train.groups.tolist() == [1, 0, 1, 0]
+    assert dataset.test.groups is not None and dataset.test.groups.tolist() == [2, 1]
 
 
 def test_feature_columns_are_standardised() -> None:
     data = StandIn({"a": list(range(10)), "v": [[i, -i] for i in range(10)], "label": [0, 1] * 5})
-    found = from_huggingface(data, features=["a", "v"])
-    assert found.input_shape == (3,) and found.train.inputs.mean(dim=0).abs().max() < 1e-6
-    assert torch.allclose(found.train.inputs[:, 0], -found.train.inputs[:, 2])
+    dataset = from_huggingface(data, features=["a", "v"])
+    assert dataset.input_shape == (3,) and dataset.train.inputs.mean(dim=0).abs().max() < 1e-6
+    assert torch.allclose(dataset.train.inputs[:, 0], -dataset.train.inputs[:, 2])
 
 
 @pytest.mark.parametrize(
@@ -96,19 +98,19 @@ def test_feature_columns_are_standardised() -> None:
         (StandIn({"label": [0, 1]}), {}, "either"),
         (StandIn({"image": [], "label": []}), {}, "0 training"),
         (
-            StandIn({"image": pictures(2), "label": [0, 1]}),
+            StandIn({"image": make_images(2), "label": [0, 1]}),
             {"features": ["a"], "image": "image"},
             "either",
         ),
-        (StandIn({"image": pictures(2), "lable": [0, 1]}), {}, "Did you mean 'lable'"),
-        (StandIn({"image": pictures(2), "label": [0, -1]}), {}, "-1"),
-        (StandIn({"image": pictures(2), "label": [[0], [1]]}), {}, "lists"),
-        (StandIn({"image": pictures(2), "label": [None, 1]}), {}, "object"),
+        (StandIn({"image": make_images(2), "lable": [0, 1]}), {}, "Did you mean 'lable'"),
+        (StandIn({"image": make_images(2), "label": [0, -1]}), {}, "-1"),
+        (StandIn({"image": make_images(2), "label": [[0], [1]]}), {}, "lists"),
+        (StandIn({"image": make_images(2), "label": [None, 1]}), {}, "object"),
         (StandIn({"image": [None, 3], "label": [0, 1]}), {}, "row 0"),
         (StandIn({"image": [{"bytes": b"x"}, 3], "label": [0, 1]}), {}, "row 0"),
         (StandIn({"image": ["a.png", "b.png"], "label": [0, 1]}), {}, "cast the column"),
-        (StandIn({"image": pictures(2), "label": [0, 1]}), {"image_size": 0}, "image_size"),
-        (StandIn({"image": pictures(2), "label": [0, 1]}), {"group": "g"}, "'g'"),
+        (StandIn({"image": make_images(2), "label": [0, 1]}), {"image_size": 0}, "image_size"),
+        (StandIn({"image": make_images(2), "label": [0, 1]}), {"group": "g"}, "'g'"),
         (StandIn({"a": [1.0, float("nan")], "label": [0, 1]}), {"features": ["a"]}, "finite"),
         (StandIn({"a": ["x", "y"], "label": [0, 1]}), {"features": ["a"]}, "finite"),
         (StandIn({"a": [[1], [1, 2]] * 5, "label": [0, 1] * 5}), {"features": ["a"]}, "shapes"),
@@ -117,18 +119,18 @@ def test_feature_columns_are_standardised() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused(data: Any, options: dict[str, Any], words: str) -> None:
-    assert words in refusal(lambda: from_huggingface(data, **options))
+    assert words in catch_refusal(lambda: from_huggingface(data, **options))
 
 
 def test_pictures_still_in_their_files(tmp_path: Path) -> None:
-    for index, picture in enumerate(pictures(4)):
-        picture.save(tmp_path / f"{index}.png")
+    for index, image in enumerate(make_images(4)):
+        image.save(tmp_path / f"{index}.png")
     rows = [{"bytes": None, "path": str(tmp_path / f"{index}.png")} for index in range(4)]
     data = {"train": StandIn({"image": rows, "label": [0, 1] * 2})}
-    found = from_huggingface(data | {"test": data["train"]}, image_size=4)
-    assert found.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
+    dataset = from_huggingface(data | {"test": data["train"]}, image_size=4)
+    assert dataset.train.inputs[:, 0, 0, 0].tolist() == [0, 1, 2, 3]
     (tmp_path / "2.png").unlink()
-    assert "row 2" in refusal(
+    assert "row 2" in catch_refusal(
         lambda: from_huggingface(data | {"test": data["train"]}, image_size=4)
     )
 
@@ -142,11 +144,11 @@ def package() -> Any:
 
 @pytest.fixture(scope="module")
 def real(package: Any) -> Any:
-    """Twenty pictures 7 wide and 5 high, no two alike; red at the top left is the row's number."""
+    """Twenty different images 7 wide and 5 high; red at the top left is the row's number."""
     pixels = np.random.default_rng(0).integers(0, 256, (20, 5, 7, 3), dtype=np.uint8)
     pixels[:, :3, :3, 0] = np.arange(20)[:, None, None]
     columns = {
-        "image": [Image.fromarray(one) for one in pixels],
+        "image": [Image.fromarray(image) for image in pixels],
         "label": [0, 1] * 10,
         "row": list(range(20)),
         "pair": [[row, -row] for row in range(20)],
@@ -164,7 +166,7 @@ def real(package: Any) -> Any:
     return package.Dataset.from_dict(columns, features=features)
 
 
-def rows_of(inputs: torch.Tensor) -> list[int]:
+def row_numbers(inputs: torch.Tensor) -> list[int]:
     return inputs[:, 0, 0, 0].tolist()
 
 
@@ -172,20 +174,20 @@ def test_real_splits_and_class_names(package: Any, real: Any) -> None:
     splits = package.DatasetDict(
         {"train": real.select(range(12)), "validation": real.select(range(12, 20))}
     )
-    found = from_huggingface(splits, image_size=5, group="writer")
-    assert found.class_names == ("cat", "dog") and found.group_names == ("w0", "w1", "w2")
-    assert rows_of(found.train.inputs) == list(range(12)) and rows_of(found.test.inputs) == list(
-        range(12, 20)
-    )
-    assert found.test.labels.tolist() == [0, 1] * 4
-    assert found.test.groups is not None and found.test.groups.tolist() == [
-        row % 3 for row in range(12, 20)
-    ]
+    dataset = from_huggingface(splits, image_size=5, group="writer")
+    assert dataset.class_names == ("cat", "dog") and dataset.group_names == ("w0", "w1", "w2")
+    assert row_numbers(dataset.train.inputs) == list(range(12))
+    assert row_numbers(dataset.test.inputs) == list(range(12, 20))
+    assert dataset.test.labels.tolist() == [0, 1] * 4
+    assert dataset.test.groups is not None
+    assert dataset.test.groups.tolist() == [row % 3 for row in range(12, 20)]
     alone = from_huggingface(real, image_size=5)
-    assert sorted(rows_of(alone.train.inputs) + rows_of(alone.test.inputs)) == list(range(20))
+    assert sorted(row_numbers(alone.train.inputs) + row_numbers(alone.test.inputs)) == list(
+        range(20)
+    )
     assert (
         len(alone.test) == 4
-        and (torch.tensor(rows_of(alone.test.inputs)) % 2 == alone.test.labels).all()
+        and (torch.tensor(row_numbers(alone.test.inputs)) % 2 == alone.test.labels).all()
     )
 
 
@@ -202,14 +204,10 @@ def test_real_splits_and_class_names(package: Any, real: Any) -> None:
 )
 def test_real_formats_change_nothing(real: Any, change: Any) -> None:
     for options in ({"image_size": 5}, {"features": ["row", "pair"], "group": "writer"}):
-        plain, formatted = (
-            from_huggingface(real, **options),
-            from_huggingface(change(real), **options),
-        )
-        assert plain.hash == formatted.hash and plain.class_names == formatted.class_names == (
-            "cat",
-            "dog",
-        )
+        plain = from_huggingface(real, **options)
+        formatted = from_huggingface(change(real), **options)
+        assert plain.hash == formatted.hash
+        assert plain.class_names == formatted.class_names == ("cat", "dog")
         assert torch.equal(plain.train.inputs, formatted.train.inputs)
 
 
@@ -229,15 +227,16 @@ def test_real_formats_change_nothing(real: Any, change: Any) -> None:
     ids=["shuffled", "filtered", "shard", "sorted", "all of it"],
 )
 def test_real_rows_that_were_chosen(real: Any, choose: Any) -> None:
-    chosen = choose(real)
-    expected = chosen.with_format(None)["row"][:]
-    found = from_huggingface({"train": chosen, "test": real}, image_size=5)
-    assert rows_of(found.train.inputs) == expected and found.train.labels.tolist() == [
-        row % 2 for row in expected
-    ]
-    alone = from_huggingface(chosen, image_size=5)
-    assert sorted(rows_of(alone.train.inputs) + rows_of(alone.test.inputs)) == sorted(expected)
-    assert (torch.tensor(rows_of(alone.train.inputs)) % 2 == alone.train.labels).all()
+    selected = choose(real)
+    expected = selected.with_format(None)["row"][:]
+    dataset = from_huggingface({"train": selected, "test": real}, image_size=5)
+    assert row_numbers(dataset.train.inputs) == expected
+    assert dataset.train.labels.tolist() == [row % 2 for row in expected]
+    alone = from_huggingface(selected, image_size=5)
+    assert sorted(row_numbers(alone.train.inputs) + row_numbers(alone.test.inputs)) == sorted(
+        expected
+    )
+    assert (torch.tensor(row_numbers(alone.train.inputs)) % 2 == alone.train.labels).all()
 
 
 def test_real_pictures_not_decoded(package: Any, real: Any, tmp_path: Path) -> None:
@@ -245,17 +244,17 @@ def test_real_pictures_not_decoded(package: Any, real: Any, tmp_path: Path) -> N
     encoded = real.cast_column("image", package.Image(decode=False))
     assert torch.equal(from_huggingface(encoded, image_size=5).train.inputs, plain.train.inputs)
     paths = []
-    for row, picture in enumerate(real["image"]):
+    for row, image in enumerate(real["image"]):
         paths.append(str(tmp_path / f"{row}.png"))
-        picture.save(paths[-1])
+        image.save(paths[-1])
     texts = real.remove_columns("image").add_column("image", paths)
-    assert "cast the column" in refusal(lambda: from_huggingface(texts, image_size=5))
+    assert "cast the column" in catch_refusal(lambda: from_huggingface(texts, image_size=5))
     for kind in (package.Image(), package.Image(decode=False)):
-        found = from_huggingface(texts.cast_column("image", kind), image_size=5)
-        assert torch.equal(found.train.inputs, plain.train.inputs)
+        dataset = from_huggingface(texts.cast_column("image", kind), image_size=5)
+        assert torch.equal(dataset.train.inputs, plain.train.inputs)
 
 
 def test_real_streams_are_refused(package: Any, real: Any) -> None:
     stream = real.to_iterable_dataset()
     for data in (stream, package.IterableDatasetDict({"train": stream})):
-        assert "without streaming" in refusal(lambda data=data: from_huggingface(data))
+        assert "without streaming" in catch_refusal(lambda data=data: from_huggingface(data))

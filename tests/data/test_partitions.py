@@ -15,13 +15,13 @@ from fedwmsam.data.partitions import (
     parse_partition_rule,
 )
 from fedwmsam.data.partitions.rules import (
-    _apportion,
-    _ClassDraws,
-    _draw_columns,
-    _fill_order,
-    _longtail_counts,
-    _redraw_exhausted,
-    _removals_from_largest,
+    ClassDraws,
+    apportion,
+    draw_columns,
+    draw_fill_order,
+    longtail_counts,
+    redraw_exhausted,
+    removals_from_largest,
 )
 from fedwmsam.errors import InputError
 
@@ -37,7 +37,7 @@ RULES = [
 
 
 def proportions(partition: Partition) -> np.ndarray:
-    return partition.counts / partition.counts.sum(axis=1, keepdims=True)
+    return partition.class_counts / partition.class_counts.sum(axis=1, keepdims=True)
 
 
 @pytest.mark.parametrize(
@@ -47,18 +47,18 @@ def proportions(partition: Partition) -> np.ndarray:
 def test_sizes_counts_and_reuse_agree_with_the_indices(rule: str, clients: int) -> None:
     labels = np.random.default_rng(0).permutation(LABELS[::5])
     partition = make_partition(rule, labels, clients, seed=3)
-    sizes = [len(own) for own in partition.clients]
+    sizes = [len(indices) for indices in partition.client_indices]
     assert sizes == [1200 // clients + (k < 1200 % clients) for k in range(clients)]
-    everything = np.concatenate(partition.clients)
-    assert everything.dtype == np.int64 and everything.min() >= 0 and everything.max() < len(labels)
-    for own, counts in zip(partition.clients, partition.counts, strict=True):
-        assert np.bincount(labels[own], minlength=10).tolist() == counts.tolist()
-    assert partition.reused == 1200 - len(set(everything.tolist()))
+    assigned = np.concatenate(partition.client_indices)
+    assert assigned.dtype == np.int64 and assigned.min() >= 0 and assigned.max() < len(labels)
+    for indices, counts in zip(partition.client_indices, partition.class_counts, strict=True):
+        assert np.bincount(labels[indices], minlength=10).tolist() == counts.tolist()
+    assert partition.reused == 1200 - len(set(assigned.tolist()))
 
 
 def test_iid_uses_every_sample_once_and_mixes_them() -> None:
     partition = make_partition("iid", LABELS, 10, seed=0)
-    assert sorted(np.concatenate(partition.clients)) == list(range(6000))
+    assert sorted(np.concatenate(partition.client_indices)) == list(range(6000))
     assert partition.reused == 0
     assert np.abs(proportions(partition) - 0.1).max() < 0.05
 
@@ -68,14 +68,16 @@ def test_the_seed_alone_decides(rule: str) -> None:
     first, again, other = (make_partition(rule, LABELS, 20, seed) for seed in (0, 0, 1))
     assert first.hash == again.hash != other.hash
     assert len(first.hash) == 12 and int(first.hash, 16) >= 0
-    assert all((a == b).all() for a, b in zip(first.clients, again.clients, strict=True))
+    assert all(
+        (a == b).all() for a, b in zip(first.client_indices, again.client_indices, strict=True)
+    )
 
 
 def test_the_hash_sees_sizes_and_order() -> None:
     def partition(*clients: list[int]) -> Partition:
         return Partition(
             "iid",
-            tuple(np.array(own, dtype=np.int64) for own in clients),
+            tuple(np.array(indices, dtype=np.int64) for indices in clients),
             np.ones((2, 2), np.int64),
             0,
         )
@@ -87,37 +89,36 @@ def test_the_hash_sees_sizes_and_order() -> None:
 
 
 def test_a_pass_over_a_class_ends_before_it_repeats() -> None:
-    """Every sample of a class is used floor or ceil of (draws / class size) times: no replacement within a pass."""
+    """Every sample of a class is used floor or ceil of (draws / class size) times."""
     partition = make_partition("dirichlet:0.1", LABELS, 15, seed=5)
-    used = np.bincount(np.concatenate(partition.clients), minlength=6000)
-    for label, drawn in enumerate(partition.counts.sum(axis=0)):
+    used = np.bincount(np.concatenate(partition.client_indices), minlength=6000)
+    for label, drawn in enumerate(partition.class_counts.sum(axis=0)):
         assert set(used[label == LABELS]) <= {drawn // 600, -(-drawn // 600)}
-    assert partition.counts.sum(axis=0).max() > 600, "the test needs a class that was used up"
-    assert partition.reused == np.maximum(partition.counts.sum(axis=0) - 600, 0).sum()
+    assert partition.class_counts.sum(axis=0).max() > 600, "the test needs a class that was used up"
+    assert partition.reused == np.maximum(partition.class_counts.sum(axis=0) - 600, 0).sum()
 
 
 def test_a_second_pass_may_repeat_samples_within_a_client() -> None:
-    """As in the released code, whose clients take turns; handing out blocks would never repeat inside a client."""
-    partitions = (
-        make_partition("pathological:1", np.repeat([0, 1], 500), 3, seed) for seed in range(50)
-    )
-    crowded = next(
-        p for p in partitions if (p.counts[:, 0] > 0).sum() in (0, 3)
-    )  # all three drew the same class
-    assert partition_repeats(crowded) > 0
+    """The released code fills the clients in random order; block by block they would not repeat."""
+    labels = np.repeat([0, 1], 500)
+    partitions = (make_partition("pathological:1", labels, 3, seed) for seed in range(50))
+    # All three clients drew the same class.
+    crowded = next(p for p in partitions if (p.class_counts[:, 0] > 0).sum() in (0, 3))
+    assert count_repeats(crowded) > 0
 
 
-def partition_repeats(partition: Partition) -> int:
-    return sum(len(own) - len(np.unique(own)) for own in partition.clients)
+def count_repeats(partition: Partition) -> int:
+    return sum(len(indices) - len(np.unique(indices)) for indices in partition.client_indices)
 
 
 def test_the_fill_order_is_that_of_uniform_picks_with_full_clients_skipped() -> None:
-    random = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     sizes = np.array([3, 2])
-    found = np.array([(_fill_order(sizes, random) < 3) for _ in range(4000)]).mean(axis=0)
-    # by hand, P(client 0 has turn i): full clients are skipped, so the last turns are not proportional to the quotas
+    orders = np.array([draw_fill_order(sizes, generator) for _ in range(4000)])
+    # By hand, P(the i-th slot to be filled is client 0's): full clients are skipped, so the
+    # last ones are not proportional to the sizes.
     expected = np.array([0.5, 0.5, 5 / 8, 11 / 16, 11 / 16])
-    assert np.abs(found - expected).max() < 0.04
+    assert np.abs((orders < 3).mean(axis=0) - expected).max() < 0.04
 
 
 def test_clients_have_priors_of_their_own() -> None:
@@ -149,18 +150,18 @@ def test_priors_have_the_spread_of_a_dirichlet(beta: float) -> None:
 )
 def test_single_classes_are_chosen_uniformly(rule: str) -> None:
     partition = make_partition(rule, LABELS, 3000, seed=0)
-    assert (np.count_nonzero(partition.counts, axis=1) == 1).mean() > 0.999
-    assert np.abs(partition.counts.sum(axis=0) / 6000 - 0.1).max() < 0.03
+    assert (np.count_nonzero(partition.class_counts, axis=1) == 1).mean() > 0.999
+    assert np.abs(partition.class_counts.sum(axis=0) / 6000 - 0.1).max() < 0.03
 
 
 @pytest.mark.parametrize("gamma", [1, 3, 10])
 def test_pathological_clients_hold_exactly_gamma_classes(gamma: int) -> None:
     partition = make_partition(f"pathological:{gamma}", LABELS, 20, seed=2)
-    assert (np.count_nonzero(partition.counts, axis=1) == gamma).all()
-    held = partition.counts[partition.counts > 0]
+    assert (np.count_nonzero(partition.class_counts, axis=1) == gamma).all()
+    held = partition.class_counts[partition.class_counts > 0]
     assert np.abs(held / 300 - 1 / gamma).max() < 0.15
     if 1 < gamma < 10:
-        assert len({tuple(np.flatnonzero(row)) for row in partition.counts}) > 10
+        assert len({tuple(np.flatnonzero(row)) for row in partition.class_counts}) > 10
 
 
 @pytest.mark.parametrize(
@@ -168,16 +169,16 @@ def test_pathological_clients_hold_exactly_gamma_classes(gamma: int) -> None:
 )
 def test_a_class_without_samples_is_never_drawn(rule: str) -> None:
     partition = make_partition(rule, np.repeat([1, 4, 6], 100), 30, seed=0, classes=10)
-    assert partition.counts.shape == (30, 10)
-    assert set(np.flatnonzero(partition.counts.sum(axis=0))) <= {1, 4, 6}
-    used = np.bincount(np.concatenate(partition.clients), minlength=300).reshape(3, 100)
+    assert partition.class_counts.shape == (30, 10)
+    assert set(np.flatnonzero(partition.class_counts.sum(axis=0))) <= {1, 4, 6}
+    used = np.bincount(np.concatenate(partition.client_indices), minlength=300).reshape(3, 100)
     assert (np.ptp(used, axis=1) <= 1).all(), "some sample stands in for those that do not exist"
 
 
 def test_small_label_types_do_not_overflow() -> None:
     narrow = make_partition("dirichlet:0.5", LABELS.astype(np.uint8), 100, seed=0)
     assert narrow.hash == make_partition("dirichlet:0.5", LABELS, 100, seed=0).hash
-    assert narrow.counts.sum() == 6000
+    assert narrow.class_counts.sum() == 6000
 
 
 def test_describe_is_one_line_with_the_numbers() -> None:
@@ -355,7 +356,7 @@ EVERY_RULE = [
 ]
 
 
-def with_replacement(rule: str) -> bool:
+def has_replacement(rule: str) -> bool:
     return rule.startswith(("dirichlet:", "pathological:")) and "renormalise" not in rule
 
 
@@ -369,9 +370,10 @@ def with_replacement(rule: str) -> bool:
 def test_every_rule_ends_with_a_valid_partition_or_a_sentence(
     rule: str, labels: list[int], clients: int, seed: int
 ) -> None:
-    given_labels, groups = np.array(labels), np.arange(len(labels)) % clients
+    label_array = np.array(labels)
+    groups = np.arange(len(labels)) % clients
     try:
-        partition = make_partition(rule, given_labels, clients, seed, classes=12, groups=groups)
+        partition = make_partition(rule, label_array, clients, seed, classes=12, groups=groups)
     except InputError as refusal:
         assert "\n" not in str(refusal)
         may_refuse_one_client = (
@@ -379,22 +381,25 @@ def test_every_rule_ends_with_a_valid_partition_or_a_sentence(
         )
         assert clients > 1 or may_refuse_one_client, refusal
         return
-    everything = np.concatenate(partition.clients)
-    different = len(set(everything.tolist()))
-    assert len(partition.clients) == clients and min(len(own) for own in partition.clients) >= 1
-    assert everything.dtype == np.int64 and everything.min() >= 0 and everything.max() < len(labels)
+    assigned = np.concatenate(partition.client_indices)
+    different = len(set(assigned.tolist()))
     assert (
-        partition.reused == len(everything) - different
+        len(partition.client_indices) == clients
+        and min(len(indices) for indices in partition.client_indices) >= 1
+    )
+    assert assigned.dtype == np.int64 and assigned.min() >= 0 and assigned.max() < len(labels)
+    assert (
+        partition.reused == len(assigned) - different
         and partition.unused == len(labels) - different
     )
-    assert partition.reused == 0 or with_replacement(rule)
-    assert len(everything) == len(labels) or rule.startswith("longtail")
-    for own, counts in zip(partition.clients, partition.counts, strict=True):
-        assert np.bincount(given_labels[own], minlength=12).tolist() == counts.tolist()
+    assert partition.reused == 0 or has_replacement(rule)
+    assert len(assigned) == len(labels) or rule.startswith("longtail")
+    for indices, counts in zip(partition.client_indices, partition.class_counts, strict=True):
+        assert np.bincount(label_array[indices], minlength=12).tolist() == counts.tolist()
     assert "\n" not in partition.describe()
     assert (
         partition.hash
-        == make_partition(rule, given_labels, clients, seed, classes=12, groups=groups).hash
+        == make_partition(rule, label_array, clients, seed, classes=12, groups=groups).hash
     )
 
 
@@ -421,9 +426,10 @@ def test_a_parsed_rule_has_all_its_options() -> None:
 
 
 def test_exhausted_options_differ_only_where_a_class_runs_out() -> None:
-    few, options = np.repeat(np.arange(4), 50), ("reuse", "renormalise", "error")
+    labels = np.repeat(np.arange(4), 2)
+    options = ("reuse", "renormalise", "error")
     hashes = {
-        make_partition(f"dirichlet:1e9,exhausted={option}", few[::25], 1, 4).hash
+        make_partition(f"dirichlet:1e9,exhausted={option}", labels, 1, 4).hash
         for option in options[:2]
     }
     assert len(hashes) == 2, (
@@ -441,117 +447,122 @@ def test_exhausted_options_differ_only_where_a_class_runs_out() -> None:
 
 def test_renormalise_uses_every_sample_once_and_says_what_it_redrew() -> None:
     partition = make_partition("dirichlet:0.1,exhausted=renormalise", LABELS, 20, seed=0)
-    assert sorted(np.concatenate(partition.clients)) == list(range(6000))
+    assert sorted(np.concatenate(partition.client_indices)) == list(range(6000))
     assert any("redrawn" in note for note in partition.notes)
     reused = make_partition("dirichlet:0.1", LABELS, 20, seed=0)
     kept = sum(
-        len(np.intersect1d(*pair)) for pair in zip(partition.clients, reused.clients, strict=True)
+        len(np.intersect1d(*pair))
+        for pair in zip(partition.client_indices, reused.client_indices, strict=True)
     )
     assert kept > 3000, "both begin with the same draws"
 
 
-def test_renormalise_draws_as_a_loop_over_the_turns_would() -> None:
+def test_renormalise_draws_as_a_loop_over_the_slots_would() -> None:
     priors = np.array([[0.7, 0.2, 0.1], [0.1, 0.0, 0.9]])
-    supply, owners = np.array([2, 3, 3]), np.array([0, 1, 0, 0, 1, 1, 0, 1])
-    random, repeats = np.random.default_rng(0), 6000
-    found, expected = np.zeros((8, 3)), np.zeros((8, 3))
+    samples_per_class = np.array([2, 3, 3])
+    clients = np.array([0, 1, 0, 0, 1, 1, 0, 1])
+    generator = np.random.default_rng(0)
+    repeats = 6000
+    counts = np.zeros((8, 3))
+    expected = np.zeros((8, 3))
     for _ in range(repeats):
-        drawn = _ClassDraws(_draw_columns(priors, owners, random), owners, priors)
-        _redraw_exhausted("", drawn, np.arange(3), supply, random)
-        found[np.arange(8), drawn.classes] += 1
-        left = supply.copy()
-        for turn, owner in enumerate(owners):
-            weights = priors[owner] * (left > 0)
+        draws = ClassDraws(draw_columns(priors, clients, generator), clients, priors)
+        redraw_exhausted("", draws, np.arange(3), samples_per_class, generator)
+        counts[np.arange(8), draws.classes] += 1
+        left = samples_per_class.copy()
+        for slot, client in enumerate(clients):
+            weights = priors[client] * (left > 0)
             weights = weights if weights.sum() else (left > 0) * 1.0
-            label = random.choice(3, p=weights / weights.sum())
+            label = generator.choice(3, p=weights / weights.sum())
             left[label] -= 1
-            expected[turn, label] += 1
-    assert np.abs(found - expected).max() / repeats < 0.03
+            expected[slot, label] += 1
+    assert np.abs(counts - expected).max() / repeats < 0.03
 
 
 def test_columns_are_drawn_by_weight_and_never_without() -> None:
     weights = np.array([[0.0, 3.0, 1.0, 0.0], [5e-324, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 2.0]])
     rows = np.repeat([0, 1, 2], 4000)
-    found = _draw_columns(weights, rows, np.random.default_rng(0)).reshape(3, 4000)
-    assert set(found[0]) == {1, 2} and (found[0] == 1).mean() == pytest.approx(0.75, abs=0.03)
-    assert set(found[1]) == {0} and set(found[2]) == {3}
+    columns = draw_columns(weights, rows, np.random.default_rng(0)).reshape(3, 4000)
+    assert set(columns[0]) == {1, 2} and (columns[0] == 1).mean() == pytest.approx(0.75, abs=0.03)
+    assert set(columns[1]) == {0} and set(columns[2]) == {3}
 
 
 def test_dirichlet_class_gives_every_client_its_share_of_a_class() -> None:
-    """E[sum of squares] of a symmetric Dirichlet over N clients is (beta + 1) / (N beta + 1), here per class."""
+    """E[sum of squares] of a symmetric Dirichlet over N clients is (beta + 1) / (N beta + 1)."""
     labels = np.repeat(np.arange(300), 400)
     partition = make_partition("dirichlet-class:0.5", labels, 10, seed=0)
-    shares = partition.counts / partition.counts.sum(axis=0)
+    shares = partition.class_counts / partition.class_counts.sum(axis=0)
     assert (shares**2).sum(axis=0).mean() == pytest.approx(1.5 / 6, rel=0.05)
     assert np.abs(shares.mean(axis=1) - 0.1).max() < 0.03
 
 
 def test_dirichlet_class_favours_no_client_by_rounding() -> None:
-    sizes = make_partition("dirichlet-class:1e9", np.arange(5000), 10, seed=0).counts.sum(axis=1)
+    partition = make_partition("dirichlet-class:1e9", np.arange(5000), 10, seed=0)
+    sizes = partition.class_counts.sum(axis=1)
     assert np.abs(sizes - 500).max() < 100, (
         "with one sample per class a plain cut gives all to one client"
     )
 
 
-@pytest.mark.parametrize("least", [1, 5, 20])
-def test_dirichlet_class_raises_the_smallest_from_the_largest(least: int) -> None:
+@pytest.mark.parametrize("min_size", [1, 5, 20])
+def test_dirichlet_class_raises_the_smallest_from_the_largest(min_size: int) -> None:
     before = make_partition("dirichlet-class:10", LABELS, 10, seed=1)
-    partition = make_partition(f"dirichlet-class:0.01,min={least}", LABELS, 300, seed=1)
-    sizes = partition.counts.sum(axis=1)
-    assert sizes.min() == least and sizes.sum() == 6000 and partition.unused == 0
-    assert any(f"below {least}" in note and "moved" in note for note in partition.notes)
+    partition = make_partition(f"dirichlet-class:0.01,min={min_size}", LABELS, 300, seed=1)
+    sizes = partition.class_counts.sum(axis=1)
+    assert sizes.min() == min_size and sizes.sum() == 6000 and partition.unused == 0
+    assert any(f"below {min_size}" in note and "moved" in note for note in partition.notes)
     assert before.notes == ()
 
 
-def test_the_largest_give_first() -> None:
-    assert _removals_from_largest(np.array([9, 1, 7, 0]), 2).tolist() == [2, 0, 0, 0]
-    assert _removals_from_largest(np.array([9, 1, 7, 0]), 5).tolist() == [3, 0, 2, 0]
+def test_samples_are_removed_from_the_largest_first() -> None:
+    assert removals_from_largest(np.array([9, 1, 7, 0]), 2).tolist() == [2, 0, 0, 0]
+    assert removals_from_largest(np.array([9, 1, 7, 0]), 5).tolist() == [3, 0, 2, 0]
     for sizes in itertools.product(range(5), repeat=4):
         for total in range(1, sum(sizes) + 1):
             left = np.array(sizes)
             for _ in range(total):
                 left[left.argmax()] -= 1
-            given_away = _removals_from_largest(np.array(sizes), total)
-            assert sorted(np.array(sizes) - given_away) == sorted(left) and given_away.min() >= 0
+            removals = removals_from_largest(np.array(sizes), total)
+            assert sorted(np.array(sizes) - removals) == sorted(left) and removals.min() >= 0
 
 
 def test_shards_are_pieces_of_the_sorted_labels() -> None:
     partition = make_partition("shards:2", LABELS, 100, seed=0)
-    assert (partition.counts.sum(axis=1) == 60).all() and partition.unused == 0
-    assert set(partition.counts.ravel()) == {0, 30, 60}
-    sizes = make_partition("shards:3", LABELS[:5999], 100, seed=0).counts.sum(axis=1)
+    assert (partition.class_counts.sum(axis=1) == 60).all() and partition.unused == 0
+    assert set(partition.class_counts.ravel()) == {0, 30, 60}
+    sizes = make_partition("shards:3", LABELS[:5999], 100, seed=0).class_counts.sum(axis=1)
     assert np.ptp(sizes) <= 3
 
 
 def test_quantity_varies_sizes_only() -> None:
     partition = make_partition("quantity:0.7", np.tile(np.arange(10), 20_000), 400, seed=0)
-    sizes = partition.counts.sum(axis=1)
+    sizes = partition.class_counts.sum(axis=1)
     assert sizes.sum() == 200_000
     assert np.log(sizes).std() == pytest.approx(0.7, rel=0.1)
-    assert measure_heterogeneity(partition).mean_distance < 0.07
-    assert np.ptp(make_partition("quantity:0", LABELS, 7, seed=0).counts.sum(axis=1)) <= 1
+    assert measure_heterogeneity(partition).mean_tv_distance < 0.07
+    assert np.ptp(make_partition("quantity:0", LABELS, 7, seed=0).class_counts.sum(axis=1)) <= 1
 
 
 def test_apportioning_keeps_the_sum() -> None:
-    assert _apportion(10, np.array([0.25, 0.25, 0.5])).tolist() == [3, 2, 5]
-    assert _apportion(0, np.array([0.5, 0.5])).tolist() == [0, 0]
+    assert apportion(10, np.array([0.25, 0.25, 0.5])).tolist() == [3, 2, 5]
+    assert apportion(0, np.array([0.5, 0.5])).tolist() == [0, 0]
 
 
 def test_longtail_counts_fall_by_the_factor() -> None:
-    assert _longtail_counts(np.full(3, 5000), 100).tolist() == [5000, 500, 50]
-    assert _longtail_counts(np.array([10, 1000]), 10).tolist() == [10, 100]
-    assert _longtail_counts(np.array([10, 1000]), 1000).tolist() == [1, 1000]
-    assert _longtail_counts(np.array([7]), 1000).tolist() == [7]
-    assert _longtail_counts(np.full(3, 4), 1e308).tolist() == [4, 1, 1]
+    assert longtail_counts(np.full(3, 5000), 100).tolist() == [5000, 500, 50]
+    assert longtail_counts(np.array([10, 1000]), 10).tolist() == [10, 100]
+    assert longtail_counts(np.array([10, 1000]), 1000).tolist() == [1, 1000]
+    assert longtail_counts(np.array([7]), 1000).tolist() == [7]
+    assert longtail_counts(np.full(3, 4), 1e308).tolist() == [4, 1, 1]
 
 
 @pytest.mark.parametrize("rule", ["longtail:100", "longtail:100,beta=iid", "longtail:100,beta=5"])
-def test_longtail_deals_the_kept_samples_once(rule: str) -> None:
+def test_longtail_assigns_the_kept_samples_once(rule: str) -> None:
     partition = make_partition(rule, LABELS, 20, seed=0)
-    totals = partition.counts.sum(axis=0)
+    totals = partition.class_counts.sum(axis=0)
     assert totals[0] == 600 and totals[9] == 6 and (np.diff(totals) < 0).all()
     assert partition.reused == 0 and partition.unused == 6000 - totals.sum()
-    assert np.ptp(partition.counts.sum(axis=1)) <= 1
+    assert np.ptp(partition.class_counts.sum(axis=1)) <= 1
     assert "600 down to 6" in partition.describe()
 
 
@@ -564,7 +575,7 @@ def test_longtail_refuses_more_clients_than_it_keeps() -> None:
 def test_natural_makes_a_client_of_each_group(clients: int | None) -> None:
     groups = np.array(["b", "a", "c", "a", "b"])
     partition = make_partition("natural", np.array([0, 1, 0, 1, 1]), clients, seed=0, groups=groups)
-    assert [own.tolist() for own in partition.clients] == [[1, 3], [0, 4], [2]]
+    assert [indices.tolist() for indices in partition.client_indices] == [[1, 3], [0, 4], [2]]
     assert (
         partition.hash
         == make_partition("natural", np.array([0, 1, 0, 1, 1]), clients, seed=9, groups=groups).hash
@@ -584,19 +595,21 @@ def test_other_rules_need_a_number_of_clients() -> None:
         make_partition("iid", LABELS, None, seed=0)
 
 
-def counted(*counts: list[int]) -> Partition:
+def partition_of_counts(*counts: list[int]) -> Partition:
     return Partition("iid", tuple(np.arange(sum(row)) for row in counts), np.array(counts), 0)
 
 
 def test_heterogeneity_by_hand() -> None:
-    same = measure_heterogeneity(counted([2, 2, 0], [5, 5, 0]))
-    assert same.mean_distance == same.largest_distance == 0
+    same = measure_heterogeneity(partition_of_counts([2, 2, 0], [5, 5, 0]))
+    assert same.mean_tv_distance == same.max_tv_distance == 0
     assert same.effective_classes == pytest.approx(2)
-    assert same.size_variation == pytest.approx(3 / 7)
-    apart = measure_heterogeneity(counted([4, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4]))
-    assert apart.mean_distance == apart.largest_distance == pytest.approx(1 - 1 / 4)
-    assert (apart.effective_classes, apart.size_variation) == (pytest.approx(1), 0)
-    mixed = measure_heterogeneity(counted([4, 0], [4, 8]))  # overall 1/2 and 1/2
-    assert mixed.mean_distance == pytest.approx((1 / 2 + 1 / 6) / 2)
-    assert mixed.largest_distance == pytest.approx(1 / 2)
+    assert same.size_cv == pytest.approx(3 / 7)
+    apart = measure_heterogeneity(
+        partition_of_counts([4, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 0], [0, 0, 0, 4])
+    )
+    assert apart.mean_tv_distance == apart.max_tv_distance == pytest.approx(1 - 1 / 4)
+    assert (apart.effective_classes, apart.size_cv) == (pytest.approx(1), 0)
+    mixed = measure_heterogeneity(partition_of_counts([4, 0], [4, 8]))  # overall 1/2 and 1/2
+    assert mixed.mean_tv_distance == pytest.approx((1 / 2 + 1 / 6) / 2)
+    assert mixed.max_tv_distance == pytest.approx(1 / 2)
     assert mixed.effective_classes == pytest.approx((1 + 3 / 2 ** (2 / 3)) / 2)

@@ -13,7 +13,8 @@ from fedwmsam.files import atomic_replace
 
 
 def test_bundles_come_back_as_they_were(tmp_path):
-    zero, grid = torch.zeros(3), torch.arange(6.0).reshape(2, 3)
+    zero = torch.zeros(3)
+    grid = torch.arange(6.0).reshape(2, 3)
     bundles = {
         "server": {
             "w": zero,
@@ -26,15 +27,15 @@ def test_bundles_come_back_as_they_were(tmp_path):
     }
     notes = {"round": 3, "words": ["ü", None], "deep": {"bundle": 1.5}}
     checkpoint.write_checkpoint(tmp_path / "file", Checkpoint(bundles, notes))
-    found = checkpoint.read_checkpoint(tmp_path / "file")
-    assert found.notes == notes and found.bundles.keys() == bundles.keys()
+    saved = checkpoint.read_checkpoint(tmp_path / "file")
+    assert saved.notes == notes and saved.bundles.keys() == bundles.keys()
     for bundle, vectors in bundles.items():
-        assert found.bundles[bundle].keys() == vectors.keys()
+        assert saved.bundles[bundle].keys() == vectors.keys()
         for name, value in vectors.items():
-            again = found.bundles[bundle][name]
+            again = saved.bundles[bundle][name]
             assert again.dtype == value.dtype and torch.equal(again, value)
-    found.bundles["server"]["w"].add_(1)
-    assert not found.bundles["server"]["Delta"].any()  # what shared memory does so no more
+    saved.bundles["server"]["w"].add_(1)
+    assert not saved.bundles["server"]["Delta"].any()  # what shared memory does so no more
 
 
 def test_another_format_is_refused_and_named(tmp_path):
@@ -46,25 +47,29 @@ def test_another_format_is_refused_and_named(tmp_path):
     path.write_bytes(other + content[len(other) :])
     with pytest.raises(DamagedFileError, match=r"file is damaged$"):
         checkpoint.read_checkpoint(path)
+    digest = content[len(checkpoint.MAGIC) :][:32]
     payload = content[len(checkpoint.MAGIC) + 32 :]
-    assert (
-        content[len(checkpoint.MAGIC) :][:32] == hashlib.blake2b(payload, digest_size=32).digest()
-    )
+    assert digest == hashlib.blake2b(payload, digest_size=32).digest()
 
 
 def test_a_file_and_then_its_name_are_on_the_disk(tmp_path, monkeypatch):
-    """Flushed before it is renamed, and the folder after: a power cut leaves the old file or the whole new one."""
-    path, seen, real = tmp_path / "file", [], os.fsync
+    """A file is flushed before it is renamed, and its folder after.
+
+    So a power cut leaves the old file or the complete new one.
+    """
+    path = tmp_path / "file"
+    flushed = []
+    fsync = os.fsync
     path.write_text("old")
 
-    def noted(descriptor):
-        real(descriptor)
-        seen.append((os.fstat(descriptor).st_ino, path.read_text()))
+    def note_fsync(descriptor):
+        fsync(descriptor)
+        flushed.append((os.fstat(descriptor).st_ino, path.read_text()))
 
-    monkeypatch.setattr(os, "fsync", noted)
-    with atomic_replace(path) as beside:
-        beside.write_text("new")
-    assert seen == [(path.stat().st_ino, "old"), (tmp_path.stat().st_ino, "new")]
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    with atomic_replace(path) as temporary:
+        temporary.write_text("new")
+    assert flushed == [(path.stat().st_ino, "old"), (tmp_path.stat().st_ino, "new")]
 
 
 def test_tensors_move_to_the_device_asked_for():
@@ -81,9 +86,8 @@ def test_pruning_keeps_what_is_named_and_what_is_no_checkpoint(tmp_path):
 
     class Kept:
         def __contains__(self, round):
-            checkpoint.path_of(tmp_path, 3).unlink(
-                missing_ok=True
-            )  # somebody tidies up at the same time
+            # Somebody removes files at the same time.
+            checkpoint.path_of(tmp_path, 3).unlink(missing_ok=True)
             return round == 12
 
     checkpoint.prune(tmp_path, Kept())
@@ -95,8 +99,7 @@ def test_a_models_tensors_are_a_file_that_others_read(tmp_path):
     grid = torch.arange(6.0).reshape(2, 3)
     path = tmp_path / "model.safetensors"
     checkpoint.write_tensors(path, {"rows": grid, "columns": grid.T.clone().T})
-    found = safetensors.torch.load_file(path)
-    assert found.keys() == {"rows", "columns"} and all(
-        torch.equal(value, grid) for value in found.values()
-    )
+    tensors = safetensors.torch.load_file(path)
+    assert tensors.keys() == {"rows", "columns"}
+    assert all(torch.equal(value, grid) for value in tensors.values())
     assert list(tmp_path.iterdir()) == [path]

@@ -1,4 +1,4 @@
-"""Clients' rows in RAM and on disk: the same values, whatever the budget and wherever a run is killed."""
+"""Clients' rows in RAM and on disk: the same values for any budget, wherever a run is killed."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from helpers import killed_run
-from helpers.small_federation import make, run
+from helpers.small_federation import make_federation, run_rounds
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -25,14 +25,14 @@ from fedwmsam.engine import client_state as stores
 from fedwmsam.engine.checkpoint import Checkpoint
 from fedwmsam.engine.client_state import PAGE, ClientMemory, Store, index_of
 from fedwmsam.engine.rounds import first_state, run_round, train_client
-from fedwmsam.engine.run_folder import RunFolder
+from fedwmsam.engine.run_folder import RunFolder, is_run
 from fedwmsam.methods import METHODS, FedWMSAM
 
 SIZE = 5 * 8 + 2
 """Bytes of a row."""
 
 
-def row(value):
+def make_row(value):
     return {
         "c_k": torch.full((5,), float(value), dtype=torch.float64),
         "n": torch.tensor(value, dtype=torch.int16),
@@ -40,27 +40,28 @@ def row(value):
 
 
 def values(memory):
-    """What is remembered, as plain numbers; both parts of a row must agree."""
-    rows = {
-        client: (set(found["c_k"].tolist()), found["n"].item()) for client, found in memory.items()
-    }
-    assert all(numbers == {float(n)} for numbers, n in rows.values())
-    return {client: n for client, (_, n) in rows.items()}
+    """Return the value of each client's row, on which both vectors of the row must agree."""
+    result = {}
+    for client, row in memory.items():
+        result[client] = row["n"].item()
+        assert set(row["c_k"].tolist()) == {float(result[client])}
+    return result
 
 
-def after(memory, changed):
-    changes = memory.changing()
+def update(memory, changed):
+    """Return the memory with a new row for each of the clients."""
+    builder = memory.start_update()
     for client, value in changed.items():
-        changes.put(client, row(value))
-    return changes.done()
+        builder.put(client, make_row(value))
+    return builder.build()
 
 
 def slots(memory):
-    return {client: found.slot.number for client, found in memory.rows.items() if found.slot}
+    return {client: row.slot.number for client, row in memory.rows.items() if row.slot}
 
 
 def in_ram(memory):
-    return {client for client, found in memory.rows.items() if found.vectors is not None}
+    return {client for client, row in memory.rows.items() if row.vectors is not None}
 
 
 def same(a, b):
@@ -71,18 +72,19 @@ class Disk:
     """A run folder without the training: rounds that only change the memory."""
 
     def __init__(self, path, budget=0):
-        self.folder = (
-            RunFolder.open(path)
-            if (path / "config.toml").exists()
-            else RunFolder.create(path, {"rounds": 9})
-        )
-        found = self.folder.newest()
+        if is_run(path):
+            self.folder = RunFolder.open(path)
+        else:
+            self.folder = RunFolder.create(path, {"rounds": 9})
         self.memory = ClientMemory(self.folder.store, budget)
-        self.memory = self.folder.recall(found, self.memory) if found else self.memory
-        self.round = found.notes["round"] if found else 0
+        self.round = 0
+        saved = self.folder.rewind_to_checkpoint()
+        if saved:
+            self.memory = self.folder.restore_memory(saved, self.memory)
+            self.round = saved.notes["round"]
 
     def train(self, changed):
-        self.memory = after(self.memory, changed)
+        self.memory = update(self.memory, changed)
         self.round += 1
         self.folder.append("metrics.jsonl", {"round": self.round})
 
@@ -109,48 +111,47 @@ def disk(tmp_path):
 
 @pytest.mark.parametrize("budget", [0, SIZE, 3 * SIZE, float("inf")])
 def test_an_earlier_memory_keeps_its_rows(budget):
-    first = after(ClientMemory(budget=budget), {1: 10, 2: 20})
-    second = after(first, {2: 21, 3: 31})
-    third = after(second, {1: 12, 2: 22})
+    first = update(ClientMemory(budget=budget), {1: 10, 2: 20})
+    second = update(first, {2: 21, 3: 31})
+    third = update(second, {1: 12, 2: 22})
     assert values(first) == {1: 10, 2: 20}
     assert values(second) == {1: 10, 2: 21, 3: 31}
     assert values(third) == {1: 12, 2: 22, 3: 31}
 
 
 def test_changes_given_up_leave_no_trace():
-    memory = after(ClientMemory(budget=0), {1: 10, 2: 20})
-    changes = memory.changing()
-    changes.put(1, row(11))
-    changes.put(3, row(31))
-    assert memory.store.count == 4
-    del changes
+    memory = update(ClientMemory(budget=0), {1: 10, 2: 20})
+    builder = memory.start_update()
+    builder.put(1, make_row(11))
+    builder.put(3, make_row(31))
+    assert memory.store.slot_count == 4
+    del builder
     assert values(memory) == {1: 10, 2: 20}
-    assert set(slots(after(memory, {3: 32, 4: 42})).values()) == {0, 1, 2, 3}
+    assert set(slots(update(memory, {3: 32, 4: 42})).values()) == {0, 1, 2, 3}
 
 
 def test_ram_is_used_up_to_the_budget_and_no_further():
-    memory = after(ClientMemory(budget=3 * SIZE), {client: client for client in range(5)})
+    memory = update(ClientMemory(budget=3 * SIZE), {client: client for client in range(5)})
     assert in_ram(memory) == {0, 1, 2} and set(slots(memory)) == {3, 4}
-    memory = after(
-        memory, {0: 10, 4: 14}
-    )  # the row to be replaced is in RAM until the round is done
+    # The row to be replaced is in RAM until the round is done.
+    memory = update(memory, {0: 10, 4: 14})
     assert in_ram(memory) == {1, 2}
-    memory = after(memory, {3: 23})
+    memory = update(memory, {3: 23})
     assert in_ram(memory) == {1, 2, 3}
     assert values(memory) == {0: 10, 1: 1, 2: 2, 3: 23, 4: 14}
 
 
 def test_within_the_budget_there_is_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(stores, "unnamed_file", lambda: pytest.fail("a file was made"))
-    assert values(after(ClientMemory(budget=5 * SIZE), {k: k for k in range(5)})) == {
-        k: k for k in range(5)
-    }
+    monkeypatch.setattr(stores, "open_unnamed_file", lambda: pytest.fail("a file was made"))
+    rows = {client: client for client in range(5)}
+    assert values(update(ClientMemory(budget=5 * SIZE), rows)) == rows
 
 
 def test_clients_of_which_nothing_is_kept_have_no_row():
-    changes = ClientMemory(budget=0).changing()
-    changes.put(1, {})
-    assert not changes.done() and changes.done().get(1) is None
+    builder = ClientMemory(budget=0).start_update()
+    builder.put(1, {})
+    memory = builder.build()
+    assert not memory and memory.get(1) is None
 
 
 def test_rows_come_back_bit_for_bit_and_aligned():
@@ -167,43 +168,43 @@ def test_rows_come_back_bit_for_bit_and_aligned():
         "none": torch.empty(0, 3),
         "complex": torch.randn(2, dtype=torch.complex64),
     }
-    memory, changes = None, ClientMemory(budget=0).changing()
+    builder = ClientMemory(budget=0).start_update()
     for client in range(3):
-        changes.put(client, vectors)
-    memory = changes.done()
-    for found in memory.values():
-        assert list(found) == list(vectors)
-        for name, value in found.items():
+        builder.put(client, vectors)
+    for row in builder.build().values():
+        assert list(row) == list(vectors)
+        for name, value in row.items():
             assert value.dtype == vectors[name].dtype and value.shape == vectors[name].shape
             assert stores.as_bytes(value) == stores.as_bytes(vectors[name])
             assert value.data_ptr() % 64 == 0
 
 
 def test_a_row_of_another_kind_is_refused():
-    changes = ClientMemory(budget=0).changing()
-    changes.put(1, row(1))
+    builder = ClientMemory(budget=0).start_update()
+    builder.put(1, make_row(1))
     with pytest.raises(
         InputError, match=r"was c_k torch.float64\[5\], n .* is now c_k torch.float32\[5\], n "
     ):
-        changes.put(2, {"c_k": torch.zeros(5), "n": torch.tensor(1, dtype=torch.int16)})
-    changes.put(3, dict(reversed(row(3).items())))  # the order of names is no difference
-    assert values(changes.done()) == {1: 1, 3: 3}
+        builder.put(2, {"c_k": torch.zeros(5), "n": torch.tensor(1, dtype=torch.int16)})
+    builder.put(3, dict(reversed(make_row(3).items())))  # the order of names is no difference
+    assert values(builder.build()) == {1: 1, 3: 3}
 
 
 def test_a_temporary_file_has_no_name_and_goes_with_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    before, found, held = open_files(), [], []
+    before = open_files()
+    observed = []
+    references = []
 
-    def look(progress):
-        held.append(progress)  # a callback that holds on to the run does not keep the file open
-        found.append(
-            (sum(str(tmp_path) in file for file in open_files()), list(tmp_path.iterdir()))
-        )
+    def observe(progress):
+        references.append(progress)  # a reference to the run does not keep the file open
+        temporary = [file for file in open_files() if str(tmp_path) in file]
+        observed.append((len(temporary), list(tmp_path.iterdir())))
 
-    data = list(killed_run.clients())
-    fedwmsam.fit(torch.nn.Linear(8, 3), data, rounds=3, memory_budget=0, callbacks=[look])
-    assert found == [(1, [])] * 3
+    data = list(killed_run.make_clients())
+    fedwmsam.fit(torch.nn.Linear(8, 3), data, rounds=3, memory_budget=0, callbacks=[observe])
+    assert observed == [(1, [])] * 3
     assert open_files() == before
 
 
@@ -219,7 +220,8 @@ def open_files():
 
 
 def test_a_slot_is_used_again_only_when_no_kept_checkpoint_needs_it(disk):
-    d, used = disk(), []
+    d = disk()
+    used = []
     for value in range(7):
         d.train({5: value})
         used.append(slots(d.memory)[5])
@@ -231,7 +233,7 @@ def test_versions_that_no_checkpoint_has_free_their_slots_at_once(disk):
     d = disk()
     for value in range(10):
         d.train({5: value})
-    assert d.folder.store.count == 2
+    assert d.folder.store.slot_count == 2
 
 
 def test_after_a_crash_both_checkpoints_keep_their_slots(disk):
@@ -243,7 +245,7 @@ def test_after_a_crash_both_checkpoints_keep_their_slots(disk):
     d.train({2: 22, 3: 32})  # lost
     d = disk()
     assert values(d.memory) == {1: 11, 2: 20}
-    taken = {slot for round in (1, 2) for slot in slots_on_disk(d, round)}
+    taken = slots_on_disk(d, 1) | slots_on_disk(d, 2)
     assert len(taken) == 3
     d.train({1: 12, 2: 23, 3: 33})
     assert taken.isdisjoint(slots(d.memory).values())
@@ -264,12 +266,9 @@ def test_slots_that_were_free_before_a_crash_are_used_after_it(disk):
 
 
 def slots_on_disk(d, round):
-    return {
-        slot
-        for _, slot, _ in index_of(
-            checkpoint.read_checkpoint(checkpoint.path_of(d.folder.checkpoints, round))
-        )
-    }
+    """Return the slots that the checkpoint of a round names."""
+    saved = checkpoint.read_checkpoint(checkpoint.path_of(d.folder.checkpoints, round))
+    return {slot for _, slot, _ in index_of(saved)}
 
 
 def damage(d, slot, byte=0):
@@ -296,7 +295,7 @@ def test_a_damaged_row_makes_the_checkpoint_before_it_the_right_one(disk, caplog
     assert values(disk().memory) == {1: 10, 3: 30}
 
 
-CUTS = [
+ROWS_BY_LENGTH = [
     (PAGE + SIZE, {1: 10, 2: 20}),
     (PAGE + SIZE - 1, {1: 10}),
     (SIZE, {1: 10}),
@@ -306,8 +305,8 @@ CUTS = [
 ]
 
 
-@pytest.mark.parametrize(("length", "left"), CUTS)
-def test_a_file_cut_short_or_gone(disk, length, left):
+@pytest.mark.parametrize(("length", "left"), ROWS_BY_LENGTH)
+def test_a_truncated_or_removed_file_loses_only_the_rows_that_it_lacks(disk, length, left):
     d = disk()
     d.train({1: 10})
     d.save()
@@ -336,7 +335,7 @@ def test_a_file_that_may_not_be_read_is_not_a_damaged_one(disk, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     with monkeypatch.context() as patched, pytest.raises(PermissionError):
-        patched.setattr(stores, "named_file", refuse)
+        patched.setattr(stores, "open_named_file", refuse)
         d.folder.close()
         Disk(d.folder.path)
     assert (d.folder.path / "metrics.jsonl").read_bytes() == metrics
@@ -358,7 +357,10 @@ def test_checkpoints_that_cannot_be_used_give_way_to_new_ones(disk):
 
 
 def test_a_checkpoint_that_comes_back_does_no_harm(disk):
-    """After a power cut a file may be there again that was deleted last; its slots hold other rows by now."""
+    """After a power cut the file that was deleted last may be there again.
+
+    Its slots hold other rows by now.
+    """
     d = disk()
     d.train({1: 10, 2: 20})
     d.save()
@@ -388,13 +390,15 @@ def test_a_checkpoint_does_not_grow_with_the_rows(disk):
 
 
 def test_a_row_is_written_once(disk, monkeypatch):
-    d, written = disk(budget=float("inf")), []
+    d = disk(budget=float("inf"))
+    written = []
     write = Store.write
-    monkeypatch.setattr(
-        Store,
-        "write",
-        lambda self, vectors: written.append(int(vectors["n"])) or write(self, vectors),
-    )
+
+    def note_write(self, row):
+        written.append(int(row["n"]))
+        return write(self, row)
+
+    monkeypatch.setattr(Store, "write", note_write)
     d.train({1: 10, 2: 20})
     d.save()
     d.train({2: 21})
@@ -405,24 +409,25 @@ def test_a_row_is_written_once(disk, monkeypatch):
 
 
 def test_rows_are_durable_before_the_checkpoint_that_names_them(disk, monkeypatch):
-    d, events = disk(), []
-    fsync, replace_ = os.fsync, Path.replace
+    d = disk()
+    events = []
+    fsync = os.fsync
+    rename = Path.replace
 
-    def noted(descriptor):
+    def note_fsync(descriptor):
         events.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
         fsync(descriptor)
 
-    monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(
-        Path, "replace", lambda self, target: events.append("rename") or replace_(self, target)
-    )
+    def note_rename(self, target):
+        events.append("rename")
+        return rename(self, target)
+
+    monkeypatch.setattr(os, "fsync", note_fsync)
+    monkeypatch.setattr(Path, "replace", note_rename)
     d.train({1: 10})
     d.save()
-    assert (
-        events.index("memory.rows")
-        < events.index(".round-0000001.checkpoint.new")
-        < events.index("rename")
-    )
+    temporary = ".round-0000001.checkpoint.new"
+    assert events.index("memory.rows") < events.index(temporary) < events.index("rename")
     assert events.index("checkpoints") < events.index("rename")  # the new file's own name
 
 
@@ -430,36 +435,40 @@ def test_rows_are_durable_before_the_checkpoint_that_names_them(disk, monkeypatc
 
 
 class AgainstADictionary(RuleBasedStateMachine):
-    """Rounds, checkpoints, kills and damage in any order; every kept checkpoint stays whole all the time."""
+    """Rounds, checkpoints, kills and damage in any order; kept checkpoints always stay intact."""
 
     budgets = st.sampled_from([0, SIZE, 3 * SIZE, float("inf")])
     clients = st.sets(st.integers(0, 6), max_size=4)
 
     @initialize(budget=budgets)
     def begin(self, budget):
-        self.place = tempfile.TemporaryDirectory()
-        self.disk, self.now = Disk(Path(self.place.name) / "run", budget), {}
-        self.numbers = iter(range(1, 9999))  # no two rows alike
+        self.temporary = tempfile.TemporaryDirectory()
+        self.disk = Disk(Path(self.temporary.name) / "run", budget)
+        self.expected = {}
+        """What the memory should hold now."""
+        self.values = iter(range(1, 9999))  # no two rows are equal
         self.saved = {}
-        """What each checkpoint on disk remembers."""
+        """What each checkpoint on disk should hold."""
         self.earlier = []
+        """The last memories before this one, with what they should hold."""
 
     @rule(clients=clients)
     def round(self, clients):
-        changed = dict(zip(sorted(clients), self.numbers, strict=False))
-        self.earlier = [*self.earlier[-2:], (self.disk.memory, self.now)]
+        changed = dict(zip(sorted(clients), self.values, strict=False))
+        self.earlier = [*self.earlier[-2:], (self.disk.memory, self.expected)]
         self.disk.train(changed)
-        self.now = self.now | changed
+        self.expected = self.expected | changed
 
     @rule(clients=clients)
     def round_given_up(self, clients):
-        after(self.disk.memory, dict.fromkeys(clients, next(self.numbers)))
+        update(self.disk.memory, dict.fromkeys(clients, next(self.values)))
 
     @precondition(lambda self: self.disk.round not in self.saved)
     @rule()
     def save(self):
         self.disk.save()
-        self.saved = dict(sorted((self.saved | {self.disk.round: self.now}).items())[-2:])
+        self.saved[self.disk.round] = self.expected
+        self.saved = dict(sorted(self.saved.items())[-2:])
 
     @rule(budget=budgets)
     def kill(self, budget):
@@ -467,7 +476,7 @@ class AgainstADictionary(RuleBasedStateMachine):
         self.disk.folder.close()
         self.disk = Disk(self.disk.folder.path, budget)
         round = max(self.saved, default=0)
-        self.now = self.saved.get(round, {})
+        self.expected = self.saved.get(round, {})
         assert self.disk.round == round
 
     @precondition(lambda self: any(self.saved.values()))
@@ -484,31 +493,30 @@ class AgainstADictionary(RuleBasedStateMachine):
     @invariant()
     def the_memory_is_the_dictionary(self):
         if hasattr(self, "disk"):
-            assert values(self.disk.memory) == self.now
-            assert all(values(memory) == then for memory, then in self.earlier)
+            assert values(self.disk.memory) == self.expected
+            assert all(values(memory) == expected for memory, expected in self.earlier)
 
     @invariant()
-    def every_kept_checkpoint_is_whole(self):
-        for round, saved in getattr(self, "saved", {}).items():
-            found = checkpoint.read_checkpoint(
-                checkpoint.path_of(self.disk.folder.checkpoints, round)
-            )
+    def every_kept_checkpoint_is_intact(self):
+        for round, expected in getattr(self, "saved", {}).items():
+            path = checkpoint.path_of(self.disk.folder.checkpoints, round)
+            saved = checkpoint.read_checkpoint(path)
             reader = Store(self.disk.folder.store.path)
-            reader.check(found)
-            memory = ClientMemory(reader).stored(reader.adopt([found])[0])
-            assert values(memory) == saved
+            reader.check(saved)
+            memory = ClientMemory(reader).with_slots(reader.restore_slots([saved])[0])
+            assert values(memory) == expected
             reader.close()
 
     @invariant()
     def the_file_does_not_grow_for_ever(self):
-        """Seven rows now and in two checkpoints; four of each memory before, and of the one in the making."""
+        """There are seven rows now and in each of two checkpoints, and four per other memory."""
         if hasattr(self, "disk"):
-            assert self.disk.folder.store.count <= 3 * 7 + 4 * 4
+            assert self.disk.folder.store.slot_count <= 3 * 7 + 4 * 4
 
     def teardown(self):
         if hasattr(self, "disk"):
             self.disk.folder.close()
-            self.place.cleanup()
+            self.temporary.cleanup()
 
 
 class TestAgainstADictionary(AgainstADictionary.TestCase):
@@ -524,43 +532,47 @@ class TestAgainstADictionaryForLong(AgainstADictionary.TestCase):
 
 
 def test_a_round_holds_few_rows_at_a_time(monkeypatch):
-    """However large the cohort: a row is read when its client is asked and again when it has answered."""
-    federation = make(FedWMSAM(), sizes=(5,) * 30, per_round=30)
+    """A row is read for the downlink and again to settle the update, however large the cohort."""
+    federation = make_federation(FedWMSAM(), sizes=(5,) * 30, per_round=30)
     state = replace(first_state(federation), memory=ClientMemory(budget=0))
     state, _ = run_round(federation, state)
-    alive, most = weakref.WeakSet(), []
-    read, write = Store.read, Store.write
+    alive = weakref.WeakSet()
+    counts = []
+    read = Store.read
+    write = Store.write
 
-    def reading(self, number):
-        found = read(self, number)
-        alive.update(found.values())
-        most.append(len(alive))
-        return found
+    def note_read(self, number):
+        row = read(self, number)
+        alive.update(row.values())
+        counts.append(len(alive))
+        return row
 
-    def writing(self, vectors):
-        alive.update(vectors.values())
-        most.append(len(alive))
-        return write(self, vectors)
+    def note_write(self, row):
+        alive.update(row.values())
+        counts.append(len(alive))
+        return write(self, row)
 
-    monkeypatch.setattr(Store, "read", reading)
-    monkeypatch.setattr(Store, "write", writing)
+    monkeypatch.setattr(Store, "read", note_read)
+    monkeypatch.setattr(Store, "write", note_write)
     run_round(federation, state)
-    assert len(most) == 90 and max(most) <= 3
+    assert len(counts) == 90 and max(counts) <= 3
 
 
 @pytest.mark.parametrize(
     "name", [name for name, method in METHODS.items() if method().memory_init(torch.ones(3))]
 )
-def test_the_budget_changes_no_number(name):
-    federation = make(METHODS[name]())
-    expected, records = run(federation, 5)
-    state, found = replace(first_state(federation), memory=ClientMemory(budget=0)), []
+def test_the_budget_changes_no_result(name):
+    federation = make_federation(METHODS[name]())
+    states, expected_records = run_rounds(federation, 5)
+    expected = states[-1]
+    state = replace(first_state(federation), memory=ClientMemory(budget=0))
+    records = []
     for _ in range(5):
         state, record = run_round(federation, state)
-        found.append(record)
+        records.append(record)
     assert not in_ram(state.memory)
-    assert found == records and same(state.server, expected[-1].server)
-    assert all(same(state.memory[k], vectors) for k, vectors in expected[-1].memory.items())
+    assert records == expected_records and same(state.server, expected.server)
+    assert all(same(state.memory[client], row) for client, row in expected.memory.items())
 
 
 SETTINGS = {
@@ -573,8 +585,8 @@ SETTINGS = {
 }
 
 
-def fitted(folder=None, method="fedwmsam", **changed):
-    data = list(killed_run.clients())
+def fit(folder=None, method="fedwmsam", **changed):
+    data = list(killed_run.make_clients())
     model = killed_run.NETWORKS["plain"]
     return fedwmsam.fit(
         model, data[:7], method, test=data[7], run_folder=folder, **SETTINGS | changed
@@ -583,70 +595,78 @@ def fitted(folder=None, method="fedwmsam", **changed):
 
 def test_the_budget_may_change_when_a_run_goes_on(tmp_path):
     for rounds, budget in ((3, 1000), (4, 0), (5, 0.004), (6, 1000)):
-        result = fitted(tmp_path / "run", rounds=rounds, memory_budget=budget, resume=True)
-    whole = fitted()
+        result = fit(tmp_path / "run", rounds=rounds, memory_budget=budget, resume=True)
+    whole = fit()
     assert result.rows == whole.rows and same(result.model, whole.model)
 
 
-def test_the_order_in_which_clients_are_asked_and_answer_changes_nothing():
-    """With workers later clients are asked before earlier ones have answered."""
+def test_making_later_jobs_before_earlier_ones_are_settled_changes_nothing():
+    """Workers take later jobs before earlier clients have returned their results."""
 
-    def all_at_once(federation, jobs):
+    def train_all_at_once(federation, jobs):
         yield from [(job, train_client(federation, job)) for job in list(jobs)]
 
-    federation = make(FedWMSAM())
-    expected = run(federation, 4)[0][-1]
+    federation = make_federation(FedWMSAM())
+    expected = run_rounds(federation, 4)[0][-1]
     state = replace(first_state(federation), memory=ClientMemory(budget=0))
     for _ in range(4):
-        state, _ = run_round(replace(federation, trainer=all_at_once), state)
+        state, _ = run_round(replace(federation, trainer=train_all_at_once), state)
     assert same(state.server, expected.server)
 
 
-def test_a_warm_start_with_rows_on_disk(tmp_path):
+def test_a_warm_start_with_rows_on_disk_changes_no_result(tmp_path):
     weights = {k: v + 0.1 for k, v in killed_run.NETWORKS["plain"]().state_dict().items()}
-    fitted(tmp_path / "run", rounds=3, initial_weights=weights, memory_budget=0)
-    result = fitted(tmp_path / "run", initial_weights=weights, memory_budget=0, resume=True)
-    assert same(result.model, fitted(initial_weights=weights).model)
+    fit(tmp_path / "run", rounds=3, initial_weights=weights, memory_budget=0)
+    result = fit(tmp_path / "run", initial_weights=weights, memory_budget=0, resume=True)
+    assert same(result.model, fit(initial_weights=weights).model)
 
 
 def test_a_diverged_run_keeps_its_last_good_memory(tmp_path):
     extreme = {"lr": 1e18, "clip_norm": None, "method": "scaffold"}
-    result = fitted(tmp_path / "run", memory_budget=0, **extreme)
-    assert result.status.startswith("diverged") and result.status == fitted(**extreme).status
+    result = fit(tmp_path / "run", memory_budget=0, **extreme)
+    assert result.status.startswith("diverged") and result.status == fit(**extreme).status
     folder = RunFolder.open(tmp_path / "run")
-    found = folder.newest()
+    saved = folder.rewind_to_checkpoint()
     folder.close()
-    assert found.notes["round"] == len(result.rows)
+    assert saved.notes["round"] == len(result.rows)
 
 
-def test_killed_before_any_write_or_rename(tmp_path, monkeypatch):
-    """The folder as kill -9 leaves it: a row half written, a checkpoint not yet in place, old ones not yet gone."""
-    folder, snapshots = tmp_path / "run", tmp_path / "snapshots"
+def test_a_run_killed_before_any_write_or_rename_ends_as_one_never_killed(tmp_path, monkeypatch):
+    """Copies of the folder are what kill -9 leaves.
+
+    A row is half written, a checkpoint not yet renamed, or an old one not yet removed.
+    """
+    folder = tmp_path / "run"
+    snapshots = tmp_path / "snapshots"
 
     def snapshot():
         shutil.copytree(folder, snapshots / str(len(list(snapshots.iterdir()))))
 
-    def half(file, part):
+    def write_in_halves(file, part):
         file.write(part[: len(part) // 2])
         snapshot()
         file.write(part[len(part) // 2 :])
 
-    def before(function):
-        return lambda *arguments, **named: (snapshot(), function(*arguments, **named))[1]
+    def snapshot_before(function):
+        def wrapped(*arguments, **options):
+            snapshot()
+            return function(*arguments, **options)
+
+        return wrapped
 
     snapshots.mkdir()
     often = {"rounds": 5, "participation": 0.3, "checkpoint_every": 1, "memory_budget": 0}
-    fitted(folder, **often | {"rounds": 1})
+    fit(folder, **often | {"rounds": 1})
     with monkeypatch.context() as patched:
-        patched.setattr(stores, "write_whole", half)
-        patched.setattr(Path, "replace", before(Path.replace))
-        patched.setattr(Path, "unlink", before(Path.unlink))
-        fitted(folder, **often, resume=True)
+        patched.setattr(stores, "write_all", write_in_halves)
+        patched.setattr(Path, "replace", snapshot_before(Path.replace))
+        patched.setattr(Path, "unlink", snapshot_before(Path.unlink))
+        fit(folder, **often, resume=True)
     whole = {name: (folder / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors")}
     copies = list(snapshots.iterdir())
     assert len(copies) > 20
     for copy in copies:
-        fitted(copy, **often, resume=True)
+        fit(copy, **often, resume=True)
         assert {name: (copy / name).read_bytes() for name in whole} == whole, copy.name
 
 
@@ -664,12 +684,9 @@ def test_a_full_disk_is_one_sentence_and_nothing_saved_is_lost(tmp_path, cli):
         tmp_path,
     ]
     settings += ["--set", "memory_budget=0", "-q"]
-    words = " ".join(
-        map(str, [sys.executable, "-m", "fedwmsam", "run", "--name", "full", *settings])
-    )
-    full = subprocess.run(
-        ["bash", "-c", f"ulimit -f 48; exec {words}"], capture_output=True, text=True
-    )
+    arguments = [sys.executable, "-m", "fedwmsam", "run", "--name", "full", *settings]
+    command = f"ulimit -f 48; exec {' '.join(map(str, arguments))}"
+    full = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert full.returncode == 2 and "Traceback" not in full.stderr, full.stderr
     assert "File too large" in full.stderr and "memory.rows" in full.stderr.replace("\n", "")
     done = checkpoint.rounds_in(tmp_path / "full" / "checkpoints")

@@ -15,7 +15,7 @@ from fedwmsam.settings.config import resolve
 
 @pytest.mark.parametrize("kind", ["Ctrl-C", "SIGTERM", "SIGTERM in the background"])
 def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
-    blow = signal.SIGINT if kind == "Ctrl-C" else signal.SIGTERM
+    sent = signal.SIGINT if kind == "Ctrl-C" else signal.SIGTERM
     command = [sys.executable, "-m", "fedwmsam"]
     arguments = [
         "run",
@@ -29,9 +29,8 @@ def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
         "5000",
     ]
     before = signal.getsignal(signal.SIGINT)
-    if (
-        kind == "SIGTERM in the background"
-    ):  # as a shell starts what ends in "&"; a child inherits what is ignored
+    # A shell starts what ends in "&" like this; a child inherits which signals are ignored.
+    if kind == "SIGTERM in the background":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     process = subprocess.Popen(
         [*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
@@ -41,7 +40,7 @@ def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
         deadline = time.monotonic() + 60
         while len(read_lines(tmp_path / "a" / "metrics.jsonl")) < 3 and time.monotonic() < deadline:
             time.sleep(0.05)
-        process.send_signal(blow)
+        process.send_signal(sent)
         errors = process.communicate(timeout=60)[1]
     finally:
         process.kill()
@@ -66,13 +65,13 @@ def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
 def test_an_interrupt_between_a_round_and_its_line_loses_neither(tmp_path, monkeypatch):
     config = resolve({"rounds": 4, "local_epochs": 1, "model": "linear"})
 
-    def interrupted(self, record, timing):
+    def interrupt(self, record, timing):
         if record["round"] == 2:
             raise KeyboardInterrupt
-        original(self, record, timing)
+        write_metrics(self, record, timing)
 
-    original = Run.record
-    monkeypatch.setattr(Run, "record", interrupted)
+    write_metrics = Run.write_metrics
+    monkeypatch.setattr(Run, "write_metrics", interrupt)
     experiment = prepare(config)
     with pytest.raises(KeyboardInterrupt):
         experiment.run(experiment.create(tmp_path / "stopped"))
@@ -81,6 +80,5 @@ def test_an_interrupt_between_a_round_and_its_line_loses_neither(tmp_path, monke
     experiment.run(experiment.reopen(tmp_path / "stopped"))
     experiment.run(experiment.create(tmp_path / "whole"))
     for name in ("metrics.jsonl", "model.safetensors"):
-        assert (tmp_path / "stopped" / name).read_bytes() == (
-            tmp_path / "whole" / name
-        ).read_bytes()
+        stopped = (tmp_path / "stopped" / name).read_bytes()
+        assert stopped == (tmp_path / "whole" / name).read_bytes()

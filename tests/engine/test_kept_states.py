@@ -27,9 +27,9 @@ def test_a_round_repeats_from_its_kept_state(tmp_path, method):
             config, config.make_method(), experiment.task, experiment.clients
         )
         for path in states:
-            kept = checkpoint.read_checkpoint(path)
-            _, record = run_round(federation, unpack_replay_state(federation, kept))
-            row = rows[kept.notes["round"]]
+            saved = checkpoint.read_checkpoint(path)
+            _, record = run_round(federation, unpack_replay_state(federation, saved))
+            row = rows[saved.notes["round"]]
             assert record == {key: row[key] for key in record}
 
 
@@ -45,5 +45,5 @@ def test_a_kept_state_holds_no_more_than_its_cohort(tmp_path):
     )
     experiment = prepare(config)
     experiment.run(experiment.create(tmp_path / "run"))
-    kept = checkpoint.read_checkpoint(checkpoint.path_of(tmp_path / "run" / "states", 8))
-    assert sum(name.startswith("memory/") for name in kept.bundles) <= 5
+    saved = checkpoint.read_checkpoint(checkpoint.path_of(tmp_path / "run" / "states", 8))
+    assert sum(name.startswith("memory/") for name in saved.bundles) <= 5

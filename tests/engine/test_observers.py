@@ -1,4 +1,4 @@
-"""Callbacks that are told of a run's begin and end: what they see, and when."""
+"""Observers, which are told of a run's begin and end: what they see, and when."""
 
 import copy
 
@@ -8,12 +8,12 @@ from helpers import killed_run
 import fedwmsam
 from fedwmsam.engine.records import read_lines
 
-DATA = list(killed_run.clients())
+DATA = list(killed_run.make_clients())
 SETTINGS = {"test": DATA[7], "batch_size": 10, "seed": 3, "checkpoint_every": 3}
 
 
 class Notes:
-    """What an observer was told, in order."""
+    """An observer that notes what it is told, in order."""
 
     def __init__(self):
         self.told = []
@@ -23,7 +23,8 @@ class Notes:
 
     def start(self, progress):
         self.note("start", progress)
-        self.config, self.folder = progress.config, progress.folder
+        self.config = progress.config
+        self.folder = progress.folder
 
     def __call__(self, progress):
         self.note("round", progress)
@@ -49,16 +50,18 @@ def test_an_observer_is_told_of_the_begin_each_round_and_the_end(tmp_path):
     result = fit([notes], rounds=4, run_folder=tmp_path / "run")
     assert notes.words() == ["start", *["round"] * 4, "finish"]
     assert notes.rounds() == result.rows == read_lines(tmp_path / "run" / "metrics.jsonl")
-    assert notes.told[0][1:] == ({}, "running") and notes.told[-1][1:] == (
-        result.rows[-1],
-        "completed",
-    )
+    assert notes.told[0][1:] == ({}, "running")
+    assert notes.told[-1][1:] == (result.rows[-1], "completed")
     assert notes.config == result.config and notes.folder == tmp_path / "run"
 
 
 def test_it_sees_the_evaluation_of_a_round_that_another_callback_made_the_last():
     notes = Notes()
-    stop = lambda progress: progress.stop() if progress.record["round"] == 4 else None  # noqa: E731
+
+    def stop(progress):
+        if progress.record["round"] == 4:
+            progress.stop()
+
     result = fit([notes, stop], rounds=9, evaluate_every=3)
     assert notes.rounds() == result.rows
     assert ["accuracy" in record for record in notes.rounds()] == [False, False, True, True]
@@ -89,7 +92,8 @@ def test_one_that_cannot_start_ends_those_before_it_and_nothing_is_trained(tmp_p
         def start(self, progress):
             raise fedwmsam.InputError("no")
 
-    before, after = Notes(), Notes()
+    before = Notes()
+    after = Notes()
     with pytest.raises(fedwmsam.InputError):
         fit([before, Unable(), after], rounds=4, run_folder=tmp_path / "run")
     assert before.words() == ["start", "finish"] and after.words() == []

@@ -1,5 +1,6 @@
 """Killed at any moment, a run goes on and ends bit-identical to one never killed."""
 
+import pickle
 import random
 import subprocess
 import sys
@@ -7,7 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from helpers import killed_run
 
+import fedwmsam
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.records import read_lines
 from fedwmsam.engine.run_folder import RunFolder
@@ -46,19 +50,19 @@ def contents(folder):
 
 
 @pytest.mark.parametrize(("kind", "budget"), [("plain", 0), ("dropout", 1000), ("batchnorm", 1000)])
-def test_kill_9_at_random_moments(tmp_path, kind, budget):
+def test_a_run_killed_at_random_moments_ends_as_one_never_killed(tmp_path, kind, budget):
     kill_and_compare(tmp_path, kind, times=3, budget=budget)
 
 
 @pytest.mark.slow
-def test_kill_9_many_times(tmp_path):
+def test_a_run_killed_many_times_ends_as_one_never_killed(tmp_path):
     for trial in range(4):
         (tmp_path / str(trial)).mkdir()
         kill_and_compare(tmp_path / str(trial), "dropout", times=8)
 
 
 @pytest.mark.slow
-def test_kill_9_with_every_row_on_disk(tmp_path):
+def test_a_killed_run_with_every_row_on_disk_ends_as_one_never_killed(tmp_path):
     for trial in range(4):
         (tmp_path / str(trial)).mkdir()
         kill_and_compare(tmp_path / str(trial), "plain", times=8, budget=0)
@@ -66,8 +70,10 @@ def test_kill_9_with_every_row_on_disk(tmp_path):
 
 def kill_and_compare(tmp_path, kind, times, budget=1000):
     finish(tmp_path / "whole", kind)
-    folder, seed = tmp_path / "killed", random.randrange(2**32)
-    chance, kills = random.Random(seed), 0
+    folder = tmp_path / "killed"
+    seed = random.randrange(2**32)
+    generator = random.Random(seed)
+    kills = 0
     print("seed", seed)
     while kills < times:
         process = start(folder, kind, budget)
@@ -78,9 +84,9 @@ def kill_and_compare(tmp_path, kind, times, budget=1000):
             and time.monotonic() < deadline
         ):
             time.sleep(0.01)
-        time.sleep(chance.uniform(0, 0.4))
+        time.sleep(generator.uniform(0, 0.4))
         if process.poll() is not None:
-            break  # it finished before the blow
+            break  # it finished before it could be killed
         process.kill()
         process.wait()
         process.stderr.close()
@@ -94,11 +100,8 @@ def test_a_run_older_than_a_setting_goes_on_with_its_default(tmp_path, monkeypat
     """As if lr_decay were new: folders made before do not say it."""
     folder = small_run(tmp_path, rounds=3)
     file = folder / "config.toml"
-    file.write_text(
-        "".join(
-            line for line in file.read_text().splitlines(True) if not line.startswith("lr_decay")
-        )
-    )
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join(line for line in lines if not line.startswith("lr_decay")))
     with pytest.raises(InputError, match=r"was run with lr_decay = None, not 0\.998"):
         small_run(tmp_path, rounds=4)
     monkeypatch.setattr(
@@ -109,8 +112,6 @@ def test_a_run_older_than_a_setting_goes_on_with_its_default(tmp_path, monkeypat
 
 
 def small_run(tmp_path, rounds=9):
-    from helpers import killed_run
-
     folder = tmp_path / "run"
     killed_run.main(folder, "plain", rounds)
     return folder
@@ -131,9 +132,8 @@ def test_a_damaged_checkpoint_is_noticed_and_the_one_before_is_used(tmp_path, ca
 @pytest.mark.parametrize("length", [0, 5, 40, 500])
 def test_a_truncated_checkpoint_is_noticed(tmp_path, length):
     path = tmp_path / "round-0000001.checkpoint"
-    checkpoint.write_checkpoint(
-        path, checkpoint.Checkpoint({"server": {"w": __import__("torch").ones(1000)}}, {"round": 1})
-    )
+    content = checkpoint.Checkpoint({"server": {"w": torch.ones(1000)}}, {"round": 1})
+    checkpoint.write_checkpoint(path, content)
     path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(checkpoint.DamagedFileError):
         checkpoint.read_checkpoint(path)
@@ -174,16 +174,14 @@ def test_only_two_checkpoints_are_kept(tmp_path):
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "file"
     path.write_text("old")
-    with pytest.raises(RuntimeError), atomic_replace(path) as beside:
-        beside.write_text("half")
+    with pytest.raises(RuntimeError), atomic_replace(path) as temporary:
+        temporary.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_one_process_at_a_time(tmp_path):
-    from fedwmsam import InputError
-
+def test_only_one_process_at_a_time_opens_a_folder(tmp_path):
     folder = RunFolder.create(tmp_path / "run", {"rounds": 1})
     with pytest.raises(InputError, match="Another process"):
         RunFolder.open(tmp_path / "run")
@@ -192,29 +190,24 @@ def test_one_process_at_a_time(tmp_path):
 
 
 def test_an_error_in_a_callback_loses_no_round(tmp_path):
-    import torch
-    from helpers import killed_run
-
-    import fedwmsam
-
     def fail(progress):
         if progress.record["round"] == 5:
             raise ZeroDivisionError
 
-    data = list(killed_run.clients())
+    data = list(killed_run.make_clients())
     settings = {"rounds": 8, "batch_size": 10, "run_folder": tmp_path / "run", "seed": 1}
     with pytest.raises(ZeroDivisionError):
         fedwmsam.fit(killed_run.NETWORKS["plain"], data, callbacks=[fail], **settings)
     assert len(read_lines(tmp_path / "run" / "metrics.jsonl")) == 5
     assert checkpoint.rounds_in(tmp_path / "run" / "checkpoints") == [5]
     result = fedwmsam.fit(killed_run.NETWORKS["plain"], data, resume=True, **settings)
-    whole = fedwmsam.fit(killed_run.NETWORKS["plain"], data, **(settings | {"run_folder": None}))
+    settings["run_folder"] = None
+    whole = fedwmsam.fit(killed_run.NETWORKS["plain"], data, **settings)
     assert all(torch.equal(result.model[k], whole.model[k]) for k in whole.model)
 
 
 def test_loading_a_checkpoint_runs_nothing(tmp_path):
     """A pickle where a checkpoint should be is refused, not executed."""
-    import pickle
 
     class Evil:
         def __reduce__(self):

@@ -1,4 +1,4 @@
-"""The averaged twin: an average of the global models beside any method's, which changes nothing of the run itself."""
+"""The averaged model (the twin), an average of the global models that changes nothing of a run."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.small_federation import make
+from helpers.small_federation import make_federation
 from torch import nn
 
 import fedwmsam
@@ -30,7 +30,8 @@ def data(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 CLIENTS = [data(18 + 4 * (seed % 2), seed) for seed in range(N)]
-TEST, VALIDATION = data(60, 50), data(30, 51)
+TEST = data(60, 50)
+VALIDATION = data(30, 51)
 
 
 def network() -> nn.Module:
@@ -44,13 +45,12 @@ def fit(method: str = "scaffold", **settings: Any) -> Result:
     )
 
 
-def test_the_twin_is_a_few_lines_of_numpy() -> None:
+def test_the_twin_is_the_average_that_a_few_lines_of_numpy_give() -> None:
     models: list[dict[str, np.ndarray]] = []
 
     def remember(progress: Any) -> None:
-        models.append(
-            {name: value.double().numpy().copy() for name, value in progress.state_dict().items()}
-        )
+        weights = progress.state_dict()
+        models.append({name: value.double().numpy().copy() for name, value in weights.items()})
 
     result = fit(twin=GAMMA, callbacks=[remember])
     average = dict.fromkeys(models[0], np.float64(0))
@@ -59,9 +59,8 @@ def test_the_twin_is_a_few_lines_of_numpy() -> None:
     for r, (model, cohort) in enumerate(zip(models, cohorts, strict=True)):
         beta = max((GAMMA + 1) / (r + GAMMA + 1), cohort / N)
         average = {name: average[name] + beta * (model[name] - average[name]) for name in model}
-    average["1.num_batches_tracked"] = models[-1][
-        "1.num_batches_tracked"
-    ]  # a counter has no average
+    counter = "1.num_batches_tracked"
+    average[counter] = models[-1][counter]  # a counter has no average
     assert result.averaged_model is not None and result.averaged_model.keys() == average.keys()
     for name, value in result.averaged_model.items():
         np.testing.assert_allclose(value.numpy(), average[name], rtol=2e-6, atol=1e-6)
@@ -70,14 +69,14 @@ def test_the_twin_is_a_few_lines_of_numpy() -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_with_a_twin_is_the_run_without(method: str) -> None:
-    plain, beside = fit(method, validation=VALIDATION), fit(method, validation=VALIDATION, twin=8.0)
-    own = [
-        {name: value for name, value in row.items() if not name.startswith("averaged_")}
-        for row in beside.rows
-    ]
-    assert own == plain.rows and plain.averaged_model is None
-    assert all(torch.equal(beside.model[name], value) for name, value in plain.model.items())
-    assert {name for name in beside.columns if name not in plain.columns} == {
+    plain = fit(method, validation=VALIDATION)
+    with_twin = fit(method, validation=VALIDATION, twin=8.0)
+    for row, plain_row in zip(with_twin.rows, plain.rows, strict=True):
+        others = {name: row[name] for name in row if not name.startswith("averaged_")}
+        assert others == plain_row
+    assert plain.averaged_model is None
+    assert all(torch.equal(with_twin.model[name], value) for name, value in plain.model.items())
+    assert {name for name in with_twin.columns if name not in plain.columns} == {
         "averaged_accuracy",
         "averaged_loss",
         "averaged_validation_accuracy",
@@ -85,20 +84,19 @@ def test_a_run_with_a_twin_is_the_run_without(method: str) -> None:
     }
 
 
-def test_its_columns_are_its_scores() -> None:
+def test_the_columns_of_the_twin_are_its_scores() -> None:
     result = fit(twin=8.0, validation=VALIDATION)
     for prefix, samples in (("averaged_", TEST), ("averaged_validation_", VALIDATION)):
-        found = result.evaluate(samples, averaged=True)
-        assert found == {name: result.last(prefix + name) for name in ("accuracy", "loss")}
+        scores = result.evaluate(samples, averaged=True)
+        assert scores == {name: result.last(prefix + name) for name in ("accuracy", "loss")}
     assert result.evaluate(TEST, averaged=True) != result.evaluate(TEST)
     assert not torch.equal(result.predict(TEST[0], averaged=True), result.predict(TEST[0]))
 
 
 def test_without_test_data_there_is_a_twin_and_no_column() -> None:
     result = fit(twin=8.0, test=None)
-    assert result.averaged_model is not None and not any(
-        name.startswith("averaged") for name in result.columns
-    )
+    assert result.averaged_model is not None
+    assert not any(name.startswith("averaged") for name in result.columns)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -150,25 +148,25 @@ def test_an_extended_run_loses_the_twin_of_its_first_end(tmp_path: Path) -> None
     assert (tmp_path / "run" / "averaged.safetensors").exists()
 
 
-def test_it_begins_with_the_weights_that_are_given() -> None:
-    given = network().state_dict()
-    result = fit(twin=8.0, initial_weights=given, dropout=1.0)  # nobody ever answers
+def test_the_twin_starts_with_the_initial_weights() -> None:
+    weights = network().state_dict()
+    result = fit(twin=8.0, initial_weights=weights, dropout=1.0)  # all clients drop out
     assert result.averaged_model is not None
-    assert all(torch.equal(result.averaged_model[name], value) for name, value in given.items())
+    assert all(torch.equal(result.averaged_model[name], value) for name, value in weights.items())
 
 
-def test_a_round_that_nobody_answered_leaves_it_as_it_is() -> None:
-    federation = replace(make(FedAvg()), twin=8.0)
+def test_a_round_without_updates_leaves_the_twin_as_it_is() -> None:
+    federation = replace(make_federation(FedAvg()), twin=8.0)
     state, _ = run_round(federation, first_state(federation))
 
-    def lost(_: Any, jobs: Any) -> Any:
+    def lose_all(_: Any, jobs: Any) -> Any:
         yield from ((job, ClientFailure("gone", rejected=False)) for job in jobs)
 
-    after, _ = run_round(replace(federation, trainer=lost), state)
+    after, _ = run_round(replace(federation, trainer=lose_all), state)
     assert after.round == 2 and after.average is state.average
 
 
-def test_its_weights_do_not_tell_how_many_answered_where_that_is_private(
+def test_the_twin_does_not_tell_how_many_clients_took_part_where_that_is_private(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shares = []
@@ -196,14 +194,14 @@ def test_a_metric_cannot_have_the_name_of_a_column_of_the_twin() -> None:
     assert fit(metrics=metrics).last("averaged_loss") is not None
 
 
-def test_asking_for_a_twin_that_is_not_there() -> None:
+def test_asking_for_a_twin_that_is_not_there_is_refused() -> None:
     with pytest.raises(InputError, match="made without a twin"):
         fit().evaluate(TEST, averaged=True)
     with pytest.raises(InputError, match="they are two"):
         fit(twin=8.0).weights(best=True, averaged=True)
 
 
-def test_the_command_line_keeps_evaluates_and_measures_it(cli: Cli, tmp_path: Path) -> None:
+def test_the_command_line_keeps_evaluates_and_measures_the_twin(cli: Cli, tmp_path: Path) -> None:
     settings = (
         "--model",
         "linear",
@@ -236,22 +234,19 @@ def test_the_command_line_keeps_evaluates_and_measures_it(cli: Cli, tmp_path: Pa
     )
     for arguments in ((), ("--averaged",)):
         assert cli("analyse", "flatness", run, "--rounds", "4,5", *few, *arguments).code == 0
-    own, averaged = (
-        read_json(run / "analysis" / name)["rounds"]
-        for name in ("flatness.json", "flatness-averaged.json")
-    )
+    plain_rounds = read_json(run / "analysis" / "flatness.json")["rounds"]
+    twin_rounds = read_json(run / "analysis" / "flatness-averaged.json")["rounds"]
     experiment = prepare(load_config(run))
     result = Result.load(run)
-    inputs, labels = zip(
-        *(client.batch(torch.arange(len(client))) for client in experiment.clients), strict=True
-    )
-    everything = (torch.cat(inputs), torch.cat(labels))
-    for found, wanted in ((own, False), (averaged, True)):
-        assert [one["round"] for one in found] == [4, 5]
-        assert found[1]["global"]["loss"] == pytest.approx(
-            result.evaluate(everything, averaged=wanted)["loss"], rel=1e-5
-        )
-    assert own[0]["global"]["loss"] != averaged[0]["global"]["loss"], "that of a kept state"
+    batches = [client.batch(torch.arange(len(client))) for client in experiment.clients]
+    inputs, labels = zip(*batches, strict=True)
+    all_samples = (torch.cat(inputs), torch.cat(labels))
+    for rounds, is_averaged in ((plain_rounds, False), (twin_rounds, True)):
+        assert [record["round"] for record in rounds] == [4, 5]
+        expected = result.evaluate(all_samples, averaged=is_averaged)["loss"]
+        assert rounds[1]["global"]["loss"] == pytest.approx(expected, rel=1e-5)
+    losses = [rounds[0]["global"]["loss"] for rounds in (plain_rounds, twin_rounds)]
+    assert losses[0] != losses[1], "that of a kept state"
     assert cli("run", *settings, "--out", tmp_path, "--name", "plain", "-q").code == 0
     refused = cli("analyse", "flatness", tmp_path / "plain", "--averaged", *few)
     assert refused.code == 2 and "has no averaged model" in refused.err

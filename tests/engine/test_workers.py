@@ -11,7 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import killed_run
-from helpers.small_federation import Broken, largest_file, make, run
+from helpers.small_federation import (
+    MislabelledDataset,
+    limit_file_size,
+    make_federation,
+    run_rounds,
+)
 
 import fedwmsam
 from fedwmsam import InputError
@@ -23,36 +28,36 @@ from fedwmsam.training.task import Task
 
 
 def workers_of(process: int) -> list[int]:
-    """The worker processes a process has started."""
+    """Return the worker processes that a process has started."""
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return [
         int(c) for c in children if b"engine.workers" in Path(f"/proc/{c}/cmdline").read_bytes()
     ]
 
 
-def gone(process: int) -> bool:
+def has_ended(process: int) -> bool:
+    """Return whether a process has ended; a zombie has."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except FileNotFoundError:
         return True
 
 
-def eventually(condition, seconds=20.0):
+def wait_until(condition, seconds=20.0):
+    """Wait until the condition is true, but not for longer; return whether it is."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
     return condition()
 
 
-def federation(method, kind="batchnorm"):
-    """Networks are pickled as they are: no lambda reaches the workers."""
-    return replace(
-        make(method, sizes=(8, 14, 6, 11, 7)),
-        task=Task(networks(kind), OBJECTIVES["classification"]),
-    )
+def make_picklable_federation(method, kind="batchnorm"):
+    """Return a federation whose network is pickled as it is: no lambda reaches the workers."""
+    task = Task(make_network(kind), OBJECTIVES["classification"])
+    return replace(make_federation(method, sizes=(8, 14, 6, 11, 7)), task=task)
 
 
-def networks(kind):
+def make_network(kind):
     torch.manual_seed(0)
     hidden = torch.nn.BatchNorm1d(6) if kind == "batchnorm" else torch.nn.Dropout(0.4)
     return torch.nn.Sequential(
@@ -60,8 +65,10 @@ def networks(kind):
     ).double()
 
 
-def states_with(pool, federation, rounds):
-    state, records = first_state(federation), []
+def run_on_workers(pool, federation, rounds):
+    """Return the state after so many rounds on the pool, and their records."""
+    state = first_state(federation)
+    records = []
     for _ in range(rounds):
         state, record = run_round(replace(federation, trainer=pool.train), state)
         records.append(record)
@@ -73,57 +80,60 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("kind", ["batchnorm", "dropout"])
-def test_the_same_numbers_and_a_dead_worker_changes_nothing(kind):
-    one = federation(FedWMSAM(), kind)
-    expected, records = run(one, 4)
-    with Pool(one, 2) as pool:
-        state, found = states_with(pool, one, 2)
+def test_results_are_identical_and_a_dead_worker_changes_nothing(kind):
+    federation = make_picklable_federation(FedWMSAM(), kind)
+    states, expected_records = run_rounds(federation, 4)
+    expected = states[-1]
+    with Pool(federation, 2) as pool:
+        state, records = run_on_workers(pool, federation, 2)
         os.kill(pool.workers[0].process.pid, signal.SIGKILL)
         for _ in range(2):
-            state, record = run_round(replace(one, trainer=pool.train), state)
-            found.append(record)
+            state, record = run_round(replace(federation, trainer=pool.train), state)
+            records.append(record)
         assert pool.cpu_seconds > 0
-    assert same(state.server, expected[-1].server) and same(state.buffers, expected[-1].buffers)
-    assert all(same(state.memory.get(k), row) for k, row in expected[-1].memory.items())
-    assert found == records
+    assert same(state.server, expected.server) and same(state.buffers, expected.buffers)
+    assert all(same(state.memory.get(k), row) for k, row in expected.memory.items())
+    assert records == expected_records
 
 
-def test_methods_that_send_more_than_one_vector():
-    """Two vectors up, a full gradient, several vectors of memory."""
+def test_methods_that_send_more_than_one_vector_have_identical_results():
+    """FedSMOO keeps several vectors, MimeLite sends two vectors up and needs a full gradient."""
     for name in ("fedsmoo", "mimelite"):
-        one = federation(METHODS[name](), "dropout")
-        with Pool(one, 2) as pool:
-            state, _ = states_with(pool, one, 2)
-        assert same(state.server, run(one, 2)[0][-1].server), name
+        federation = make_picklable_federation(METHODS[name](), "dropout")
+        with Pool(federation, 2) as pool:
+            state, _ = run_on_workers(pool, federation, 2)
+        assert same(state.server, run_rounds(federation, 2)[0][-1].server), name
 
 
-def test_a_round_given_up_half_way_leaves_no_answer_behind():
-    one = federation(FedWMSAM())
-    with Pool(one, 2) as pool:
-        state = first_state(one)
+def test_a_round_given_up_half_way_leaves_no_result_behind():
+    federation = make_picklable_federation(FedWMSAM())
+    with Pool(federation, 2) as pool:
+        on_workers = replace(federation, trainer=pool.train)
+        state = first_state(federation)
         with pytest.raises(ZeroDivisionError):
-            run_round(replace(one, trainer=pool.train), state, lambda *_: 1 / 0)
-        again, _ = run_round(replace(one, trainer=pool.train), state)
-    assert same(again.server, run(one, 1)[0][-1].server)
+            run_round(on_workers, state, lambda *_: 1 / 0)
+        again, _ = run_round(on_workers, state)
+    assert same(again.server, run_rounds(federation, 1)[0][-1].server)
 
 
 def test_an_error_in_a_worker_is_the_users_error():
-    data = list(killed_run.clients())
+    clients = [*list(killed_run.make_clients())[:7], MislabelledDataset()]
     with pytest.raises(InputError, match="Client 7"):
-        fedwmsam.fit(
-            torch.nn.Linear(8, 3), [*data[:7], Broken()], rounds=2, participation=1.0, workers=2
-        )
+        fedwmsam.fit(torch.nn.Linear(8, 3), clients, rounds=2, participation=1.0, workers=2)
 
 
 def test_what_cannot_be_sent_is_explained():
-    data = list(killed_run.clients())
-    loss = lambda outputs, targets: torch.nn.functional.cross_entropy(outputs, targets)  # noqa: E731
+    data = list(killed_run.make_clients())
+
+    def loss(outputs, targets):
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
     with pytest.raises(InputError, match="importable module"):
         fedwmsam.fit(torch.nn.Linear(8, 3), data, loss=loss, rounds=1, workers=2)
 
 
-@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_is_left_behind(tmp_path, blow):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_behind(tmp_path, sent):
     arguments = [
         "run",
         "--rounds",
@@ -141,14 +151,14 @@ def test_no_process_is_left_behind(tmp_path, blow):
     )
     try:
         metrics = tmp_path / "r" / "metrics.jsonl"
-        assert eventually(lambda: metrics.exists() and metrics.stat().st_size > 0, 90)
+        assert wait_until(lambda: metrics.exists() and metrics.stat().st_size > 0, 90)
         workers = workers_of(process.pid)
         assert len(workers) == 2
-        process.send_signal(blow)
+        process.send_signal(sent)
         process.wait(timeout=60)
     finally:
         process.kill()
-    assert eventually(lambda: all(map(gone, workers)))
+    assert wait_until(lambda: all(map(has_ended, workers)))
 
 
 def test_the_command_line_gives_the_same_bytes_with_any_number_of_workers(cli, tmp_path):
@@ -166,31 +176,32 @@ def test_the_command_line_gives_the_same_bytes_with_any_number_of_workers(cli, t
         ]
         assert cli("run", *arguments).code == 0
     for name in ("metrics.jsonl", "model.safetensors"):
-        assert len({(tmp_path / workers / name).read_bytes() for workers in ("1", "3")}) == 1
+        contents = [(tmp_path / workers / name).read_bytes() for workers in ("1", "3")]
+        assert contents[0] == contents[1]
     assert cli("run", "--workers", "many").code == 2
     assert cli("run", "--workers", "-1").code == 2
 
 
 def test_a_block_grows_and_is_seen_from_the_other_side():
-    here = SharedMemoryBlock()
-    there = SharedMemoryBlock(os.dup(here.descriptor))
+    writer = SharedMemoryBlock()
+    reader = SharedMemoryBlock(os.dup(writer.descriptor))
     for size in (3, 5000, 7):
         sent = {
             "a": torch.arange(size, dtype=torch.float32),
             "b": torch.tensor(size),
             "none": torch.empty(0, 4),
         }
-        assert same(there.read(here.write(sent)), sent)
-        assert there.view(here.write(sent)["a"]).data_ptr() % 64 == 0
-    here.close()
-    there.close()
+        assert same(reader.read(writer.write(sent)), sent)
+        assert reader.view(writer.write(sent)["a"]).data_ptr() % 64 == 0
+    writer.close()
+    reader.close()
 
 
-def test_shared_memory_is_taken_when_it_is_asked_for():
+def test_shared_memory_is_allocated_when_it_is_mapped():
     """Otherwise a full /dev/shm would end the process by a signal, at the first write."""
     block = SharedMemoryBlock()
-    block.reach(1 << 20)
+    block.map_bytes(1 << 20)
     assert os.fstat(block.descriptor).st_blocks * 512 >= 1 << 20
-    with largest_file(1 << 20), pytest.raises(OSError, match="File too large: '/dev/shm'"):
-        block.reach(1 << 21)
+    with limit_file_size(1 << 20), pytest.raises(OSError, match="File too large: '/dev/shm'"):
+        block.map_bytes(1 << 21)
     block.close()

@@ -1,30 +1,33 @@
 """Accuracy by class and client, against numbers made by hand."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
 
+from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.evaluation import AccuracyBreakdown, fine_tune_accuracies
-from fedwmsam.experiment.experiment import prepare, resolve
+from fedwmsam.experiment.experiment import prepare
+from fedwmsam.settings.config import resolve
 from fedwmsam.training.task import deterministic_torch
 
 OUTPUTS = torch.eye(3)[[0, 0, 1, 1, 2, 0]]  # predictions
-TARGETS = torch.tensor(
-    [0, 0, 1, 1, 1, 2]
-)  # class 0: 2 of 2 right, class 1: 2 of 3, class 2: 0 of 1
+# Of class 0, 2 of 2 predictions are right, of class 1 2 of 3, of class 2 none of 1.
+TARGETS = torch.tensor([0, 0, 1, 1, 1, 2])
 
 
-def test_by_class():
+def test_by_class_is_the_accuracy_of_each_class():
     breakdown = AccuracyBreakdown(4, torch.ones(1, 4))
-    found = breakdown.by_class(OUTPUTS, TARGETS)
-    assert found[:3].tolist() == pytest.approx([1.0, 2 / 3, 0.0]) and found[3].isnan()
+    accuracies = breakdown.by_class(OUTPUTS, TARGETS)
+    assert accuracies[:3].tolist() == pytest.approx([1.0, 2 / 3, 0.0]) and accuracies[3].isnan()
 
 
-def test_by_client_weighs_classes_by_the_clients_own_mix():
-    mixes = torch.tensor([[10, 0, 0], [0, 5, 5], [0, 0, 7]])
-    breakdown = AccuracyBreakdown(3, mixes)
+def test_by_client_weighs_classes_by_the_clients_own_counts():
+    class_counts = torch.tensor([[10, 0, 0], [0, 5, 5], [0, 0, 7]])
+    breakdown = AccuracyBreakdown(3, class_counts)
     assert breakdown.by_client(OUTPUTS, TARGETS).tolist() == pytest.approx([1.0, 1 / 3, 0.0])
     columns = breakdown.columns(OUTPUTS, TARGETS)
     assert columns["worst_client_accuracy"] == 0.0
@@ -34,9 +37,8 @@ def test_by_client_weighs_classes_by_the_clients_own_mix():
 
 
 def test_a_class_the_test_data_lack_does_not_count():
-    assert AccuracyBreakdown(4, torch.tensor([[5, 0, 0, 5]])).by_client(
-        OUTPUTS, TARGETS
-    ).tolist() == [1.0]
+    breakdown = AccuracyBreakdown(4, torch.tensor([[5, 0, 0, 5]]))
+    assert breakdown.by_client(OUTPUTS, TARGETS).tolist() == [1.0]
 
 
 def test_by_group_uses_the_groups_own_samples():
@@ -47,14 +49,13 @@ def test_by_group_uses_the_groups_own_samples():
 def test_the_metrics_tell_the_worst_client_and_fine_tuning_helps_it(tmp_path):
     experiment = prepare(resolve({"rounds": 8, "partition": "pathological:2", "clients": 10}))
     result = experiment.run(experiment.create(tmp_path / "run"))
-    found = experiment.examine(result.model, fine_tune=1, lr=0.05)
-    assert found["worst_client_accuracy"] == min(found["by_client"].values())
-    assert result.rows[-1]["worst_client_accuracy"] == pytest.approx(found["worst_client_accuracy"])
-    assert result.rows[-1]["worst_client_accuracy"] <= result.rows[-1]["tenth_percentile_accuracy"]
-    before, after = (
-        np.array(list(found["by_client"].values())),
-        np.array(list(found["by_client_fine_tuned"].values())),
-    )
+    evaluation = experiment.evaluate_breakdown(result.model, fine_tune=1, lr=0.05)
+    assert evaluation["worst_client_accuracy"] == min(evaluation["by_client"].values())
+    last = result.rows[-1]
+    assert last["worst_client_accuracy"] == pytest.approx(evaluation["worst_client_accuracy"])
+    assert last["worst_client_accuracy"] <= last["tenth_percentile_accuracy"]
+    before = np.array(list(evaluation["by_client"].values()))
+    after = np.array(list(evaluation["by_client_fine_tuned"].values()))
     assert after.mean() > before.mean() + 0.1
 
 
@@ -64,7 +65,7 @@ def test_a_run_ends_with_every_clients_accuracy(tmp_path):
     written = json.loads((tmp_path / "run" / "clients.json").read_text())
     assert written == {
         "round": 3,
-        "accuracy": list(experiment.examine(result.model)["by_client"].values()),
+        "accuracy": list(experiment.evaluate_breakdown(result.model)["by_client"].values()),
     }
     assert min(written["accuracy"]) == result.rows[-1]["worst_client_accuracy"]
 
@@ -86,9 +87,8 @@ def test_client_accuracies_are_the_same_however_a_run_came_to_its_end(tmp_path):
         run("extended", 4, interrupt)
     assert not (tmp_path / "extended" / "clients.json").exists()
     assert run("extended", 4) == whole
-    (
-        tmp_path / "extended" / "clients.json"
-    ).unlink()  # as killed after the last round, or from before there was one
+    # As if killed after the last round, or made before there was such a file.
+    (tmp_path / "extended" / "clients.json").unlink()
     assert run("extended", 4) == whole
 
 
@@ -97,9 +97,7 @@ def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
     experiment = prepare(resolve({"rounds": 1, "clients": 4}))
     result = experiment.run(experiment.create(tmp_path / "run"))
     with deterministic_torch():
-        w, buffers = experiment.task.adopt(result.model)
-        from fedwmsam.experiment.assembly import make_federation
-
+        w, buffers = experiment.task.unpack_state_dict(result.model)
         federation = make_federation(
             experiment.config, experiment.config.make_method(), experiment.task, experiment.clients
         )
@@ -107,7 +105,7 @@ def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
             federation, w, buffers, experiment.test, experiment.breakdown, 1, 1e-12
         )
         plain = experiment.breakdown.by_client(
-            *experiment.task.outputs_of(w, buffers, experiment.test)
+            *experiment.task.compute_outputs(w, buffers, experiment.test)
         )
     assert torch.allclose(tuned, plain)
 
@@ -170,20 +168,19 @@ def test_a_natural_run_records_its_clients_and_resumes_also_where_20_were_record
     assert cli("run", *arguments, "parts", "--rounds", "1").code == 0
     config = tmp_path / "parts" / "config.toml"
     assert "\nclients = 3\n" in config.read_text()
-    config.write_text(
-        config.read_text().replace("clients = 3", "clients = 20")
-    )  # as early runs wrote it
+    # As early runs wrote it.
+    config.write_text(config.read_text().replace("clients = 3", "clients = 20"))
     outcome = cli("resume", tmp_path / "parts", "--rounds", "2", "-q")
     assert outcome.code == 0, outcome.err
     for name in ("metrics.jsonl", "model.safetensors"):
         assert (tmp_path / "whole" / name).read_bytes() == (tmp_path / "parts" / name).read_bytes()
 
 
-def test_the_partition_command_draws(cli, tmp_path):
-    picture = tmp_path / "split.png"
-    outcome = cli("partition", "--partition", "shards:2", "--clients", "10", "--save", picture)
+def test_the_partition_command_draws_a_plot(cli, tmp_path):
+    plot = tmp_path / "split.png"
+    outcome = cli("partition", "--partition", "shards:2", "--clients", "10", "--save", plot)
     assert outcome.code == 0, outcome.err
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert plot.read_bytes().startswith(b"\x89PNG")
     assert cli("partition", "--partition", "shards:0").code == 2
     assert cli("partition", "--save", tmp_path / "split.doc").code == 2
 
@@ -269,9 +266,6 @@ def test_a_client_without_test_samples_has_no_accuracy(cli, tmp_path):
 
 
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path):
-    import subprocess
-    import sys
-
     arguments = [
         "run",
         "--rounds",

@@ -1,4 +1,7 @@
-"""`fedwmsam flower`: an app that works as written, keys Flower takes, and mistakes found before a run."""
+"""`fedwmsam flower` writes an app that works and keys that Flower accepts.
+
+It finds mistakes before a run.
+"""
 
 import os
 import socket
@@ -16,16 +19,17 @@ from helpers.flower_deployment import HOST, free_port
 from fedwmsam.flower import check
 from fedwmsam.flower.keys import make_keys
 
-SWITCHES = {name: value for name, (value, _) in check.ENVIRONMENT.items()}
+RECOMMENDED = {name: value for name, (value, _) in check.ENVIRONMENT.items()}
 
 
 @pytest.fixture
 def app(tmp_path, cli, monkeypatch):
-    """A new app with a package name of its own: Python imports a name once."""
+    """Return the folder of a new app with an unused package name: Python imports a name once."""
     folder = tmp_path / f"app{os.urandom(4).hex()}"
     assert cli("flower", "new", folder).code == 0
     replace(folder / "pyproject.toml", "~/flower-runs", str(tmp_path))
-    for name, value in (SWITCHES | {"FLWR_HOME": str(tmp_path), "HOME": str(tmp_path)}).items():
+    homes = {"FLWR_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    for name, value in (RECOMMENDED | homes).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     return folder
@@ -37,15 +41,15 @@ def replace(path, old, new):
 
 
 def test_a_new_app_has_nothing_wrong(app, cli):
-    done = cli("flower", "check", app)
-    assert done.code == 0, done.out
-    assert "ERROR" not in done.out and "warning" not in done.out
-    assert "Client 0 has 500 samples" in done.out and "FedWMSAM" in done.out
+    result = cli("flower", "check", app)
+    assert result.code == 0, result.out
+    assert "ERROR" not in result.out and "warning" not in result.out
+    assert "Client 0 has 500 samples" in result.out and "FedWMSAM" in result.out
 
 
 def test_nothing_is_overwritten(app, cli):
-    done = cli("flower", "new", app)
-    assert done.code == 2 and "not empty" in done.err
+    result = cli("flower", "new", app)
+    assert result.code == 2 and "not empty" in result.err
     assert cli("flower", "new", app.parent / "1st").code == 2
 
 
@@ -82,31 +86,30 @@ def test_nothing_is_overwritten(app, cli):
     ],
 )
 def test_mistakes_in_the_app_are_found(app, cli, file, old, new, reason):
-    replace(app / file if file.endswith("toml") else app / app.name / file, old, new)
-    done = cli("flower", "check", app)
-    assert done.code == 1 and reason in next(
-        line for line in done.out.splitlines() if line.startswith("ERROR")
-    )
+    folder = app if file.endswith("toml") else app / app.name
+    replace(folder / file, old, new)
+    result = cli("flower", "check", app)
+    errors = [line for line in result.out.splitlines() if line.startswith("ERROR")]
+    assert result.code == 1 and reason in errors[0]
 
 
 def test_a_node_s_own_data_are_tried(app, cli):
-    assert (
-        "Client 2 has 150 samples"
-        in cli("flower", "check", app, "--node-config", "partition-id=2 num-partitions=10").out
-    )
-    done = cli("flower", "check", app, "--node-config", "partition-id=two")
-    assert done.code == 1 and "not key=value" in done.out
-    done = cli("flower", "check", app, "--node-config", "num-partitions=3")
-    assert done.code == 1 and "partition-id is None" in done.out
+    result = cli("flower", "check", app, "--node-config", "partition-id=2 num-partitions=10")
+    assert "Client 2 has 150 samples" in result.out
+    result = cli("flower", "check", app, "--node-config", "partition-id=two")
+    assert result.code == 1 and "not key=value" in result.out
+    result = cli("flower", "check", app, "--node-config", "num-partitions=3")
+    assert result.code == 1 and "partition-id is None" in result.out
 
 
 def test_what_flower_would_do_unasked_is_said(app, cli, monkeypatch):
     monkeypatch.delenv("FLWR_TELEMETRY_ENABLED")
-    done = cli("flower", "check", app)
-    assert done.code == 0 and "warning FLWR_TELEMETRY_ENABLED is not 0" in done.out
+    result = cli("flower", "check", app)
+    assert result.code == 0 and "warning FLWR_TELEMETRY_ENABLED is not 0" in result.out
     monkeypatch.setenv("PATH", "/nowhere")
-    done = cli("flower", "check", app)
-    assert done.code == 1 and "flower-superlink" in done.out and "are not on PATH" in done.out
+    result = cli("flower", "check", app)
+    assert result.code == 1
+    assert "flower-superlink" in result.out and "are not on PATH" in result.out
 
 
 def test_missing_and_untested_versions_are_said(monkeypatch):
@@ -148,21 +151,23 @@ class Listener:
 
 @pytest.fixture
 def listener():
-    made = []
+    servers = []
 
-    def make(keys=None):
-        made.append(Listener(keys))
-        return made[-1].port
+    def start(keys=None):
+        servers.append(Listener(keys))
+        return servers[-1].port
 
-    yield make
-    for server in made:
+    yield start
+    for server in servers:
         server.close()
 
 
-def connection(home, port, how):
-    (home / "config.toml").write_text(f'[superlink.lab]\naddress = "{HOST}:{port}"\n{how}\n')
+def last_finding(home, port, security):
+    """Return the last finding about a SuperLink at this port."""
+    config = f'[superlink.lab]\naddress = "{HOST}:{port}"\n{security}\n'
+    (home / "config.toml").write_text(config)
     os.environ["FLWR_HOME"] = str(home)
-    return list(check.check_connection("lab"))
+    return list(check.check_connection("lab"))[-1]
 
 
 def test_a_secure_connection_is_checked_to_the_certificate(tmp_path, listener, monkeypatch):
@@ -170,53 +175,39 @@ def test_a_secure_connection_is_checked_to_the_certificate(tmp_path, listener, m
     make_keys(tmp_path / "keys", [HOST], 0)
     make_keys(tmp_path / "others", [HOST], 0)
     make_keys(tmp_path / "elsewhere", ["fl.example.org"], 0)
-    secure, plain = listener(tmp_path / "keys"), listener()
+    secure = listener(tmp_path / "keys")
+    plain = listener()
+    insecure = "insecure = true"
 
     def trusting(folder):
         return f'root-certificates = "{tmp_path / folder / "ca.crt"}"'
 
-    assert connection(tmp_path, secure, trusting("keys"))[-1].grade == "ok"
-    found = connection(tmp_path, secure, trusting("others"))[-1]
-    assert found.grade == "ERROR" and "refused" in found.text
-    found = connection(tmp_path, listener(tmp_path / "elsewhere"), trusting("elsewhere"))[-1]
-    assert found.grade == "ERROR" and "refused" in found.text and HOST in found.text
-    assert "cannot be read" in connection(tmp_path, secure, trusting("nowhere"))[-1].text
-    assert "does not speak TLS" in connection(tmp_path, plain, trusting("keys"))[-1].text
-    assert "speaks TLS" in connection(tmp_path, secure, "insecure = true")[-1].text
-    assert connection(tmp_path, plain, "insecure = true")[-1].grade == "warning"
-    assert "Nothing answers" in connection(tmp_path, free_port(), "insecure = true")[-1].text
-    assert "must be host:port" in connection(tmp_path, "", "insecure = true")[-1].text
+    assert last_finding(tmp_path, secure, trusting("keys")).grade == "ok"
+    finding = last_finding(tmp_path, secure, trusting("others"))
+    assert finding.grade == "ERROR" and "refused" in finding.text
+    finding = last_finding(tmp_path, listener(tmp_path / "elsewhere"), trusting("elsewhere"))
+    assert finding.grade == "ERROR" and "refused" in finding.text and HOST in finding.text
+    assert "cannot be read" in last_finding(tmp_path, secure, trusting("nowhere")).text
+    assert "does not speak TLS" in last_finding(tmp_path, plain, trusting("keys")).text
+    assert "speaks TLS" in last_finding(tmp_path, secure, insecure).text
+    assert last_finding(tmp_path, plain, insecure).grade == "warning"
+    assert "Nothing answers" in last_finding(tmp_path, free_port(), insecure).text
+    assert "must be host:port" in last_finding(tmp_path, "", insecure).text
     assert "has no [superlink.other]" in next(iter(check.check_connection("other"))).text
 
 
 def test_keys_are_what_flower_takes_and_nobody_else_reads(tmp_path, cli):
-    assert (
-        cli(
-            "flower",
-            "keys",
-            tmp_path / "keys",
-            "--host",
-            "fl.example.org",
-            "--host",
-            HOST,
-            "--nodes",
-            2,
-        ).code
-        == 0
-    )
-    private = tmp_path / "keys" / "node-1.key"
-    key, public = (
-        load_ssh_private_key(private.read_bytes(), None),
-        load_ssh_public_key(private.with_suffix(".pub").read_bytes()),
-    )
-    assert isinstance(key.curve, ec.SECP384R1) and key.public_key() == public
-    for path in (tmp_path / "keys").glob("*.key"):
+    folder = tmp_path / "keys"
+    hosts = ["--host", "fl.example.org", "--host", HOST]
+    assert cli("flower", "keys", folder, *hosts, "--nodes", 2).code == 0
+    key = load_ssh_private_key((folder / "node-1.key").read_bytes(), None)
+    public_key = load_ssh_public_key((folder / "node-1.pub").read_bytes())
+    assert isinstance(key.curve, ec.SECP384R1) and key.public_key() == public_key
+    for path in folder.glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    before = {path.name: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
-    assert (
-        "node-2.key" in cli("flower", "keys", tmp_path / "keys", "--host", HOST, "--nodes", 3).out
-    )
-    assert {name: (tmp_path / "keys" / name).read_bytes() for name in before} == before
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert "node-2.key" in cli("flower", "keys", folder, "--host", HOST, "--nodes", 3).out
+    assert {name: (folder / name).read_bytes() for name in before} == before
 
 
 def test_a_key_flower_would_refuse_is_found(tmp_path):

@@ -1,4 +1,7 @@
-"""The strategy against a Flower without processes: same numbers as the simulator, and every fault survived."""
+"""The strategy on a Flower without processes.
+
+It gives the results of the simulator, and survives every fault.
+"""
 
 import logging
 import pickle
@@ -13,12 +16,12 @@ from helpers.flower_in_process import (
     CLIENTS,
     SETTINGS,
     FakeGrid,
-    changed,
+    error_reply,
     load_data,
     load_test,
     network,
-    raising,
-    silent,
+    no_reply,
+    with_entries,
     with_vectors,
 )
 from torch import nn
@@ -40,22 +43,20 @@ TEST = load_test(0, {})
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(exchange, "POLL", 0.01)
-    monkeypatch.setattr(exchange, "MARGIN", 0.2)
+def short_waits(monkeypatch):
+    monkeypatch.setattr(exchange, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(exchange, "TTL_MARGIN", 0.2)
 
 
 @pytest.fixture
-def told(caplog):
+def flower_log(caplog):
     caplog.set_level(logging.INFO, logger="flwr.fedwmsam")
     return caplog
 
 
-def strategy(method=None, model=network, **keywords):
-    keywords = (
-        {"clients": CLIENTS, "test": TEST, "wait": 0.05, "timeout": 0.2} | SETTINGS | keywords
-    )
-    return FlowerStrategy(method or FedWMSAM(), model, **keywords)
+def make_strategy(method=None, model=network, **keywords):
+    defaults = {"clients": CLIENTS, "test": TEST, "wait": 0.05, "timeout": 0.2} | SETTINGS
+    return FlowerStrategy(method or FedWMSAM(), model, **defaults | keywords)
 
 
 def fit(method=None, model=network, **keywords):
@@ -68,26 +69,29 @@ def assert_same(ours, theirs):
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def without(faults, method=None):
-    """The simulator's state when these answers, {(round, client)}, never came."""
-    reference = strategy(method)
-    reference.clients = [load_data(client, {}) for client in range(CLIENTS)]
+def simulate_without(missing, method=None):
+    """Return the simulator's run in which these results, {(round, client)}, never came."""
+    reference = make_strategy(method)
     run = reference.run
-    members = reference.reader.clients(reference.clients, None)
+    data = [load_data(client, {}) for client in range(CLIENTS)]
+    clients = reference.adapter.to_clients(data, None)
 
     def trainer(federation, jobs):
         for job in jobs:
-            lost = (job.info.round + 1, job.client) in faults
-            yield job, ClientFailure("", rejected=False) if lost else train_client(federation, job)
+            if (job.info.round + 1, job.client) in missing:
+                yield job, ClientFailure("", rejected=False)
+            else:
+                yield job, train_client(federation, job)
 
-    run.federation, run.further = replace(run.federation, clients=members, trainer=trainer), None
+    run.federation = replace(run.federation, clients=clients, trainer=trainer)
+    run.extra_columns = None
     run.execute()
     return run
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_gives_the_simulator_s_numbers(name):
-    ours = strategy(make_method(name))
+    ours = make_strategy(make_method(name))
     ours.start(FakeGrid())
     theirs = fit(make_method(name))
     assert_same(ours.result.model, theirs.model)
@@ -100,13 +104,13 @@ def test_buffers_and_sizes_count_as_in_the_simulator():
             nn.Linear(8, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, 3)
         )
 
-    ours = strategy(FedAvg(), model, averaging="size")
+    ours = make_strategy(FedAvg(), model, averaging="size")
     ours.start(FakeGrid(make_client_app(model, load_data)))
     assert_same(ours.result.model, fit(FedAvg(), model, averaging="size").model)
 
 
 def test_the_averaged_twin_is_that_of_the_simulator():
-    ours = strategy(twin=8.0)
+    ours = make_strategy(twin=8.0)
     ours.start(FakeGrid())
     theirs = fit(twin=8.0)
     assert_same(ours.result.averaged_model, theirs.averaged_model)
@@ -114,201 +118,209 @@ def test_the_averaged_twin_is_that_of_the_simulator():
 
 
 def test_robust_aggregation_counts_as_in_the_simulator():
-    ours = strategy(FedAvg(), aggregation="median")
+    ours = make_strategy(FedAvg(), aggregation="median")
     ours.start(FakeGrid())
     assert_same(ours.result.model, fit(FedAvg(), aggregation="median").model)
 
 
 def test_an_app_that_was_sent_to_another_process_answers_the_same():
     grid = FakeGrid(pickle.loads(pickle.dumps(make_client_app(network, load_data))))
-    ours = strategy()
+    ours = make_strategy()
     ours.start(grid)
     assert_same(ours.result.model, fit().model)
 
 
 def test_flower_s_own_loop_drives_it_too():
-    ours = strategy()
+    ours = make_strategy()
     result = Strategy.start(ours, FakeGrid(), ArrayRecord(network().state_dict()), num_rounds=3)
     assert_same(result.arrays.to_torch_state_dict(), fit().model)
     assert result.train_metrics_clientapp[3]["accuracy"] == fit().last("accuracy")
 
 
-def of_length(count):
+def with_length(count):
     return with_vectors(lambda up: {"delta": torch.zeros(count)})
 
 
-def spoilt(up):
+def with_a_nan(up):
     up["delta"][5] = torch.nan
     return up
 
 
-def empty(message, answer):
+def empty_reply(message, honest_reply):
     return Message(RecordDict(), reply_to=message)
 
 
-def without_arrays(message, answer):
-    reply = answer()
+def reply_without_arrays(message, honest_reply):
+    reply = honest_reply()
     del reply.content["vectors"]
     return reply
 
 
 FAULTS = {
-    "wrong length": (of_length(7), True),
-    "no length": (of_length(0), True),
-    "NaN": (with_vectors(spoilt), True),
+    "wrong length": (with_length(7), True),
+    "no length": (with_length(0), True),
+    "NaN": (with_vectors(with_a_nan), True),
     "infinite": (with_vectors(lambda up: {"delta": up["delta"] / 0}), True),
-    "stale round": (changed(round=0), True),
-    "another client": (changed(client=0), True),
-    "another version": (changed(version=2), True),
-    "text for a number": (changed(loss="small"), True),
+    "stale round": (with_entries(round=0), True),
+    "another client": (with_entries(client=0), True),
+    "another version": (with_entries(version=2), True),
+    "text for a number": (with_entries(loss="small"), True),
     "unknown vector": (with_vectors(lambda up: up | {"more": up["delta"]}), True),
-    "empty": (empty, True),
-    "without arrays": (without_arrays, True),
-    "client raises": (raising, False),
-    "no answer": (silent, False),
+    "empty": (empty_reply, True),
+    "without arrays": (reply_without_arrays, True),
+    "client raises": (error_reply, False),
+    "no answer": (no_reply, False),
 }
+"""Names of faults → the fault, and whether the reply is rejected (otherwise it is missing)."""
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_bad_answer_is_left_out_and_counted(fault, told):
-    happens, rejected = FAULTS[fault]
-    grid, ours = FakeGrid(), strategy()
+def test_a_bad_reply_is_left_out_and_counted(fault, flower_log):
+    function, is_rejected = FAULTS[fault]
+    grid = FakeGrid()
+    ours = make_strategy()
     victim = ours.run.federation.schedule.cohort(1)[1]
-    grid.faults[2, victim] = happens
+    grid.faults[2, victim] = function
     ours.start(grid)
     row = ours.result.rows[1]
-    assert row["cohort"] == 2 and row["rejected" if rejected else "missing"] == [victim]
-    assert f"Round 2 goes on without client {victim}: " in told.text
-    expected = without({(2, victim)})
+    assert row["cohort"] == 2 and row["rejected" if is_rejected else "missing"] == [victim]
+    assert f"Round 2 goes on without client {victim}: " in flower_log.text
+    expected = simulate_without({(2, victim)})
     assert_same(ours.result.model, expected.model())
     assert_memory(ours.run, expected)
 
 
 def assert_memory(ours, theirs):
-    """What the server remembers of each client fits what was aggregated."""
+    """Assert that both servers remember the same of each client."""
     assert set(ours.state.memory) == set(theirs.state.memory)
     for client in ours.state.memory:
         assert_same(ours.state.memory[client], theirs.state.memory[client])
 
 
-def test_an_answer_after_its_deadline_is_named_and_not_used(told):
-    grid, ours = FakeGrid(), strategy()
+def test_a_reply_after_its_deadline_is_named_and_not_used(flower_log):
+    grid = FakeGrid()
+    ours = make_strategy()
     victim = ours.run.federation.schedule.cohort(0)[0]
-    late = []
+    late_replies = []
 
-    def slow(message, answer):
-        late.append((message.metadata.message_id, answer()))
+    def reply_late(message, honest_reply):
+        late_replies.append((message.metadata.message_id, honest_reply()))
 
-    def delivered(messages, push=grid.push_messages):
-        if late and messages[0].metadata.group_id == "2":
-            grid.replies.update([late.pop()])
+    def push_after_late_replies(messages, push=grid.push_messages):
+        if late_replies and messages[0].metadata.group_id == "2":
+            grid.replies.update([late_replies.pop()])
         return push(messages)
 
-    grid.faults[1, victim], grid.push_messages = slow, delivered
+    grid.faults[1, victim] = reply_late
+    grid.push_messages = push_after_late_replies
     ours.start(grid)
-    assert f"not used: client {victim}, round 1" in told.text
-    assert_same(ours.result.model, without({(1, victim)}).model())
+    assert f"not used: client {victim}, round 1" in flower_log.text
+    assert_same(ours.result.model, simulate_without({(1, victim)}).model())
 
 
 def test_with_a_grace_the_quorum_does_not_wait_for_the_deadline():
-    grid, ours = FakeGrid(), strategy(timeout=1e6, grace=0.05)
+    grid = FakeGrid()
+    ours = make_strategy(timeout=1e6, grace=0.05)
     victim = ours.run.federation.schedule.cohort(0)[2]
-    grid.faults[1, victim] = silent
+    grid.faults[1, victim] = no_reply
     ours.start(grid)
     assert ours.result.rows[0]["missing"] == [victim]
 
 
-def test_an_order_that_a_restarted_node_has_lost_is_not_waited_for(told, monkeypatch):
-    monkeypatch.setattr(exchange, "SILENCE", 0.1)
-    grid, ours = FakeGrid(), strategy(timeout=15)
+def test_a_message_that_a_restarted_node_has_lost_is_not_waited_for(flower_log, monkeypatch):
+    monkeypatch.setattr(exchange, "SILENCE_SECONDS", 0.1)
+    grid = FakeGrid()
+    ours = make_strategy(timeout=15)
     victim = ours.run.federation.schedule.cohort(1)[0]
 
-    def dies_and_is_back(message, answer):
+    def restart(message, honest_reply):
         monkeypatch.setattr(client_side, "launcher_process_id", lambda: "another process")
 
-    grid.faults[2, victim] = dies_and_is_back
+    grid.faults[2, victim] = restart
     ours.start(grid)
     assert ours.result.rows[1]["missing"] == [victim]
-    assert (
-        f"Round 2 goes on without client {victim}: its node was restarted and has lost the order"
-        in told.text
-    )
-    assert_same(ours.result.model, without({(2, victim)}).model())
+    failure = f"Round 2 goes on without client {victim}: "
+    assert failure + "its node was restarted and has lost the order" in flower_log.text
+    assert_same(ours.result.model, simulate_without({(2, victim)}).model())
 
 
 def test_a_node_that_is_only_slow_is_waited_for(monkeypatch):
-    monkeypatch.setattr(exchange, "SILENCE", 0.05)
-    grid, ours = FakeGrid(), strategy(timeout=15)
+    monkeypatch.setattr(exchange, "SILENCE_SECONDS", 0.05)
+    grid = FakeGrid()
+    ours = make_strategy(timeout=15)
     victim = ours.run.federation.schedule.cohort(1)[0]
 
-    def slow(message, answer):
-        reply = {message.metadata.message_id: answer()}
+    def reply_slowly(message, honest_reply):
+        reply = {message.metadata.message_id: honest_reply()}
         threading.Timer(0.5, grid.replies.update, [reply]).start()
 
-    grid.faults[2, victim] = slow
+    grid.faults[2, victim] = reply_slowly
     ours.start(grid)
-    questions = [m for m in grid.sent if m.metadata.message_type == "query.whoami"]
-    assert len(questions) == CLIENTS + 1
+    types = [message.metadata.message_type for message in grid.sent]
+    assert types.count("query.whoami") == CLIENTS + 1
     assert_same(ours.result.model, fit().model)
 
 
 def test_below_the_quorum_clients_are_asked_again():
-    grid, ours = FakeGrid(), strategy(quorum=1.0)
-    victim = ours.run.federation.schedule.cohort(1)[0]
+    grid = FakeGrid()
+    ours = make_strategy(quorum=1.0)
+    cohort = ours.run.federation.schedule.cohort(1)
+    victim = cohort[0]
 
-    def once(message, answer):
+    def no_reply_once(message, honest_reply):
         del grid.faults[2, victim]
 
-    grid.faults[2, victim] = once
+    grid.faults[2, victim] = no_reply_once
     ours.start(grid)
-    assert sorted(grid.trained(2)) == sorted([*ours.run.federation.schedule.cohort(1), victim])
+    assert sorted(grid.asked_clients(2)) == sorted([*cohort, victim])
     assert_same(ours.result.model, fit().model)
 
 
 def test_without_a_quorum_the_run_stops_and_a_new_one_goes_on(tmp_path):
-    grid, first = FakeGrid(), strategy(quorum=1.0, run_folder=tmp_path / "run")
-    grid.faults[3, first.run.federation.schedule.cohort(2)[0]] = raising
-    with pytest.raises(
-        TooFewReplies, match="Round 3 got 2 usable answers of 3 clients and needs 3"
-    ):
+    grid = FakeGrid()
+    first = make_strategy(quorum=1.0, run_folder=tmp_path / "run")
+    grid.faults[3, first.run.federation.schedule.cohort(2)[0]] = error_reply
+    reason = "Round 3 got 2 usable answers of 3 clients and needs 3"
+    with pytest.raises(TooFewReplies, match=reason):
         first.start(grid)
-    second = strategy(quorum=1.0, run_folder=tmp_path / "run")
+    second = make_strategy(quorum=1.0, run_folder=tmp_path / "run")
     grid = FakeGrid()
     second.start(grid)
-    assert grid.trained(1) == grid.trained(2) == [] and len(grid.trained(3)) == 3
+    assert grid.asked_clients(1) == grid.asked_clients(2) == [] and len(grid.asked_clients(3)) == 3
     assert_same(second.result.model, fit().model)
     assert second.result.rows == fit().rows
 
 
 def test_another_run_s_folder_is_refused(tmp_path):
-    strategy(run_folder=tmp_path / "run").start(FakeGrid())
+    make_strategy(run_folder=tmp_path / "run").start(FakeGrid())
     with pytest.raises(InputError, match=r"was run with lr = 0\.1, not 0\.2"):
-        strategy(run_folder=tmp_path / "run", lr=0.2).start(FakeGrid())
+        make_strategy(run_folder=tmp_path / "run", lr=0.2).start(FakeGrid())
 
 
-def test_a_node_that_comes_back_under_another_number_is_the_same_client(told):
+def test_a_node_that_comes_back_under_another_number_is_the_same_client(flower_log):
     grid = FakeGrid()
 
     def restart(progress):
         grid.nodes = {number + 1000: config for number, config in grid.nodes.items()}
 
-    ours = strategy(callbacks=[restart])
+    ours = make_strategy(callbacks=[restart])
     ours.start(grid)
     assert_same(ours.result.model, fit().model)
-    assert "Client 0 is no longer connected." in told.text
+    assert "Client 0 is no longer connected." in flower_log.text
 
 
 def test_absent_clients_are_missing_and_nothing_is_sent_to_them():
-    grid, ours = FakeGrid(), strategy()
+    grid = FakeGrid()
+    ours = make_strategy()
     absent = ours.run.federation.schedule.cohort(0)[0]
     del grid.nodes[1000 + absent]
     ours.start(grid)
-    assert ours.result.rows[0]["missing"] == [absent] and absent not in grid.trained(1)
+    assert ours.result.rows[0]["missing"] == [absent] and absent not in grid.asked_clients(1)
     rounds = [r for r in (1, 2, 3) if absent in ours.run.federation.schedule.cohort(r - 1)]
-    assert_same(ours.result.model, without({(r, absent) for r in rounds}).model())
+    assert_same(ours.result.model, simulate_without({(r, absent) for r in rounds}).model())
 
 
-def test_nodes_that_cannot_take_part_are_told_apart(told):
+def test_nodes_that_cannot_take_part_are_told_apart(flower_log):
     grid = FakeGrid()
     grid.nodes |= {
         7: {"partition-id": 0},
@@ -316,54 +328,51 @@ def test_nodes_that_cannot_take_part_are_told_apart(told):
         9: {},
         10: {"partition-id": "two"},
     }
-    strategy(wait=0.5).start(grid)
-    assert "Node 1000 cannot take part: node 7 is client 0 already." in told.text
-    assert f"it says it is client {CLIENTS}" in told.text
-    assert told.text.count("partition-id is") == 2
+    make_strategy(wait=0.5).start(grid)
+    assert "Node 1000 cannot take part: node 7 is client 0 already." in flower_log.text
+    assert f"it says it is client {CLIENTS}" in flower_log.text
+    assert flower_log.text.count("partition-id is") == 2
 
 
-def test_another_model_is_refused(told):
+def test_another_model_is_refused(flower_log):
     def other():
         return nn.Sequential(nn.Linear(8, 12), nn.Tanh(), nn.Linear(12, 3))
 
     with pytest.raises(TooFewReplies):
-        strategy().start(FakeGrid(make_client_app(other, load_data)))
-    assert "differ from the server's" in told.text
+        make_strategy().start(FakeGrid(make_client_app(other, load_data)))
+    assert "differ from the server's" in flower_log.text
 
 
-def test_a_client_whose_data_changed_must_introduce_itself_again(told, monkeypatch):
+def test_a_client_whose_data_changed_is_asked_again_who_it_is(flower_log, monkeypatch):
     sizes = {}
-    monkeypatch.setattr(
-        client_side, "read_samples", client_side.read_samples.__wrapped__
-    )  # on Flower, a process a message
+    # On Flower every message has a process of its own, so that the data are read again.
+    monkeypatch.setattr(client_side, "read_samples", client_side.read_samples.__wrapped__)
 
-    def growing(partition, node_config):
+    def load_current_data(partition, node_config):
         inputs, targets = load_data(partition, node_config)
         return inputs[: sizes.get(partition)], targets[: sizes.get(partition)]
 
     grid = FakeGrid()
-    ours = strategy(participation=1.0, callbacks=[lambda progress: sizes.update({3: 20})])
-    grid.app = make_client_app(network, growing)
+    ours = make_strategy(participation=1.0, callbacks=[lambda progress: sizes.update({3: 20})])
+    grid.app = make_client_app(network, load_current_data)
     ours.start(grid)
     assert [row.get("missing") for row in ours.result.rows] == [None, [3], None]
-    assert "it is client 3 with 20" in told.text and "with 20 samples" in told.text
+    assert "it is client 3 with 20" in flower_log.text and "with 20 samples" in flower_log.text
 
 
 def test_clients_evaluate_on_their_own_data():
-    ours = strategy(evaluate_clients=True)
-    grid = FakeGrid()
-    ours.start(grid)
-    own = [load_test(client, {}) for client in range(CLIENTS)]
-    joined = torch.cat([x for x, _ in own]), torch.cat([y for _, y in own])
-    assert ours.result.last("clients_accuracy") == pytest.approx(
-        ours.result.evaluate(joined)["accuracy"]
-    )
+    ours = make_strategy(evaluate_clients=True)
+    ours.start(FakeGrid())
+    data = [load_test(client, {}) for client in range(CLIENTS)]
+    joined = torch.cat([x for x, _ in data]), torch.cat([y for _, y in data])
+    accuracy = ours.result.evaluate(joined)["accuracy"]
+    assert ours.result.last("clients_accuracy") == pytest.approx(accuracy)
     assert ours.result.last("clients_evaluated") == CLIENTS
     assert_same(ours.result.model, fit().model)
 
 
 def test_evaluations_that_are_no_numbers_do_not_count():
-    ours = strategy()
+    ours = make_strategy()
     message = Message(RecordDict(), 1, "evaluate")
     replies = [
         Message(RecordDict({"metrics": MetricRecord(values)}), reply_to=message)
@@ -381,13 +390,12 @@ def test_evaluations_that_are_no_numbers_do_not_count():
 
 
 def test_half_precision_halves_the_traffic_and_reports_its_error():
-    ours = strategy(transport="float16")
+    ours = make_strategy(transport="float16")
     ours.start(FakeGrid())
-    row, exact = ours.result.rows[-1], fit()
-    assert (
-        row["bytes_down"] < 0.52 * exact.rows[-1]["bytes_down"]
-        and row["bytes_up"] < 0.52 * exact.rows[-1]["bytes_up"]
-    )
+    exact = fit()
+    row = ours.result.rows[-1]
+    assert row["bytes_down"] < 0.52 * exact.rows[-1]["bytes_down"]
+    assert row["bytes_up"] < 0.52 * exact.rows[-1]["bytes_up"]
     assert 0 < row["transport_error_up"] < 1e-3 and 0 < row["transport_error_down"] < 1e-3
     for name, value in exact.model.items():
         assert torch.allclose(ours.result.model[name], value, atol=5e-3)
@@ -395,7 +403,7 @@ def test_half_precision_halves_the_traffic_and_reports_its_error():
 
 def test_the_initial_arrays_and_the_evaluation_function_of_flower_are_used():
     start = {name: torch.full_like(value, 0.1) for name, value in network().state_dict().items()}
-    ours = strategy()
+    ours = make_strategy()
     ours.start(
         FakeGrid(),
         ArrayRecord(start),
@@ -424,14 +432,14 @@ def test_the_initial_arrays_and_the_evaluation_function_of_flower_are_used():
 def test_mistakes_are_named(keywords, reason):
     method = keywords.pop("method", FedAvg())
     with pytest.raises(InputError, match=reason):
-        strategy(method, **keywords)
+        make_strategy(method, **keywords)
 
 
 def test_averaging_by_size_needs_every_client():
     grid = FakeGrid()
     del grid.nodes[1003]
     with pytest.raises(InputError, match="client 3 is missing"):
-        strategy(averaging="size").start(grid)
+        make_strategy(averaging="size").start(grid)
 
 
 def test_a_run_config_is_read_as_written():

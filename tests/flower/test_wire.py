@@ -1,4 +1,7 @@
-"""What travels on Flower: the same numbers on both sides, and nothing else is let in."""
+"""Messages on Flower arrive as they were sent, and anything else is refused."""
+
+from dataclasses import fields
+from typing import get_type_hints
 
 import numpy as np
 import pytest
@@ -17,7 +20,7 @@ from fedwmsam.flower.strategy import FlowerStrategy
 from fedwmsam.flower.wire import TrainConfig, WireError
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.models import model_factory
-from fedwmsam.training.local import LocalResult
+from fedwmsam.training.local import LocalResult, LocalRules
 
 BUNDLE = {
     "w": torch.randn(1000),
@@ -30,7 +33,7 @@ BUNDLE = {
 
 
 def test_numbers_arrive_as_they_were():
-    arrived = wire.unpack(wire.pack(BUNDLE)[0], RowLayout.of(BUNDLE))
+    arrived = wire.unpack(wire.pack(BUNDLE)[0], RowLayout.from_row(BUNDLE))
     assert arrived.keys() == BUNDLE.keys()
     assert all(
         torch.equal(arrived[name], value) and arrived[name].dtype == value.dtype
@@ -41,9 +44,10 @@ def test_numbers_arrive_as_they_were():
 def test_half_precision_says_how_wrong_it_is():
     small = {"delta": torch.randn(10_000) * 1e-7}  # plain float16 would make most of them zero
     record, error = wire.pack(small, "float16")
-    arrived = wire.unpack(record, RowLayout.of(small))["delta"]
+    arrived = wire.unpack(record, RowLayout.from_row(small))["delta"]
     true = float((arrived - small["delta"]).norm() / small["delta"].norm())
-    assert error == pytest.approx(true, rel=1e-3) and 1e-5 < true < 2**-11
+    assert error == pytest.approx(true, rel=1e-3)
+    assert 1e-5 < true < 2**-11
     assert len(record["delta"].data) == 2 * 10_000 + 4
     assert wire.pack({"zero": torch.zeros(5)}, "float16")[1] == 0
     spoilt = wire.unpack(wire.pack({"v": torch.tensor([1.0, torch.nan, 2.0])}, "float16")[0])["v"]
@@ -76,7 +80,7 @@ def array(dtype="float32", shape=(4,), stype=wire.RAW, data=bytes(16)):
 )
 def test_anything_else_is_refused(record, reason):
     with pytest.raises(WireError, match=reason):
-        wire.unpack(record, RowLayout.of({"delta": torch.zeros(4)}))
+        wire.unpack(record, RowLayout.from_row({"delta": torch.zeros(4)}))
 
 
 def test_a_claimed_size_takes_no_memory():
@@ -88,46 +92,108 @@ def test_a_claimed_size_takes_no_memory():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_serialized_messages_are_as_large_as_the_methods_declare(name):
-    """All bytes of Flower's own serialization, for the MLP of 199,210 parameters."""
-    strategy = FlowerStrategy(
-        make_method(name), model_factory("mlp", (1, 28, 28), 10), clients=2, participation=1.0
-    )
-    run, cost = strategy.run, make_method(name).cost
-    size = run.federation.task.size
+    """Compare all bytes of Flower's serialization, for the MLP of 199,210 parameters."""
+    method = make_method(name)
+    model = model_factory("mlp", (1, 28, 28), 10)
+    strategy = FlowerStrategy(method, model, clients=2, participation=1.0)
+    federation = strategy.run.federation
+    size = federation.task.parameter_count
     assert size == 199_210
-    server = {
-        key: torch.randn_like(value) for key, value in run.state.server.items()
-    }  # zeros would be sent once
-    _, info = sample_cohort(run.federation, 0)
-    memory = {
-        key: torch.randn_like(value)
-        for key, value in run.federation.method.memory_init(server["w"]).items()
-    }
-    job = Job(0, run.federation.method.downlink(server, memory, info), {}, info)
-    down = Message(wire.pack_job(job, TrainConfig.of(run.federation, "float32"))[0], 1, "train")
-    result = LocalResult(random(strategy.answer), {}, loss=1.5, backprops=300)
+    server = random_like(strategy.run.state.server)
+    memory = random_like(method.memory_init(server["w"]))
+    _, info = sample_cohort(federation, 0)
+    job = Job(0, method.downlink(server, memory, info), {}, info)
+    content, _ = wire.pack_job(job, TrainConfig.of(federation, "float32"))
+    down = Message(content, 1, "train")
+    result = LocalResult(random_vectors(strategy.reply_layout), {}, loss=1.5, backprops=300)
     up = Message(wire.pack_result(job, result, "float32"), reply_to=down)
-    assert serialized(down) == pytest.approx(4 * (cost.down * size + cost.down_scalars), rel=0.05)
-    assert serialized(up) == pytest.approx(4 * cost.up * size, rel=0.05)
+    declared_down = 4 * (method.cost.down * size + method.cost.down_scalars)
+    assert serialized_size(down) == pytest.approx(declared_down, rel=0.05)
+    assert serialized_size(up) == pytest.approx(4 * method.cost.up * size, rel=0.05)
 
 
-def random(layout):
+def random_like(vectors):
+    """Return random vectors of these shapes: of two vectors of zeros Flower would send one."""
+    return {name: torch.randn_like(value) for name, value in vectors.items()}
+
+
+def random_vectors(layout):
     return {name: torch.randn(shape) for name, (_, shape) in layout.parts.items()}
 
 
-def serialized(message):
+def serialized_size(message):
     return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())
 
 
-def test_terms_reach_the_client_exactly():
+OTHER_VALUES = {float: 0.625, int: 7, str: "another"}
+"""Types of fields → a value that is no default."""
+
+
+def rules_without_defaults():
+    """Return rules with every field, whichever there are, set to another value than its default."""
+    types = get_type_hints(LocalRules)
+    values = {
+        field.name: OTHER_VALUES[wire.without_none(types[field.name])]
+        for field in fields(LocalRules)
+    }
+    return LocalRules(**values)
+
+
+def train_config(local_rules):
+    return TrainConfig(
+        method=make_method("fedavg"),
+        local_rules=local_rules,
+        seed=1,
+        local_epochs=2,
+        batch_size=3,
+        task="fingerprint",
+        transport="float32",
+    )
+
+
+def test_every_rule_of_local_training_reaches_the_client():
+    rules = rules_without_defaults()
+    for field in fields(LocalRules):
+        assert getattr(rules, field.name) != field.default
+    sent = train_config(rules)
+    assert TrainConfig.from_record(ConfigRecord(sent.to_record())) == sent
+
+
+def test_a_rule_that_is_none_travels_as_a_missing_entry():
+    sent = train_config(LocalRules(clip_norm=None))
+    record = ConfigRecord(sent.to_record())
+    assert "clip_norm" not in record
+    assert TrainConfig.from_record(record) == sent
+
+
+@pytest.mark.parametrize("entry", ["weight_decay", "weight_decay_mode"])
+def test_a_missing_rule_of_local_training_is_refused(entry):
+    record = ConfigRecord(train_config(LocalRules()).to_record())
+    del record[entry]
+    with pytest.raises(WireError, match=f"its '{entry}' is None"):
+        TrainConfig.from_record(record)
+
+
+def test_the_entries_of_a_message_have_these_names_in_this_order():
+    strategy = FlowerStrategy(make_method("fedavg"), network, clients=4)
+    federation = strategy.run.federation
+    job = next(make_jobs(federation, strategy.run.state, *sample_cohort(federation, 0)))
+    content, _ = wire.pack_job(job, strategy.train_config)
+    rules = ["weight_decay", "weight_decay_mode", "clip_norm"]
+    config = ["version", "method", "options", "seed", "local_epochs", "batch_size", "task"]
+    info = ["transport", "round", "lr", "clients", "cohort", "share", "steps", "samples", "client"]
+    assert list(wire.config_record_of(content)) == rules + config + info
+
+
+def test_the_train_config_reaches_the_client_exactly():
     strategy = FlowerStrategy(
         make_method("fedwmsam", rho=0.1 + 0.2), network, clients=4, clip_norm=None, lr=1 / 3
     )
-    federation, state = strategy.run.federation, strategy.run.state
+    federation = strategy.run.federation
     cohort, info = sample_cohort(federation, 0)
-    job = next(make_jobs(federation, state, cohort, info))
-    content, _ = wire.pack_job(job, strategy.terms)
-    assert TrainConfig.read(wire.config_record_of(content)) == strategy.terms
+    job = next(make_jobs(federation, strategy.run.state, cohort, info))
+    content, _ = wire.pack_job(job, strategy.train_config)
+    assert TrainConfig.from_record(wire.config_record_of(content)) == strategy.train_config
     arrived = wire.unpack_job(content, federation.task)
     assert arrived.info == job.info and arrived.client == job.client
     assert all(torch.equal(arrived.down[name], value) for name, value in job.down.items())
@@ -155,80 +221,77 @@ VALUES = NUMBERS | WORDS | st.binary(max_size=8) | st.lists(st.integers(-3, 3), 
     strict=st.booleans(),
 )
 def test_any_arrays_are_tensors_or_refused(record, strict):
-    expected = RowLayout.of({"delta": torch.zeros(2)}) if strict else None
+    expected = RowLayout.from_row({"delta": torch.zeros(2)}) if strict else None
     try:
-        found = wire.unpack(ArrayRecord(record), expected)
+        vectors = wire.unpack(ArrayRecord(record), expected)
     except WireError:
         return
-    assert all(isinstance(value, torch.Tensor) for value in found.values())
-    assert expected is None or RowLayout.of(found) == expected
+    assert all(isinstance(value, torch.Tensor) for value in vectors.values())
+    assert expected is None or RowLayout.from_row(vectors) == expected
 
 
 @pytest.fixture(scope="module")
 def exchange():
-    """An order, the client's answer to it and what both were made from."""
+    """Return a strategy and a job, and the contents of its train message and of the reply."""
     strategy = FlowerStrategy(make_method("fedwmsam"), network, clients=4)
     federation = strategy.run.federation
     job = next(make_jobs(federation, strategy.run.state, *sample_cohort(federation, 0)))
-    result = LocalResult(
-        {k: torch.ones(v[1], dtype=v[0]) for k, v in strategy.answer.parts.items()}, {}, 0.5, 3
-    )
-    return (
-        strategy,
-        job,
-        wire.pack_job(job, strategy.terms)[0],
-        wire.pack_result(job, result, "float32"),
-    )
+    parts = strategy.reply_layout.parts.items()
+    up = {name: torch.ones(shape, dtype=dtype) for name, (dtype, shape) in parts}
+    content, _ = wire.pack_job(job, strategy.train_config)
+    reply = wire.pack_result(job, LocalResult(up, {}, loss=0.5, backprops=3), "float32")
+    return strategy, job, content, reply
 
 
 @pytest.mark.parametrize(
     "options", ["[1]", "3", "null", '{"name": "fedavg"}', '{"rho": []}', "[" * 5000, "{"]
 )
 def test_options_that_are_none_are_refused(exchange, options):
-    note = ConfigRecord(dict(exchange[2][wire.CONFIG_KEY]) | {"options": options})
+    _, _, content, _ = exchange
+    record = ConfigRecord(dict(content[wire.CONFIG_KEY]) | {"options": options})
     with pytest.raises(InputError):
-        TrainConfig.read(note)
+        TrainConfig.from_record(record)
 
 
-def altered(content, data):
-    """The message with some notes changed, dropped or added, and perhaps other arrays."""
-    note = dict(content[wire.CONFIG_KEY])
-    for key in data.draw(st.lists(st.sampled_from([*note, "more"]), max_size=3)):
+def alter(content, data):
+    """Return the content with entries changed, dropped or added, and perhaps other arrays."""
+    entries = dict(content[wire.CONFIG_KEY])
+    for key in data.draw(st.lists(st.sampled_from([*entries, "more"]), max_size=3)):
         if data.draw(st.booleans()):
-            note.pop(key, None)
+            entries.pop(key, None)
         else:
-            note[key] = data.draw(VALUES)
+            entries[key] = data.draw(VALUES)
     records = {
-        wire.CONFIG_KEY: ConfigRecord(note),
+        wire.CONFIG_KEY: ConfigRecord(entries),
         wire.VECTORS: content[wire.VECTORS],
         wire.BUFFERS: content[wire.BUFFERS],
     }
-    for name in data.draw(
-        st.lists(st.sampled_from([wire.VECTORS, wire.BUFFERS, wire.CONFIG_KEY]), max_size=1)
-    ):
+    for name in data.draw(st.lists(st.sampled_from(list(records)), max_size=1)):
         records[name] = ArrayRecord({data.draw(st.sampled_from(["w", "delta"])): data.draw(ARRAYS)})
     return RecordDict(records)
 
 
 @given(data=st.data())
-def test_any_answer_is_taken_as_it_should_be_or_refused(exchange, data):
-    strategy, job, _, answer = exchange
-    content = altered(answer, data)
+def test_any_reply_is_read_as_it_should_be_or_refused(exchange, data):
+    strategy, job, _, reply = exchange
+    up = strategy.reply_layout
+    buffers = RowLayout.from_row(job.buffers)
     try:
-        result, _ = wire.unpack_result(content, job, strategy.answer, RowLayout.of(job.buffers))
+        result, _ = wire.unpack_result(alter(reply, data), job, up, buffers)
     except InputError as refusal:
         assert str(refusal)
         return
-    assert RowLayout.of(result.up) == strategy.answer and isinstance(result.backprops, int)
+    assert RowLayout.from_row(result.up) == up
+    assert isinstance(result.backprops, int)
 
 
 @given(data=st.data())
-def test_any_order_is_understood_or_refused(exchange, data):
-    strategy, job, order, _ = exchange
-    content = altered(order, data)
+def test_any_train_message_is_understood_or_refused(exchange, data):
+    strategy, job, content, _ = exchange
+    altered = alter(content, data)
     try:
-        TrainConfig.read(wire.config_record_of(content))
-        arrived = wire.unpack_job(content, strategy.run.federation.task)
+        TrainConfig.from_record(wire.config_record_of(altered))
+        arrived = wire.unpack_job(altered, strategy.run.federation.task)
     except InputError as refusal:
         assert str(refusal)
         return

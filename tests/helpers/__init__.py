@@ -1,1 +1,1 @@
-"""What several tests share: problems, deployments, files and folders made by hand."""
+"""Helpers of several tests: problems, deployments, and files and folders written by hand."""

@@ -19,20 +19,28 @@ HOST = "127.0.0.1"
 PROGRAMS = Path(sys.executable).parent
 LOOPBACK = """
 import fcntl, os, socket, struct, sys
-fcntl.ioctl(socket.socket(), 0x8914, struct.pack("16sh14x", b"lo", 0x41))  # SIOCSIFFLAGS: up and running
+UP_AND_RUNNING = struct.pack("16sh14x", b"lo", 0x41)
+fcntl.ioctl(socket.socket(), 0x8914, UP_AND_RUNNING)  # SIOCSIFFLAGS
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-PATIENCE = 900
-"""Seconds; on a quiet machine everything takes a fraction of it."""
+TIMEOUT = 900
+"""Seconds that anything may take; on a quiet machine it takes a fraction of them."""
 
 
 class Deployment:
-    """`with Deployment(tmp_path, nodes=3, secure=True) as deployment:`; afterwards none of its processes is left."""
+    """A SuperLink and SuperNodes as processes on this machine.
+
+    Use it as `with Deployment(tmp_path, nodes=3, secure=True) as deployment:`; afterwards none of
+    its processes is left.
+    """
 
     def __init__(
         self, folder: Path, nodes: int, *, secure: bool = False, programs: Path = PROGRAMS
     ) -> None:
-        self.folder, self.count, self.secure, self.programs = folder, nodes, secure, programs
+        self.folder = folder
+        self.count = nodes
+        self.secure = secure
+        self.programs = programs
         self.home = folder / "home"
         self.home.mkdir(parents=True)
         self.environment = dict(os.environ) | {
@@ -50,11 +58,11 @@ class Deployment:
         self.link: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
         self.prefix: list[str] = []
-        """What every program is started through."""
+        """Command that every program is started through."""
         self.options: list[str] = []
-        """Of `flwr run`."""
+        """Options of `flwr run`."""
         self.peaks: dict[str, int] = {}
-        """Megabytes that one process of each program has held at most."""
+        """Programs → the peak memory of one of its processes, in megabytes."""
 
     def __enter__(self) -> "Deployment":
         try:
@@ -63,9 +71,8 @@ class Deployment:
             self.start_link()
             for node in range(self.count):
                 if self.secure:
-                    self.flwr(
-                        "supernode", "register", self.folder / "keys" / f"node-{node}.pub", "test"
-                    )
+                    public_key = self.folder / "keys" / f"node-{node}.pub"
+                    self.flwr("supernode", "register", public_key, "test")
                 self.start_node(node)
         except BaseException:
             self.stop()
@@ -83,54 +90,59 @@ class Deployment:
             (self.folder / "app" / "app" / f"{name}.py").write_text(text)
 
     def write_connection(self) -> None:
-        how = "insecure = true"
+        security = "insecure = true"
         if self.secure:
             make_keys(self.folder / "keys", [HOST], self.count)
-            how = f'root-certificates = "{self.folder / "keys" / "ca.crt"}"'
+            security = f'root-certificates = "{self.folder / "keys" / "ca.crt"}"'
         (self.home / "config.toml").write_text(
-            f'[superlink.test]\naddress = "{HOST}:{self.port}"\n{how}\n'
+            f'[superlink.test]\naddress = "{HOST}:{self.port}"\n{security}\n'
         )
 
     def start_link(self) -> None:
         keys = self.folder / "keys"
-        safety = ["--insecure"]
+        security = ["--insecure"]
         if self.secure:
-            safety = ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.crt"]
-            safety += ["--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
-        place = ["--host", HOST, "--port", self.port, "--database", self.folder / "link.db"]
-        self.link = self.start("link", "flower-superlink", *place, *safety)
-        wait_until(lambda: answers(self.port), "the SuperLink listens", self.alive)
+            security = ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.crt"]
+            security += ["--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
+        self.link = self.start("link", "flower-superlink", *self.link_options(), *security)
+        wait_until(lambda: is_listening(self.port), "the SuperLink listens", self.assert_running)
+
+    def link_options(self) -> list[object]:
+        return ["--host", HOST, "--port", self.port, "--database", self.folder / "link.db"]
 
     def start_node(self, node: int) -> None:
-        safety = ["--insecure"]
+        security = ["--insecure"]
         if self.secure:
             keys = self.folder / "keys"
-            safety = [
+            security = [
                 "--root-certificates",
                 keys / "ca.crt",
                 "--auth-supernode-private-key",
                 keys / f"node-{node}.key",
             ]
-        config = f"partition-id={node} num-partitions={self.count} misbehaviour='{self.plan(node)}'"
-        place = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", free_port()]
+        faults = self.fault_file(node)
+        config = f"partition-id={node} num-partitions={self.count} misbehaviour='{faults}'"
+        address = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", free_port()]
         self.nodes[node] = self.start(
-            f"node-{node}", "flower-supernode", *place, *safety, "--node-config", config
+            f"node-{node}", "flower-supernode", *address, *security, "--node-config", config
         )
 
-    def misbehave(self, node: int, plan: dict[int, str]) -> None:
-        """What this node's client does wrong in which round of the runs to come: see flower_client."""
-        self.plan(node).write_text(json.dumps(plan))
+    def misbehave(self, node: int, faults: dict[int, str]) -> None:
+        """Let this node's client do something wrong in these rounds of every run from now on.
+
+        flower_client says what it can do wrong.
+        """
+        self.fault_file(node).write_text(json.dumps(faults))
 
     def behave(self, node: int) -> None:
-        """From now on; a client that is held goes on."""
-        self.plan(node).unlink()
+        """Let this node's client do nothing wrong from now on; one that is held continues."""
+        self.fault_file(node).unlink()
 
     def wait_for_hold(self, node: int) -> None:
-        wait_until(
-            self.plan(node).with_suffix(".reached").exists, f"client {node} is held", self.alive
-        )
+        reached = self.fault_file(node).with_suffix(".reached")
+        wait_until(reached.exists, f"client {node} is held", self.assert_running)
 
-    def plan(self, node: int) -> Path:
+    def fault_file(self, node: int) -> Path:
         return self.folder / f"misbehaviour-{node}.json"
 
     def start(self, name: str, program: str, *arguments: object) -> "subprocess.Popen[bytes]":
@@ -144,23 +156,25 @@ class Deployment:
                 start_new_session=True,
             )
 
-    def alive(self) -> None:
+    def assert_running(self) -> None:
         assert self.link is None or self.link.poll() is None, self.log("link")
 
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
 
     def kill_node(self, node: int) -> None:
-        """As if the machine lost its power: the SuperNode and the client process it had started."""
-        self.kill(
-            [pid for pid, command in self.processes().items() if f"partition-id={node} " in command]
-        )
+        """Kill the SuperNode and its client process, as if their machine lost its power."""
+        option = f"partition-id={node} "
+        self.kill([pid for pid, command in self.processes().items() if option in command])
         self.kill(descendants(self.nodes[node].pid))
         self.nodes.pop(node).wait()
 
     def restart_node(self, node: int) -> None:
-        """As a supervisor does: until it is accepted, which takes the lease of its predecessor."""
-        deadline = time.monotonic() + PATIENCE
+        """Start the node again and again, as a supervisor does, until the SuperLink accepts it.
+
+        That takes until the lease of its predecessor has ended.
+        """
+        deadline = time.monotonic() + TIMEOUT
         while time.monotonic() < deadline:
             self.start_node(node)
             try:
@@ -183,53 +197,53 @@ class Deployment:
                 continue
 
     def flwr(self, *arguments: object) -> str:
-        done = subprocess.run(
+        completed = subprocess.run(
             [*self.prefix, self.programs / "flwr", *map(str, arguments)],
             capture_output=True,
             text=True,
             cwd=self.folder,
             env=self.environment,
-            timeout=PATIENCE,
+            timeout=TIMEOUT,
             check=False,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert completed.returncode == 0, completed.stdout + completed.stderr
+        return completed.stdout
 
     def run(self, name: str, **config: object) -> str:
-        """Start the app, its run folder called `name`; the number of Flower's run."""
-        config = {
+        """Start the app with a run folder of this name, and return the id of Flower's run."""
+        values: dict[str, object] = {
             "clients": self.count,
             "run-folder": str(self.folder / name),
-            "wait": PATIENCE,
-        } | {key.replace("_", "-"): value for key, value in config.items()}
-        text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+            "wait": TIMEOUT,
+        }
+        values |= {key.replace("_", "-"): value for key, value in config.items()}
+        text = " ".join(f"{key}={json.dumps(value)}" for key, value in values.items())
         arguments = [self.folder / "app", "test", "--format", "json", "--run-config", text]
         return str(json.loads(self.flwr("run", *arguments, *self.options))["run-id"])
 
     def status(self, run: str) -> str:
-        told = json.loads(self.flwr("ls", "test", "--run-id", run, "--format", "json"))
-        return str(told["runs"][0]["status"])
+        listing = json.loads(self.flwr("ls", "test", "--run-id", run, "--format", "json"))
+        return str(listing["runs"][0]["status"])
 
     def finish(self, name: str, run: str) -> None:
-        """Wait until a run is complete; asks Flower seldom, for each question takes seconds."""
-        begun = time.monotonic()
+        """Wait until a run is complete; the command for its status takes seconds, so it is rare."""
+        started = time.monotonic()
 
         def check() -> None:
-            self.alive()
-            self.weigh()
-            if int(time.monotonic() - begun) % 30 == 29:
-                assert not self.status(run).startswith("finished:failed"), self.flwr(
-                    "log", run, "test", "--show"
-                )
+            self.assert_running()
+            self.measure_memory()
+            if int(time.monotonic() - started) % 30 == 29:
+                has_failed = self.status(run).startswith("finished:failed")
+                assert not has_failed, self.flwr("log", run, "test", "--show")
 
         wait_until((self.folder / name / "summary.json").exists, f"{name} is over", check)
         wait_until(
             lambda: self.status(run) == "finished:completed",
             f"Flower calls {name} completed",
-            self.alive,
+            self.assert_running,
         )
 
-    def weigh(self) -> None:
+    def measure_memory(self) -> None:
         for process, command in self.processes().items():
             program = next((Path(word).name for word in command.split() if "/bin/fl" in word), "")
             with contextlib.suppress(OSError, StopIteration):  # it has ended meanwhile
@@ -240,16 +254,19 @@ class Deployment:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def processes(self) -> dict[int, str]:
-        """Every process that was started for this deployment, however far down: they share its folder's name."""
-        mark = f"FLWR_HOME={self.home}\0".encode()
+        """Return the commands of all processes of this deployment, by id.
+
+        Descendants are among them: they inherit an environment variable with its folder.
+        """
+        variable = f"FLWR_HOME={self.home}\0".encode()
         return {
             pid: command
             for pid, (environment, command, _) in all_processes().items()
-            if mark in environment
+            if variable in environment
         }
 
     def stop(self) -> None:
-        """Nodes first: without its SuperLink a node waits for it."""
+        """End all processes, nodes first: without its SuperLink a node waits for it."""
         for process in [*self.nodes.values(), self.link]:
             if process is not None and process.poll() is None:
                 process.terminate()
@@ -265,9 +282,12 @@ class Deployment:
 
 
 class Simulation(Deployment):
-    """The template's own app on Ray, in a network that consists of 127.0.0.1: Ray would listen on all addresses."""
+    """The app of the template, simulated by Flower on Ray.
 
-    alone: ClassVar[list[str]] = [
+    It has a network of its own that consists of 127.0.0.1: Ray would listen on all addresses.
+    """
+
+    own_network: ClassVar[list[str]] = [
         "unshare",
         "--net",
         "--map-root-user",
@@ -279,9 +299,9 @@ class Simulation(Deployment):
     def __enter__(self) -> "Simulation":
         new_app(self.folder / "app")
         self.write_connection()
-        self.prefix = self.alone
-        place = ["--host", HOST, "--port", self.port, "--database", self.folder / "link.db"]
-        self.link = self.start("link", "flower-superlink", "--insecure", "--simulation", *place)
+        self.prefix = self.own_network
+        options = ["--insecure", "--simulation", *self.link_options()]
+        self.link = self.start("link", "flower-superlink", *options)
         self.prefix = [
             "nsenter",
             "--preserve-credentials",
@@ -295,54 +315,57 @@ class Simulation(Deployment):
             f"num-supernodes={self.count} client-resources-num-cpus=1",
         ]
         wait_until(
-            lambda: "Uvicorn running" in self.log("link"), "the SuperLink listens", self.alive
+            lambda: "Uvicorn running" in self.log("link"),
+            "the SuperLink listens",
+            self.assert_running,
         )
         return self
 
     @classmethod
-    def possible(cls) -> bool:
-        """Whether this system lets us make a network of our own."""
+    def is_possible(cls) -> bool:
+        """Return whether this system allows a network of its own."""
         try:
-            return subprocess.run([*cls.alone, "true"], capture_output=True).returncode == 0
+            return subprocess.run([*cls.own_network, "true"], capture_output=True).returncode == 0
         except OSError:
             return False
 
 
 def descendants(process: int) -> list[int]:
-    """A process and all that it started."""
+    """Return a process and all that it started."""
     parents = {pid: parent for pid, (_, _, parent) in all_processes().items()}
-    found = [process]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
+    family = [process]
+    for pid in family:
+        family += [child for child, parent in parents.items() if parent == pid]
+    return family
 
 
 def all_processes() -> dict[int, tuple[bytes, str, int]]:
-    """Environment, command and parent of each process that may be looked at."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
+    """Return environment, command and parent of each process that may be looked at, by its id."""
+    processes = {}
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
-            command = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            found[int(place.name)] = ((place / "environ").read_bytes(), command, parent)
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+            environment = (folder / "environ").read_bytes()
         except OSError:
             continue
-    return found
+        processes[int(folder.name)] = (environment, words.decode(errors="replace"), parent)
+    return processes
 
 
 def peak_memory(process: int) -> int:
-    """Megabytes of RAM a process has held at most."""
+    """Return the megabytes of RAM that a process has held at most."""
     lines = Path(f"/proc/{process}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) // 1024
 
 
 def free_port() -> int:
-    with socket.socket() as place:
-        place.bind((HOST, 0))
-        return int(place.getsockname()[1])
+    with socket.socket() as unused:
+        unused.bind((HOST, 0))
+        return int(unused.getsockname()[1])
 
 
-def answers(port: int) -> bool:
+def is_listening(port: int) -> bool:
     try:
         socket.create_connection((HOST, port), timeout=1).close()
     except OSError:
@@ -353,7 +376,8 @@ def answers(port: int) -> bool:
 def wait_until(
     condition: Callable[[], bool], what: str, check: Callable[[], None] = lambda: None
 ) -> None:
-    deadline = time.monotonic() + PATIENCE
+    """Wait until the condition holds; fail after a long time, or when `check` fails."""
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         check()
         assert time.monotonic() < deadline, f"it never happened: {what}"

@@ -1,4 +1,7 @@
-"""A Flower without processes: messages reach the ClientApp in this process, tests say what goes wrong on the way."""
+"""A Flower without processes: messages reach a ClientApp in this process.
+
+Tests say what goes wrong on the way.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable
@@ -13,7 +16,10 @@ from torch import nn
 from fedwmsam.flower import make_client_app, wire
 
 CLIENTS = 6
-TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Message() asks for them
+# Message() asks for these.
+TaskIdentity.run_id = 1
+TaskIdentity.node_id = 1
+TaskIdentity.task_id = 1
 
 
 def network():
@@ -35,15 +41,17 @@ def load_test(partition, node_config):
 
 SETTINGS = {"participation": 0.5, "rounds": 3, "local_epochs": 2, "batch_size": 10, "seed": 4}
 Fault = Callable[[Message, Callable[[], Message]], Message | None]
-"""(the message, the honest answer on demand) → what arrives at the server, if anything."""
+"""A function from a message and a call for the honest reply to the reply that arrives, or None."""
 
 
 class FakeGrid(Grid):
+    """Flower's grid, with all nodes in this process; it replies as soon as a message is pushed."""
+
     def __init__(self, app: ClientApp | None = None, clients: int = CLIENTS) -> None:
         self.app = app or make_client_app(network, load_data, load_test=load_test)
         self.nodes = {1000 + client: {"partition-id": client} for client in range(clients)}
         self.faults: dict[tuple[int, int], Fault] = {}
-        """By round (from 1) and client."""
+        """Faults by round (from 1) and client."""
         self.replies: dict[str, Message] = {}
         self.sent: list[Message] = []
         self.number = itertools.count()
@@ -64,8 +72,8 @@ class FakeGrid(Grid):
         return [self.deliver(message) for message in messages]
 
     def deliver(self, message: Message) -> str:
-        identity = f"message {next(self.number)}"
-        message.metadata.__dict__["_message_id"] = identity
+        message_id = f"message {next(self.number)}"
+        message.metadata.__dict__["_message_id"] = message_id
         self.sent.append(message)
         node = self.nodes.get(message.metadata.dst_node_id)
         if node is None:
@@ -73,12 +81,15 @@ class FakeGrid(Grid):
         else:
             key = (int(message.metadata.group_id or 0), node.get("partition-id"))
             fault = self.faults.get(key) if message.metadata.message_type == "train" else None
-            reply = fault(message, lambda: self.answer(message)) if fault else self.answer(message)
+            if fault:
+                reply = fault(message, lambda: self.reply_to(message))
+            else:
+                reply = self.reply_to(message)
         if reply is not None:
-            self.replies[identity] = reply
-        return identity
+            self.replies[message_id] = reply
+        return message_id
 
-    def answer(self, message: Message) -> Message:
+    def reply_to(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         context = Context(1, node, dict(self.nodes[node]), RecordDict(), {})
         try:
@@ -87,36 +98,38 @@ class FakeGrid(Grid):
             return Message(Error(2, f"{type(error)}:<'{error}'>"), reply_to=message)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        return [self.replies.pop(identity) for identity in message_ids if identity in self.replies]
+        arrived = [message_id for message_id in message_ids if message_id in self.replies]
+        return [self.replies.pop(message_id) for message_id in arrived]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         return self.pull_messages(self.push_messages(list(messages)))
 
-    def trained(self, round: int) -> list[int]:
-        """The clients that were asked in a round."""
-        orders = [
-            m
-            for m in self.sent
-            if m.metadata.message_type == "train" and m.metadata.group_id == str(round)
+    def asked_clients(self, round: int) -> list[int]:
+        """Return the clients that were sent a train message in a round (from 1)."""
+        messages = [
+            message
+            for message in self.sent
+            if message.metadata.message_type == "train" and message.metadata.group_id == str(round)
         ]
-        return [message.content[wire.CONFIG_KEY]["client"] for message in orders]
+        return [message.content[wire.CONFIG_KEY]["client"] for message in messages]
 
 
-def silent(message: Message, answer: Callable[[], Message]) -> None:
-    """No answer comes."""
+def no_reply(message: Message, honest_reply: Callable[[], Message]) -> None:
+    """A fault: no reply comes."""
 
 
-def raising(message: Message, answer: Callable[[], Message]) -> Message:
+def error_reply(message: Message, honest_reply: Callable[[], Message]) -> Message:
+    """A fault: the client raises."""
     return Message(Error(2, "<class 'RuntimeError'>:<'out of memory'>"), reply_to=message)
 
 
-def changed(**entries) -> Fault:
-    """The honest answer with other entries in its record."""
+def with_entries(**entries) -> Fault:
+    """Return the fault that the honest reply has other entries in its record."""
 
-    def fault(message: Message, answer: Callable[[], Message]) -> Message:
-        reply = answer()
+    def fault(message: Message, honest_reply: Callable[[], Message]) -> Message:
+        reply = honest_reply()
         reply.content[wire.CONFIG_KEY] = ConfigRecord({**reply.content[wire.CONFIG_KEY], **entries})
         return reply
 
@@ -124,11 +137,12 @@ def changed(**entries) -> Fault:
 
 
 def with_vectors(change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]) -> Fault:
-    """The honest answer with other vectors."""
+    """Return the fault that the honest reply has other vectors."""
 
-    def fault(message: Message, answer: Callable[[], Message]) -> Message:
-        reply = answer()
-        reply.content[wire.VECTORS] = wire.pack(change(wire.unpack(reply.content[wire.VECTORS])))[0]
+    def fault(message: Message, honest_reply: Callable[[], Message]) -> Message:
+        reply = honest_reply()
+        vectors = change(wire.unpack(reply.content[wire.VECTORS]))
+        reply.content[wire.VECTORS], _ = wire.pack(vectors)
         return reply
 
     return fault

@@ -1,4 +1,4 @@
-"""The task of the deployed apps; the tests import the same file for the simulator's side."""
+"""The task of the deployed apps; the tests import the same file for the simulator."""
 
 import torch
 from torch import nn
@@ -16,14 +16,15 @@ def make_model():
 
 
 def load_data(partition, node_config):
-    return samples(partition, 8 if LARGE else 40 + 7 * partition)
+    return make_samples(partition, 8 if LARGE else 40 + 7 * partition)
 
 
 def load_test():
-    return samples(99, 20)
+    return make_samples(99, 20)
 
 
-def samples(seed, count):
+def make_samples(seed, count):
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(10, (count,), generator=generator)
-    return torch.randn(count, *SHAPE, generator=generator) + y.view(-1, *[1] * len(SHAPE)) / 4, y
+    noise = torch.randn(count, *SHAPE, generator=generator)
+    return noise + y.view(-1, *[1] * len(SHAPE)) / 4, y

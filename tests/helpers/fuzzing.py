@@ -1,4 +1,4 @@
-"""What tests share that feed readers with any bytes."""
+"""Helpers for tests that feed readers with damaged files."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -6,40 +6,46 @@ from contextlib import contextmanager
 
 from hypothesis import strategies as st
 
-MOST_MEMORY = 8 << 20  # bytes; every file here is smaller than a hundredth of it
+MEMORY_LIMIT = 8 << 20
+"""Bytes that a reader may allocate; every file in these tests is a hundred times smaller."""
+EXTREME_SIZES = [b"\xff" * 4, b"\x7f" + b"\xff" * 7, bytes(8), b"\x80" + bytes(7)]
+"""Integers at the limits of their type, for the places where a header may state a size."""
 
 
 @contextmanager
-def little_memory() -> Iterator[None]:
+def limit_memory() -> Iterator[None]:
+    """Fail the test if the code inside allocates more than MEMORY_LIMIT at any time."""
     tracemalloc.start()
     try:
         yield
-        assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_LIMIT
     finally:
         tracemalloc.stop()
 
 
-def damaged(good: bytes) -> st.SearchStrategy[bytes]:
-    """Cuts, changed bytes, repeated pieces and additions of a good file, and bytes that never were one."""
-    place = st.integers(0, len(good))
+def damaged_copies(good: bytes) -> st.SearchStrategy[bytes]:
+    """Return a strategy that draws damaged copies of a good file.
 
-    def changed(edits: list[tuple[int, bytes]]) -> bytes:
+    They are cut off, have bytes changed, pieces repeated or left out, or bytes appended. Some are
+    arbitrary bytes that never were such a file.
+    """
+    position = st.integers(0, len(good))
+
+    def overwrite(edits: list[tuple[int, bytes]]) -> bytes:
         content = bytearray(good)
         for start, new in edits:
             content[start : start + len(new)] = new
         return bytes(content)
 
+    few_edits = st.lists(
+        st.tuples(position, st.binary(min_size=1, max_size=8)), min_size=1, max_size=4
+    )
+    extreme_size = st.tuples(position, st.sampled_from(EXTREME_SIZES))
     return st.one_of(
         st.binary(max_size=300),
-        place.map(lambda end: good[:end]),
-        st.lists(st.tuples(place, st.binary(min_size=1, max_size=8)), min_size=1, max_size=4).map(
-            changed
-        ),
-        # claims are numbers: extreme ones, where a header may have its sizes
-        st.tuples(
-            place,
-            st.sampled_from([b"\xff" * 4, b"\x7f" + b"\xff" * 7, bytes(8), b"\x80" + bytes(7)]),
-        ).map(lambda edit: changed([edit])),
-        st.tuples(place, place).map(lambda cut: good[: cut[0]] + good[cut[1] :]),
+        position.map(lambda end: good[:end]),
+        few_edits.map(overwrite),
+        extreme_size.map(lambda edit: overwrite([edit])),
+        st.tuples(position, position).map(lambda cut: good[: cut[0]] + good[cut[1] :]),
         st.binary(max_size=20).map(lambda rest: good + rest),
     )

@@ -1,4 +1,7 @@
-"""A run in a process of its own, for tests that kill it: python killed_run.py FOLDER KIND ROUNDS BUDGET."""
+"""A run in a process of its own, for tests that kill it.
+
+python killed_run.py FOLDER KIND ROUNDS BUDGET
+"""
 
 import sys
 
@@ -16,17 +19,21 @@ NETWORKS = {
         nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 3)
     ),
 }
+"""Factories of small classifiers by KIND, the command line's second argument."""
 
 
-def clients():
+def make_clients():
+    """Yield the features and labels of eight clients, each with its features shifted further."""
     generator = torch.Generator().manual_seed(5)
-    for k in range(8):
+    for client in range(8):
         y = torch.randint(3, (30,), generator=generator)
-        yield torch.randn(30, 8, generator=generator) + y[:, None] + 0.2 * k, y
+        x = torch.randn(30, 8, generator=generator) + y[:, None] + 0.2 * client
+        yield x, y
 
 
 def main(folder, kind, rounds, budget=1000):
-    data = list(clients())
+    """Run, or go on with, the rounds in the folder; the last client's data is the test data."""
+    data = list(make_clients())
     fedwmsam.fit(
         NETWORKS[kind],
         data[:7],

@@ -1,4 +1,4 @@
-"""Python files that are no part of a package, as modules."""
+"""Python files outside any package, imported as modules."""
 
 import importlib.util
 import sys
@@ -6,7 +6,8 @@ from pathlib import Path
 from types import ModuleType
 
 
-def module_of(path: Path) -> ModuleType:
+def load_module(path: Path) -> ModuleType:
+    """Execute the file and return it as a module named after it."""
     specification = importlib.util.spec_from_file_location(path.stem, path)
     assert specification and specification.loader
     module = importlib.util.module_from_spec(specification)

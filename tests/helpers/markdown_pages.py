@@ -1,6 +1,7 @@
-"""The repository's Markdown pages, taken apart as a code host would: links, anchors, and marked blocks of code."""
+"""The repository's Markdown pages as a code host reads them: links, anchors, and code blocks."""
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -9,76 +10,96 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
+"""The folder of the repository."""
 CODE = ("console", "bash", "python", "toml")
 """Languages of blocks that somebody might type; all others show something."""
+FOLDERS = (".github", "benchmarks", "docs", "examples", "notebooks", "results", "src", "tests")
+"""Folders with pages; generated ones, such as .venv, are not searched."""
 
 
 @dataclass(frozen=True)
 class Block:
+    """A block of code on a page."""
+
     language: str
     text: str
     mark: str
-    """What the comment before it says: run, slow, not run: REASON, file NAME; empty without one."""
-    before: str
-    """What `run after COMMAND` wants done first: the page speaks of something larger than a test should make."""
+    """The comment before it: run, slow, not run: REASON, file NAME; empty without a comment."""
+    setup: str
+    """The COMMAND of `run after COMMAND`, which a test executes first; empty without one."""
     line: int
 
 
-def pages() -> list[Path]:
-    """Every Markdown file of the repository; folders that are made, such as .venv, are not looked into."""
-    folders = (".github", "benchmarks", "docs", "examples", "notebooks", "results", "src", "tests")
-    below = [path for folder in folders for path in (ROOT / folder).rglob("*.md")]
-    return sorted(
-        [*ROOT.glob("*.md"), *(path for path in below if "/.environments/" not in str(path))]
-    )
+def find_pages() -> list[Path]:
+    """Return every Markdown file of the repository."""
+    pages = list(ROOT.glob("*.md"))
+    for folder in FOLDERS:
+        pages += (ROOT / folder).rglob("*.md")
+    return sorted(page for page in pages if "/.environments/" not in str(page))
 
 
-def tokens(page: Path) -> list[Token]:
+def parse_page(page: Path) -> list[Token]:
+    """Return the page's top-level Markdown tokens."""
     return MarkdownIt("commonmark").enable("table").parse(page.read_text("utf-8"))
 
 
-def blocks(page: Path) -> list[Block]:
-    """The page's code, fenced or indented, each with the comment that stands before it."""
-    found, mark, before = [], "", ""
-    for token in tokens(page):
+def read_blocks(page: Path) -> list[Block]:
+    """Return the page's code, fenced or indented, each block with the comment before it."""
+    blocks = []
+    mark = ""
+    setup = ""
+    for token in parse_page(page):
         if token.type in ("fence", "code_block"):
-            language = token.info.strip() or (
-                "console" if token.content.startswith(("$ ", "fedwmsam ")) else ""
-            )
-            found.append(Block(language, token.content, mark, before, (token.map or [0])[0] + 1))
-        comment = (
-            re.fullmatch(r"<!-- (.*?) -->\s*", token.content)
-            if token.type == "html_block"
-            else None
-        )
-        mark, before = comment[1] if comment else "", ""
+            line = token.map[0] + 1 if token.map else 1
+            blocks.append(Block(detect_language(token), token.content, mark, setup, line))
+        mark = read_comment(token)
+        setup = ""
         if after := re.fullmatch("(run|slow) after (.+)", mark):
-            mark, before = after.groups()
-    return found
+            mark, setup = after.groups()
+    return blocks
 
 
-def links(page: Path) -> list[str]:
-    """Targets of links and pictures."""
-    inside = [child for token in tokens(page) for child in token.children or []]
+def detect_language(token: Token) -> str:
+    """Return a block's language; one without a language that begins like a command is console."""
+    language = token.info.strip()
+    if not language and token.content.startswith(("$ ", "fedwmsam ")):
+        return "console"
+    return language
+
+
+def read_comment(token: Token) -> str:
+    """Return the text of an HTML comment, empty if the token is something else."""
+    if token.type != "html_block":
+        return ""
+    comment = re.fullmatch(r"<!-- (.*?) -->\s*", token.content)
+    return comment[1] if comment else ""
+
+
+def read_links(page: Path) -> list[str]:
+    """Return the targets of the page's links and images."""
     attributes = {"link_open": "href", "image": "src"}
-    return [
-        str(child.attrs[attributes[child.type]]) for child in inside if child.type in attributes
-    ]
+    targets = []
+    for token in parse_page(page):
+        for child in token.children or []:
+            if child.type in attributes:
+                targets.append(str(child.attrs[attributes[child.type]]))
+    return targets
 
 
-def anchors(page: Path) -> set[str]:
-    """What `#…` may follow the page's name: its headings as GitHub spells them."""
-    found: dict[str, int] = {}
-    stream = tokens(page)
-    for opening, inline in pairwise(stream):
-        if opening.type == "heading_open":
-            text = "".join(
-                child.content
-                for child in inline.children or []
-                if child.type in ("text", "code_inline")
-            )
-            name = re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
-            found[name] = found.get(name, -1) + 1
-    return {
-        name + (f"-{k}" if k else "") for name, count in found.items() for k in range(count + 1)
-    }
+def read_anchors(page: Path) -> set[str]:
+    """Return the anchors of the page's headings, spelled and numbered as GitHub does."""
+    anchors = set()
+    occurrences: Counter[str] = Counter()
+    for opening, inline in pairwise(parse_page(page)):
+        if opening.type != "heading_open":
+            continue
+        words = [
+            child.content
+            for child in inline.children or []
+            if child.type in ("text", "code_inline")
+        ]
+        name = re.sub(r"[^\w\- ]", "", "".join(words).strip().lower()).replace(" ", "-")
+        number = occurrences[name]
+        anchors.add(f"{name}-{number}" if number else name)
+        occurrences[name] += 1
+    return anchors

@@ -21,37 +21,34 @@ def write_run(
     client_accuracy: Sequence[float | None] | None = None,
     **settings: Any,
 ) -> Path:
-    """A run of these test accuracies: a round each, 100 bytes down, 50 up, 7 backprops and 2 s.
+    """Write the folder of a run with these test accuracies, one per round, and return its path.
 
-    `columns` are further ones; in either, `...` is a round without that column. No status: no summary.json. `data` is
-    what data.json holds beside the hashes, `client_accuracy` what clients.json holds.
+    Every round takes 2 s of training, 100 bytes down, 50 bytes up and 7 backprops. `columns` are
+    further columns of metrics.jsonl; a value `...`, there or in `accuracy`, leaves the column out
+    of that round. Without a status there is no summary.json. `data` is written to data.json with
+    the hashes, `client_accuracy` to clients.json.
     """
     path.mkdir(parents=True)
     settings = {"method": "fedavg", "rounds": len(accuracy)} | settings
-    (path / "config.toml").write_text(toml.dump(resolve(settings).flat()))
-    (path / "data.json").write_text(
-        json.dumps({"data_hash": "d", "partition_hash": partition_hash} | (data or {}))
-    )
+    (path / "config.toml").write_text(toml.dump(resolve(settings).to_flat_dict()))
+    described = {"data_hash": "d", "partition_hash": partition_hash} | (data or {})
+    (path / "data.json").write_text(json.dumps(described))
+    measured = {"accuracy": accuracy, "loss": [1.0] * len(accuracy)} | (columns or {})
     rows = []
-    for number in range(len(accuracy)):
-        row = {"round": number + 1, "bytes_down": 100, "bytes_up": 50, "backprops": 7}
-        measured = {"accuracy": accuracy, "loss": [1.0] * len(accuracy)} | (columns or {})
-        rows.append(
-            row
-            | {
-                name: values[number]
-                for name, values in measured.items()
-                if values[number] is not ...
-            }
-        )
-    times = [{"round": row["round"], "train_seconds": 2.0, "evaluate_seconds": 0.5} for row in rows]
+    timings = []
+    for index in range(len(accuracy)):
+        row = {"round": index + 1, "bytes_down": 100, "bytes_up": 50, "backprops": 7}
+        for name, values in measured.items():
+            if values[index] is not ...:
+                row[name] = values[index]
+        rows.append(row)
+        timings.append({"round": index + 1, "train_seconds": 2.0, "evaluate_seconds": 0.5})
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (path / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in times))
+    (path / "timings.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timings))
     if status is not None:
         summary = {"status": status, "rounds": len(rows), "best_round": best_round}
         (path / "summary.json").write_text(json.dumps(summary))
     if client_accuracy is not None:
-        (path / "clients.json").write_text(
-            json.dumps({"round": len(rows), "accuracy": list(client_accuracy)})
-        )
+        clients = {"round": len(rows), "accuracy": list(client_accuracy)}
+        (path / "clients.json").write_text(json.dumps(clients))
     return path

@@ -1,69 +1,87 @@
-"""A run folder's logs as their own packages read them, as JSON: python tracker_logs.py FOLDER."""
+"""A run folder's logs as TensorBoard and Weights & Biases read them, printed as JSON.
+
+python tracker_logs.py FOLDER
+"""
 
 import json
 import struct
 import sys
 from pathlib import Path
 
+HEADER_BYTES = 7
+"""Size of the header of a wandb file, and of each chunk in it."""
+BLOCK_BYTES = 32768
+"""Size of the blocks that a wandb file consists of."""
+WHOLE_CHUNK = 1
+LAST_CHUNK = 4
 
-def tensorboard(folder):
-    """Scalars by name, as (step, value); texts by name, the newest."""
+
+def read_tensorboard(folder):
+    """Return the scalars by name, as (step, value) pairs, and the newest text of each name."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
-    texts = {
-        tag.removesuffix("/text_summary"): found.Tensors(tag)[-1] for tag in found.Tags()["tensors"]
-    }
-    return {
-        "scalars": {
-            tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]
-        },
-        "texts": {tag: event.tensor_proto.string_val[0].decode() for tag, event in texts.items()},
-    }
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    scalars = {}
+    for tag in events.Tags()["scalars"]:
+        scalars[tag] = [(event.step, event.value) for event in events.Scalars(tag)]
+    texts = {}
+    for tag in events.Tags()["tensors"]:
+        newest = events.Tensors(tag)[-1]
+        texts[tag.removesuffix("/text_summary")] = newest.tensor_proto.string_val[0].decode()
+    return {"scalars": scalars, "texts": texts}
 
 
-def wandb(file):
-    """The run's id, name, project and configuration; its rows; its summary and exit code."""
-    found = {"id": file.stem, "rows": [], "summary": {}, "exit_code": None}
-    for record in wandb_records(file.read_bytes()):
+def read_wandb(file):
+    """Return the run's id, name, project and configuration, its rows, summary and exit code."""
+    log = {"id": file.stem, "rows": [], "summary": {}, "exit_code": None}
+    for record in read_wandb_records(file.read_bytes()):
         if record.HasField("run"):
-            run = record.run
-            found |= {"name": run.display_name, "project": run.project}
-            found["config"] = {item.key: json.loads(item.value_json) for item in run.config.update}
+            log["name"] = record.run.display_name
+            log["project"] = record.run.project
+            config = record.run.config.update
+            log["config"] = {item.key: json.loads(item.value_json) for item in config}
         elif record.HasField("history"):
-            found["rows"].append(
-                {item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
-            )
+            items = record.history.item
+            log["rows"].append({item.nested_key[0]: json.loads(item.value_json) for item in items})
         elif record.HasField("summary"):
-            found["summary"] |= {
-                item.key: json.loads(item.value_json) for item in record.summary.update if item.key
-            }
+            items = [item for item in record.summary.update if item.key]
+            log["summary"] |= {item.key: json.loads(item.value_json) for item in items}
         elif record.HasField("exit"):
-            found["exit_code"] = record.exit.exit_code
-    return found
+            log["exit_code"] = record.exit.exit_code
+    return log
 
 
-def wandb_records(data, header=7, block=32768):
-    """The package has no reader: blocks of chunks as in LevelDB's log, each with checksum, length and kind."""
+def read_wandb_records(data):
+    """Yield the records of a wandb file, for which the package has no reader.
+
+    It consists of blocks of chunks as in LevelDB's log, each chunk with checksum, length and kind.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
-    position, whole = header, b""
-    while position + header <= len(data):
-        room = block - position % block
+    position = HEADER_BYTES
+    content = b""
+    while position + HEADER_BYTES <= len(data):
+        rest_of_block = BLOCK_BYTES - position % BLOCK_BYTES
         _, length, kind = struct.unpack_from("<IHB", data, position)
-        if room < header or not kind:
-            position += room
+        if rest_of_block < HEADER_BYTES or not kind:
+            position += rest_of_block
             continue
-        position += header
-        whole, position = whole + data[position : position + length], position + length
-        if kind in (1, 4):  # alone, or the last of several
-            yield Record.FromString(whole)
-            whole = b""
+        position += HEADER_BYTES
+        content += data[position : position + length]
+        position += length
+        if kind in (WHOLE_CHUNK, LAST_CHUNK):
+            yield Record.FromString(content)
+            content = b""
 
 
 def main(folder):
-    logs = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
-    print(json.dumps({"tensorboard": tensorboard(folder), "wandb": [wandb(file) for file in logs]}))
+    """Print the logs of both trackers."""
+    files = sorted(folder.glob("wandb/offline-run-*/*.wandb"))
+    logs = {
+        "tensorboard": read_tensorboard(folder),
+        "wandb": [read_wandb(file) for file in files],
+    }
+    print(json.dumps(logs))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Methods without reference vectors, and cases the vectors leave out, against independent few-line numpy versions.
+"""Methods against independent numpy versions of a few lines each.
 
-The problem is linear regression, whose gradient numpy can write down; clients differ in size and so in step count.
+These are the methods without reference vectors, and cases that the vectors leave out. The problem
+is linear regression, whose gradient numpy can write down; clients differ in size and so in step
+count.
 """
 
 import numpy as np
@@ -28,7 +30,11 @@ from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
 COHORTS = [[0, 2], [1, 2], [0, 1, 3], [2, 3], [0, 3], [1, 2]]
-SIZES, BATCH, EPOCHS, LR, DECAY = (6, 9, 4, 7), 4, 2, 0.05, 0.9
+SIZES = (6, 9, 4, 7)
+BATCH = 4
+EPOCHS = 2
+LR = 0.05
+DECAY = 0.9
 DATA = np.random.default_rng(4)
 XS = [DATA.normal(size=(n, 3)) + k for k, n in enumerate(SIZES)]
 YS = [x @ [[1.0], [-2.0], [0.5]] + DATA.normal(size=(len(x), 1)) for x in XS]
@@ -36,8 +42,8 @@ START = np.array([0.3, -0.1, 0.2])
 N = len(SIZES)
 
 
-class Fixed:
-    """The cohorts above, batches in order."""
+class FixedSchedule:
+    """A schedule of the cohorts above, whose batches are in the order of the samples."""
 
     def cohort(self, round):
         return COHORTS[round]
@@ -46,21 +52,25 @@ class Fixed:
         return LR * DECAY**round
 
     def steps(self, round, client, samples):
-        return [Step(b, 0) for _ in range(EPOCHS) for b in torch.arange(samples).split(BATCH)]
+        epoch = [Step(batch, 0) for batch in torch.arange(samples).split(BATCH)]
+        return epoch * EPOCHS
 
-    def count(self, round, client, samples):
-        return EPOCHS * self.epoch(samples)
+    def step_count(self, round, client, samples):
+        return EPOCHS * self.steps_per_epoch(samples)
 
-    def epoch(self, samples):
+    def steps_per_epoch(self, samples):
         return -(-samples // BATCH)
 
 
-def ours(method, clip=None):
+def global_models(method, clip=None):
+    """Return the global model after each round of the real round loop."""
     task = Task(lambda: nn.Linear(3, 1, bias=False).double(), OBJECTIVES["regression"])
     task.initial_weights = torch.tensor(START)
     clients = [TensorSamples(torch.tensor(x), torch.tensor(y)) for x, y in zip(XS, YS, strict=True)]
-    federation = Federation(method, task, clients, Fixed(), LocalRules(0.0, "objective", clip))
-    state, models = first_state(federation), []
+    rules = LocalRules(0.0, "objective", clip)
+    federation = Federation(method, task, clients, FixedSchedule(), rules)
+    state = first_state(federation)
+    models = []
     for _ in COHORTS:
         state, _ = run_round(federation, state)
         models.append(state.server["w"].numpy())
@@ -68,12 +78,14 @@ def ours(method, clip=None):
 
 
 def gradient(w, k, rows=slice(None)):
-    x, y = XS[k][rows], YS[k][rows][:, 0]
+    x = XS[k][rows]
+    y = YS[k][rows][:, 0]
     return 2 * x.T @ (x @ w - y) / len(x)
 
 
 def batches(k):
-    return [slice(i, i + BATCH) for _ in range(EPOCHS) for i in range(0, SIZES[k], BATCH)]
+    epoch = [slice(i, i + BATCH) for i in range(0, SIZES[k], BATCH)]
+    return epoch * EPOCHS
 
 
 def clipped(v, limit):
@@ -86,77 +98,91 @@ def descend(w, k, r, direction, pull=lambda w: 0.0, clip=None):
     return w
 
 
-def agree(method, theirs, **kwargs):
-    for a, b in zip(ours(method, **kwargs), theirs, strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-12)
-    assert np.abs(theirs[-1] - START).max() > 1e-2
+def check_models(method, expected, **kwargs):
+    """Compare the method's global models with those of numpy, which must have moved."""
+    for ours, theirs in zip(global_models(method, **kwargs), expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-12)
+    assert np.abs(expected[-1] - START).max() > 1e-2
 
 
 def test_mimelite():
-    w, m, models = START, np.zeros(3), []
+    w = START
+    m = np.zeros(3)
+    models = []
     for r, cohort in enumerate(COHORTS):
         ends = [
             descend(w, k, r, lambda x, b, k=k, m=m: 0.1 * gradient(x, k, b) + 0.9 * m)
             for k in cohort
         ]
-        m, w = (
-            0.1 * np.mean([gradient(w, k) for k in cohort], axis=0) + 0.9 * m,
-            w + 0.8 * (np.mean(ends, axis=0) - w),
-        )
+        m = 0.1 * np.mean([gradient(w, k) for k in cohort], axis=0) + 0.9 * m
+        w = w + 0.8 * (np.mean(ends, axis=0) - w)
         models.append(w)
-    agree(MimeLite(beta=0.9, global_lr=0.8), models)
+    check_models(MimeLite(beta=0.9, global_lr=0.8), models)
 
 
 def test_scaffold_m():
-    beta, w, c_k, Delta, models = 0.3, START, np.zeros((N, 3)), np.zeros(3), []
+    beta = 0.3
+    w = START
+    c_k = np.zeros((N, 3))
+    Delta = np.zeros(3)
+    models = []
     for r, cohort in enumerate(COHORTS):
-        c, seen, ends, d = c_k.mean(axis=0), {}, [], []
+        c = c_k.mean(axis=0)
+        gradients = {}
+        ends = []
+        d = []
         for k in cohort:
-            seen[k] = []
+            gradients[k] = []
 
-            def direction(x, rows, k=k, c=c, Delta=Delta, seen=seen):
-                seen[k].append(gradient(x, k, rows))
-                return beta * (seen[k][-1] - c_k[k] + c) + (1 - beta) * Delta
+            def direction(x, rows, k=k, c=c, Delta=Delta, gradients=gradients):
+                gradients[k].append(gradient(x, k, rows))
+                return beta * (gradients[k][-1] - c_k[k] + c) + (1 - beta) * Delta
 
             ends.append(descend(w, k, r, direction))
             d.append((w - ends[-1]) / (LR * DECAY**r * len(batches(k))))
         for k in cohort:
-            c_k[k] = np.mean(seen[k], axis=0)
-        w, Delta = np.mean(ends, axis=0), np.mean(d, axis=0)
+            c_k[k] = np.mean(gradients[k], axis=0)
+        w = np.mean(ends, axis=0)
+        Delta = np.mean(d, axis=0)
         models.append(w)
-    agree(SCAFFOLDM(beta=beta), models)
+    check_models(SCAFFOLDM(beta=beta), models)
 
 
 @pytest.mark.parametrize("clip", [None, 0.7])
 def test_fedacg(clip):
-    lam, beta, w, m, models = 0.6, 0.05, START, np.zeros(3), []
+    lam = 0.6
+    beta = 0.05
+    w = START
+    m = np.zeros(3)
+    models = []
     for r, cohort in enumerate(COHORTS):
         y = w + lam * m
-        ends = [
-            descend(
-                y,
-                k,
-                r,
-                lambda x, b, k=k: gradient(x, k, b),
-                lambda x, y=y: 2 * beta * (x - y),
-                clip,
-            )
-            for k in cohort
-        ]
+
+        def pull(x, y=y):
+            return 2 * beta * (x - y)
+
+        ends = [descend(y, k, r, lambda x, b, k=k: gradient(x, k, b), pull, clip) for k in cohort]
         m = lam * m + np.mean(ends, axis=0) - y
         w = w + m
         np.testing.assert_allclose(w, np.mean(ends, axis=0), atol=1e-13)
         models.append(w)
-    agree(FedACG(lam=lam, beta=beta), models, clip=clip)
+    check_models(FedACG(lam=lam, beta=beta), models, clip=clip)
 
 
 @pytest.mark.parametrize("rho_local", [0.0, 0.05])
 def test_fedgloss(rho_local):
-    rho, beta, warmup, w, models = 0.1, 5.0, 4, START, []
-    sigma_k, sigma, q = np.zeros((N, 3)), np.zeros(3), np.zeros(3)
+    rho = 0.1
+    beta = 5.0
+    warmup = 4
+    w = START
+    sigma_k = np.zeros((N, 3))
+    sigma = np.zeros(3)
+    q = np.zeros(3)
+    models = []
     for r, cohort in enumerate(COHORTS):
         warm = min(r / warmup, 1)
-        radius, local = 0.001 + (rho - 0.001) * warm, 0.001 + (rho_local - 0.001) * warm
+        radius = 0.001 + (rho - 0.001) * warm
+        local = 0.001 + (rho_local - 0.001) * warm
         start = w + radius * q / np.linalg.norm(q) if q.any() else w
 
         def direction(x, b, k, local=local):
@@ -165,12 +191,10 @@ def test_fedgloss(rho_local):
                 g = gradient(x + local * g / (np.linalg.norm(g) + 1e-7), k, b)
             return g - sigma_k[k]
 
-        ends = {
-            k: descend(
-                start, k, r, lambda x, b, k=k: direction(x, b, k), lambda x, s=start: (x - s) / beta
-            )
-            for k in cohort
-        }
+        def pull(x, start=start):
+            return (x - start) / beta
+
+        ends = {k: descend(start, k, r, lambda x, b, k=k: direction(x, b, k), pull) for k in cohort}
         for k, end in ends.items():
             sigma_k[k] -= (end - start) / beta
             sigma = sigma - (end - start) / (beta * N)
@@ -178,7 +202,8 @@ def test_fedgloss(rho_local):
         w = w - 0.9 * q - beta * sigma
         models.append(w)
     np.testing.assert_allclose(sigma, sigma_k.mean(axis=0), atol=1e-13)
-    agree(FedGloSS(rho=rho, rho_local=rho_local, beta=beta, warmup=warmup, global_lr=0.9), models)
+    method = FedGloSS(rho=rho, rho_local=rho_local, beta=beta, warmup=warmup, global_lr=0.9)
+    check_models(method, models)
 
 
 def cosine(a, b):
@@ -186,16 +211,25 @@ def cosine(a, b):
 
 
 def fedwmsam(perturbation, correction, rate, weight=lambda alpha, r: alpha, bounds=(0.2, 0.7)):
-    """ρ = 0.05, α from 0.3, η_g = 0.9; `weight` is what a round uses of its α."""
-    slow, w, Delta, c_k, models = 0.3, START, np.zeros(3), np.zeros((N, 3)), []
+    """Return the global models for ρ = 0.05, α from 0.3 and η_g = 0.9.
+
+    `weight` returns the α that a round uses from the α that is adapted.
+    """
+    adapted = 0.3
+    w = START
+    Delta = np.zeros(3)
+    c_k = np.zeros((N, 3))
+    models = []
     for r, cohort in enumerate(COHORTS):
-        alpha = weight(slow, r)
-        eps = (
-            0.05 * Delta / np.linalg.norm(Delta)
-            if Delta.any() and perturbation == "momentum"
-            else 0.0
-        )
-        share, c, ends, d, similarity = alpha / (1 - alpha), c_k.mean(axis=0), [], {}, []
+        alpha = weight(adapted, r)
+        eps = 0.0
+        if Delta.any() and perturbation == "momentum":
+            eps = 0.05 * Delta / np.linalg.norm(Delta)
+        share = alpha / (1 - alpha)
+        c = c_k.mean(axis=0)
+        ends = []
+        d = {}
+        similarity = []
         for k in cohort:
             m = Delta + share * (c - c_k[k]) if correction == "scaffold" else Delta
 
@@ -207,8 +241,9 @@ def fedwmsam(perturbation, correction, rate, weight=lambda alpha, r: alpha, boun
             similarity.append(cosine(Delta, m))
         for k in cohort:
             c_k[k] += d[k] - c
-        slow = (1 - rate) * slow + rate * np.clip(np.mean(similarity), *bounds)
-        w, Delta = w + 0.9 * (np.mean(ends, axis=0) - w), np.mean(list(d.values()), axis=0)
+        adapted = (1 - rate) * adapted + rate * np.clip(np.mean(similarity), *bounds)
+        w = w + 0.9 * (np.mean(ends, axis=0) - w)
+        Delta = np.mean(list(d.values()), axis=0)
         models.append(w)
     return models
 
@@ -227,29 +262,25 @@ OPTIONS = {
 @pytest.mark.parametrize("perturbation", ["momentum", "none"])
 def test_fedwmsam_perturbed_along_the_momentum_or_not_at_all(perturbation, correction):
     method = FedWMSAM(perturbation=perturbation, correction=correction, **OPTIONS)
-    agree(method, fedwmsam(perturbation, correction, rate=0.2))
+    check_models(method, fedwmsam(perturbation, correction, rate=0.2))
 
 
 @pytest.mark.parametrize("power", [0.0, 8.0])  # the share of the clients decides, or the power
-@pytest.mark.parametrize(
-    "bounds", [(0.2, 0.7), (0.01, 0.99)]
-)  # wide ones let every similarity count
+@pytest.mark.parametrize("bounds", [(0.2, 0.7), (0.01, 0.99)])  # wide: every similarity counts
 def test_fedwmsam_plus_is_the_weighted_mean_of_a_fedwmsam_that_starts_with_a_plain_mean(
     power, bounds
 ):
-    trained = fedwmsam(
-        "momentum",
-        "scaffold",
-        0.2,
-        lambda alpha, r: max(alpha, min(bounds[1], 1 / (r + 1))),
-        bounds,
-    )
+    def weight(alpha, r):
+        return max(alpha, min(bounds[1], 1 / (r + 1)))
+
+    trained = fedwmsam("momentum", "scaffold", 0.2, weight, bounds)
     models = [START]
     for r, x in enumerate(trained):
         share = max((power + 1) / (r + power + 1), len(COHORTS[r]) / N)
         models.append((1 - share) * models[-1] + share * x)
     options = OPTIONS | {"alpha_min": bounds[0], "alpha_max": bounds[1]}
-    agree(FedWMSAMPlus(perturbation="momentum", average_power=power, **options), models[1:])
+    method = FedWMSAMPlus(perturbation="momentum", average_power=power, **options)
+    check_models(method, models[1:])
 
 
 def test_a_stack_of_clients_has_a_similarity_each():
@@ -261,8 +292,8 @@ def test_a_stack_of_clients_has_a_similarity_each():
         "disagreement": lambda k: 1 - cosine(Delta[k].numpy(), d[k].numpy()) if k != 1 else 0.0,
     }
     for similarity, expected in rules.items():
-        found = FedWMSAM(similarity=similarity).agreement(Delta, m, d)
-        np.testing.assert_allclose(found.numpy(), [expected(k) for k in range(3)], atol=1e-14)
+        values = FedWMSAM(similarity=similarity).agreement(Delta, m, d)
+        np.testing.assert_allclose(values.numpy(), [expected(k) for k in range(3)], atol=1e-14)
 
 
 def test_the_bounds_of_alpha_may_meet():
@@ -270,18 +301,23 @@ def test_the_bounds_of_alpha_may_meet():
 
 
 def test_fedavgm():
-    w, m, models = START, np.zeros(3), []
+    w = START
+    m = np.zeros(3)
+    models = []
     for r, cohort in enumerate(COHORTS):
         ends = [descend(w, k, r, lambda x, b, k=k: gradient(x, k, b)) for k in cohort]
         m = 0.4 * m + np.mean(ends, axis=0) - w
         w = w + 0.9 * m
         models.append(w)
-    agree(FedAvgM(beta=0.4, global_lr=0.9), models)
+    check_models(FedAvgM(beta=0.4, global_lr=0.9), models)
 
 
 @pytest.mark.parametrize("reference", ["last_active", "last_round"])
 def test_fedlesam_under_partial_participation(reference):
-    w, z, previous, models = START, {}, START, []
+    w = START
+    z = {}
+    previous = START
+    models = []
     for r, cohort in enumerate(COHORTS):
         ends = []
         for k in cohort:
@@ -289,92 +325,99 @@ def test_fedlesam_under_partial_participation(reference):
             eps = 0.2 * back / np.linalg.norm(back) if back.any() else 0.0
             ends.append(descend(w, k, r, lambda x, b, k=k, eps=eps: gradient(x + eps, k, b)))
             z[k] = w
-        previous, w = w, np.mean(ends, axis=0)
+        previous = w
+        w = np.mean(ends, axis=0)
         models.append(w)
     method = FedLESAM(rho=0.2, reference=reference)
-    agree(method, models)
-    assert method.memory_init(torch.tensor(w)).keys() == (
-        {"z_k"} if reference == "last_active" else set()
-    )
+    check_models(method, models)
+    names = {"z_k"} if reference == "last_active" else set()
+    assert method.memory_init(torch.tensor(w)).keys() == names
 
 
 def test_the_two_references_differ():
-    assert (
-        np.abs(
-            ours(FedLESAM(rho=0.2))[-1] - ours(FedLESAM(rho=0.2, reference="last_round"))[-1]
-        ).max()
-        > 1e-4
-    )
+    last_active = global_models(FedLESAM(rho=0.2))[-1]
+    last_round = global_models(FedLESAM(rho=0.2, reference="last_round"))[-1]
+    assert np.abs(last_active - last_round).max() > 1e-4
 
 
 def test_fedprox_with_an_active_clip():
-    w, models = START, []
+    w = START
+    models = []
     for r, cohort in enumerate(COHORTS):
-        ends = [
-            descend(w, k, r, lambda x, b, k=k: gradient(x, k, b), lambda x, w=w: 0.4 * (x - w), 0.7)
-            for k in cohort
-        ]
+
+        def pull(x, w=w):
+            return 0.4 * (x - w)
+
+        ends = [descend(w, k, r, lambda x, b, k=k: gradient(x, k, b), pull, 0.7) for k in cohort]
         w = np.mean(ends, axis=0)
         models.append(w)
-    agree(FedProx(lam=0.4), models, clip=0.7)
-    assert np.abs(ours(FedProx(lam=0.4))[-1] - models[-1]).max() > 1e-3  # the clip was active
+    check_models(FedProx(lam=0.4), models, clip=0.7)
+    without_clip = global_models(FedProx(lam=0.4))[-1]
+    assert np.abs(without_clip - models[-1]).max() > 1e-3
 
 
 def test_feddyn_with_an_active_clip():
-    w, h, models = START, np.zeros((N, 3)), []
+    w = START
+    h = np.zeros((N, 3))
+    models = []
     for r, cohort in enumerate(COHORTS):
+
+        def direction(x, b, k):
+            return gradient(x, k, b) + 0.4 * h[k]
+
+        def pull(x, w=w):
+            return 0.4 * (x - w)
+
         ends = {
-            k: descend(
-                w,
-                k,
-                r,
-                lambda x, b, k=k: gradient(x, k, b) + 0.4 * h[k],
-                lambda x, w=w: 0.4 * (x - w),
-                0.7,
-            )
-            for k in cohort
+            k: descend(w, k, r, lambda x, b, k=k: direction(x, b, k), pull, 0.7) for k in cohort
         }
         for k, end in ends.items():
             h[k] += end - w
         w = np.mean(list(ends.values()), axis=0) + h.mean(axis=0)
         models.append(w)
-    agree(FedDyn(lam=0.4), models, clip=0.7)
+    check_models(FedDyn(lam=0.4), models, clip=0.7)
 
 
 def test_fedspeed_with_the_duals_of_the_participants():
-    w, h, models = START, np.zeros((N, 3)), []
+    w = START
+    h = np.zeros((N, 3))
+    models = []
     for r, cohort in enumerate(COHORTS):
 
         def direction(x, b, k):
             g = gradient(x, k, b)
             return gradient(x + 0.05 * g / (np.linalg.norm(g) + 1e-7), k, b) + 0.4 * h[k]
 
-        ends = {
-            k: descend(w, k, r, lambda x, b, k=k: direction(x, b, k), lambda x, w=w: 0.4 * (x - w))
-            for k in cohort
-        }
+        def pull(x, w=w):
+            return 0.4 * (x - w)
+
+        ends = {k: descend(w, k, r, lambda x, b, k=k: direction(x, b, k), pull) for k in cohort}
         for k, end in ends.items():
             h[k] += end - w
         w = np.mean([end + h[k] for k, end in ends.items()], axis=0)
         models.append(w)
-    agree(FedSpeed(rho=0.05, lam=0.4, server_dual="participants"), models)
+    check_models(FedSpeed(rho=0.05, lam=0.4, server_dual="participants"), models)
 
 
 def test_one_step_by_hand():
-    """One client, one step of one sample, in numbers a person can check: w = 1, x = 1, y = 0, so g(w) = 2w."""
+    """One client, one step of one sample, in numbers that a person can check.
+
+    w = 1, x = 1 and y = 0, so g(w) = 2w.
+    """
     task = Task(lambda: nn.Linear(1, 1, bias=False).double(), OBJECTIVES["regression"])
     task.initial_weights = torch.tensor([1.0], dtype=torch.float64)
     samples = TensorSamples(torch.ones(1, 1).double(), torch.zeros(1, 1).double())
 
-    class One:
+    class OneStepSchedule:
         cohort = staticmethod(lambda round: [0])
         lr = staticmethod(lambda round: 0.1)
         steps = staticmethod(lambda round, client, samples: [Step(torch.tensor([0]), 0)])
-        count = staticmethod(lambda round, client, samples: 1)
-        epoch = staticmethod(lambda samples: 1)
+        step_count = staticmethod(lambda round, client, samples: 1)
+        steps_per_epoch = staticmethod(lambda samples: 1)
 
     def after(method, rounds):
-        federation = Federation(method, task, [samples], One(), LocalRules(0.0, "objective", None))
+        rules = LocalRules(0.0, "objective", None)
+        federation = Federation(method, task, [samples], OneStepSchedule(), rules)
         state = first_state(federation)
         for _ in range(rounds):
             state, _ = run_round(federation, state)
@@ -382,16 +425,14 @@ def test_one_step_by_hand():
 
     assert after(FedAvgM(beta=0.5), 1) == pytest.approx(0.8)  # 1 − 0.1·2
     assert after(FedAvgM(beta=0.5), 2) == pytest.approx(0.54)  # 0.8 − (0.16 + 0.5·0.2)
-    assert after(FedACG(lam=0.5, beta=1.0), 2) == pytest.approx(
-        0.56
-    )  # starts at 0.7, ends at 0.7 − 0.14
+    # It starts at 0.7 and ends at 0.7 − 0.14.
+    assert after(FedACG(lam=0.5, beta=1.0), 2) == pytest.approx(0.56)
     assert after(MimeLite(beta=0.5), 1) == pytest.approx(0.9)  # 1 − 0.1·(0.5·2)
     assert after(MimeLite(beta=0.5), 2) == pytest.approx(0.76)  # m = 1; 0.9 − 0.1·(0.5·1.8 + 0.5·1)
-    assert after(SCAFFOLDM(beta=0.5), 2) == pytest.approx(
-        0.76
-    )  # c = c_k, Δ = 1: 0.9 − 0.1·(0.5·1.8 + 0.5·1)
-    assert after(FedGloSS(rho=0.0, beta=1.0), 1) == pytest.approx(
-        0.6
-    )  # u = −0.2, σ = 0.2: 1 − 0.2 − 0.2
-    # Round 1 leaves 0.6 and βσ = 0.2; round 2 starts at 0.6 + 0.1 and moves by −0.14: 0.6 − 0.14 − (0.2 + 0.14)
+    # c = c_k, Δ = 1: 0.9 − 0.1·(0.5·1.8 + 0.5·1).
+    assert after(SCAFFOLDM(beta=0.5), 2) == pytest.approx(0.76)
+    # u = −0.2, σ = 0.2: 1 − 0.2 − 0.2.
+    assert after(FedGloSS(rho=0.0, beta=1.0), 1) == pytest.approx(0.6)
+    # Round 1 leaves 0.6 and βσ = 0.2; round 2 starts at 0.6 + 0.1 and moves by −0.14:
+    # 0.6 − 0.14 − (0.2 + 0.14).
     assert after(FedGloSS(rho=0.1, beta=1e9), 2) == pytest.approx(0.12)

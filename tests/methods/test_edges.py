@@ -1,11 +1,17 @@
-"""The edges of what methods may meet: other number types, tiny federations and models, options at their bounds."""
+"""Edge cases of methods: other number types, tiny federations and models, options at bounds."""
 
 from dataclasses import fields, replace
 from functools import partial
 
 import pytest
 import torch
-from helpers.small_federation import FULL, PLAIN, final, make, run
+from helpers.small_federation import (
+    FULL_RULES,
+    PLAIN_RULES,
+    make_federation,
+    run_rounds,
+    train_weights,
+)
 from torch import nn
 
 import fedwmsam
@@ -21,8 +27,10 @@ from fedwmsam.methods import (
     FedSMOO,
     FedWMSAM,
 )
+from fedwmsam.settings.config import option_names
 
-SAM = [name for name, cls in METHODS.items() if "rho" in {f.name for f in fields(cls)}]
+SAM = [name for name in METHODS if "rho" in option_names(name)]
+"""The methods with a perturbation."""
 
 
 def network(dtype):
@@ -40,9 +48,10 @@ def data(*sizes, classes=2):
 NETWORK = partial(network, torch.float32)
 
 
-def fitted(method, clients, model=NETWORK, **settings):
-    given = {"rounds": 3, "participation": 1.0, "local_epochs": 2, "batch_size": 4} | settings
-    result = fedwmsam.fit(model, clients, method, **given)
+def fit_checked(method, clients, model=NETWORK, **settings):
+    """Return the result of a run of three rounds, which must be complete and finite."""
+    defaults = {"rounds": 3, "participation": 1.0, "local_epochs": 2, "batch_size": 4}
+    result = fedwmsam.fit(model, clients, method, **defaults | settings)
     assert result.status == "completed"
     assert all(torch.isfinite(value).all() for value in result.model.values())
     return result
@@ -56,12 +65,14 @@ def method(request):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_models_of_other_types_train_in_their_type(method, dtype, tmp_path):
     """Data are converted to the model's type; the run, its checkpoint and its model have it too."""
-    given = {"test": data(20)[0], "checkpoint_every": 1, "run_folder": tmp_path / "run"}
-    result = fitted(method, data(6, 9), partial(network, dtype), rounds=2, **given)
+    model = partial(network, dtype)
+    settings = {"test": data(20)[0], "checkpoint_every": 1, "run_folder": tmp_path / "run"}
+    result = fit_checked(method, data(6, 9), model, rounds=2, **settings)
     assert all(value.dtype == dtype for value in result.model.values())
-    again = fitted(method, data(6, 9), partial(network, dtype), **given, resume=True)
-    whole = fitted(method, data(6, 9), partial(network, dtype), test=data(20)[0])
-    assert all(torch.equal(again.model[k], v) and v.dtype == dtype for k, v in whole.model.items())
+    resumed = fit_checked(method, data(6, 9), model, **settings, resume=True)
+    uncut = fit_checked(method, data(6, 9), model, test=data(20)[0])
+    for name, value in uncut.model.items():
+        assert torch.equal(resumed.model[name], value) and value.dtype == dtype
     assert result.columns["train_loss"][0] > 0 and result.columns["accuracy"][0] is not None
 
 
@@ -69,30 +80,34 @@ def test_float64_and_float32_learn_the_same(method):
     """Up to rounding: nothing on the way is computed in less than the model's type."""
     torch.manual_seed(0)
     start = network(torch.float64)
-    wide = fitted(method, data(6, 9), start).model
-    narrow = fitted(
+    wide = fit_checked(method, data(6, 9), start).model
+    result = fit_checked(
         method, data(6, 9), network(torch.float32), initial_weights=start.state_dict()
-    ).model
+    )
+    narrow = result.model
     assert all(torch.allclose(narrow[k].double(), wide[k], atol=2e-4) for k in wide)
 
 
 def test_clients_of_one_sample(method):
-    result = fitted(method, data(1, 1, 1), batch_size=50)
+    result = fit_checked(method, data(1, 1, 1), batch_size=50)
     assert result.columns["cohort"] == [3, 3, 3]
 
 
 def test_one_client_alone(method):
     """With one client the mean is its own update; FedAvg is then ordinary SGD."""
-    result = fitted(method, data(9))
+    result = fit_checked(method, data(9))
     assert result.columns["cohort"] == [1, 1, 1]
 
 
 def test_a_single_client_under_fedavg_is_sgd():
-    federation = make(FedAvg(), PLAIN, sizes=(8,), per_round=1, batch_size=4, epochs=1)
-    state = run(federation, 1)[0][-1]
-    w, samples = federation.task.initial_weights, federation.clients[0]
+    federation = make_federation(
+        FedAvg(), PLAIN_RULES, sizes=(8,), per_round=1, batch_size=4, epochs=1
+    )
+    state = run_rounds(federation, 1)[0][-1]
+    w = federation.task.initial_weights
+    samples = federation.clients[0]
     for step in federation.schedule.steps(0, 0, 8):
-        gradient, _ = federation.task.gradient(
+        gradient, _ = federation.task.compute_gradient(
             w, samples.batch(step.index), seed=0, keep_buffers=True
         )
         w = w - 0.1 * gradient
@@ -100,14 +115,14 @@ def test_a_single_client_under_fedavg_is_sgd():
 
 
 def test_one_round(method):
-    result = fitted(method, data(6, 9), rounds=1)
+    result = fit_checked(method, data(6, 9), rounds=1)
     assert result.rounds == 1 and len(result.rows) == 1
 
 
 def test_one_class(method):
-    """Softmax over a single output has loss and gradient 0: nothing moves, nothing breaks but weight decay."""
+    """Softmax over a single output has loss and gradient 0, so that without decay nothing moves."""
     model = partial(nn.Linear, 3, 1)
-    result = fitted(
+    result = fit_checked(
         method, data(6, 9, classes=1), model, weight_decay=0.0, test=data(5, classes=1)[0]
     )
     assert result.columns["accuracy"] == [1.0] * 3 and set(result.columns["train_loss"]) == {0.0}
@@ -117,14 +132,14 @@ def test_one_class(method):
 
 def test_every_client_with_one_class_of_its_own(method):
     clients = [(x, torch.full_like(y, k)) for k, (x, y) in enumerate(data(6, 6))]
-    fitted(method, clients)
+    fit_checked(method, clients)
 
 
 def test_a_model_of_one_parameter(method):
     """d = 1: every direction is +1 or −1, norms and cosines included."""
     clients = [(torch.full((6, 1), 1.0 + k), torch.full((6, 1), 2.0 + 2 * k)) for k in range(2)]
     model = partial(nn.Linear, 1, 1, bias=False)
-    result = fitted(
+    result = fit_checked(
         method,
         clients,
         model,
@@ -141,18 +156,18 @@ def test_a_model_of_one_parameter(method):
 @pytest.mark.parametrize("name", SAM)
 def test_no_perturbation_at_rho_zero(name):
     """ρ = 0 is exact: the gradient is taken at w itself, not near it."""
-    seen = []
+    taken_at_w = []
 
-    class Watching(METHODS[name]):
+    class Recorded(METHODS[name]):
         def direction(self, w, grad, down, scratch):
-            def noted(at):
-                seen.append(torch.equal(at, w))
+            def recorded_grad(at):
+                taken_at_w.append(torch.equal(at, w))
                 return grad(at)
 
-            return super().direction(w, noted, down, scratch)
+            return super().direction(w, recorded_grad, down, scratch)
 
-    run(make(Watching(rho=0.0)), 3)
-    assert seen and all(seen)
+    run_rounds(make_federation(Recorded(rho=0.0)), 3)
+    assert taken_at_w and all(taken_at_w)
 
 
 @pytest.mark.parametrize("name", SAM)
@@ -171,21 +186,24 @@ def test_alpha_at_its_bounds(option):
     limits = next(f.metadata for f in fields(FedWMSAM) if f.name == option)
     for value in (limits["low"], limits["high"]):
         method = replace(FedWMSAM(alpha_min=0.001, alpha_max=0.999), **{option: value})
-        states, _ = run(make(method), 8)
+        states, _ = run_rounds(make_federation(method), 8)
         for state in states:
             assert 0.001 - 1e-9 <= float(state.server["alpha"]) <= 0.999 + 1e-9
             assert all(torch.isfinite(v).all() for v in state.server.values())
+        outside = value + 0.001 if value == limits["high"] else value - 0.001
         with pytest.raises(InputError, match=option):
-            replace(method, **{option: value + (0.001 if value == limits["high"] else -0.001)})
+            replace(method, **{option: outside})
 
 
 def test_alpha_of_equal_bounds_stays_there():
-    states, _ = run(make(FedWMSAM(alpha=0.4, alpha_min=0.4, alpha_max=0.4, adapt_rate=1.0)), 4)
+    method = FedWMSAM(alpha=0.4, alpha_min=0.4, alpha_max=0.4, adapt_rate=1.0)
+    states, _ = run_rounds(make_federation(method), 4)
     assert {float(state.server["alpha"]) for state in states} == {0.4}
 
 
 def test_only_the_fresh_gradient_counts_at_alpha_one():
-    assert torch.equal(final(FedCM(alpha=1.0), FULL), final(FedAvg(), FULL))
+    without_momentum = train_weights(FedCM(alpha=1.0), FULL_RULES)
+    assert torch.equal(without_momentum, train_weights(FedAvg(), FULL_RULES))
     with pytest.raises(InputError, match="alpha"):
         FedCM(alpha=0.0)
 
@@ -197,6 +215,6 @@ def test_a_gradient_of_zero_gives_no_perturbation_and_no_nan(method):
     """All inputs zero and no bias: nothing to learn, no direction to ascend."""
     clients = [(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]))] * 2
     model = partial(nn.Linear, 3, 2, bias=False)
-    result = fitted(method, clients, model, weight_decay=0.0)
+    result = fit_checked(method, clients, model, weight_decay=0.0)
     start = fedwmsam.fit(model, clients, FedAvg(global_lr=0.0), rounds=1).model
     assert all(torch.equal(result.model[k], v) for k, v in start.items())

@@ -1,10 +1,19 @@
-"""Invariants of methods.md 3.9 and the exact reductions between methods, on a small real problem in float64."""
+"""Invariants of methods, and the exact reductions between them, on a small problem in float64."""
 
 import itertools
+from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 import torch
-from helpers.small_federation import FULL, PLAIN, final, make, run
+from helpers.small_federation import (
+    FULL_RULES,
+    PLAIN_RULES,
+    make_federation,
+    run_rounds,
+    train_weights,
+)
+from torch import Tensor
 
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.methods import (
@@ -24,11 +33,12 @@ from fedwmsam.methods import (
     FedWMSAM,
     MoFedSAM,
 )
+from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import LocalRules
 
 
 @pytest.mark.parametrize(
-    "rules", [FULL, PLAIN, LocalRules(1e-3, "sgd", 1.0)], ids=["full", "plain", "sgd"]
+    "rules", [FULL_RULES, PLAIN_RULES, LocalRules(1e-3, "sgd", 1.0)], ids=["full", "plain", "sgd"]
 )
 @pytest.mark.parametrize(
     ("reduced", "plain"),
@@ -53,8 +63,8 @@ from fedwmsam.training.local import LocalRules
     ids=lambda m: type(m).__name__,
 )
 def test_reductions_are_exact(reduced, plain, rules):
-    assert torch.equal(final(reduced, rules), final(plain, rules))
-    assert not torch.equal(final(plain, rules), make(plain).task.initial_weights)
+    assert torch.equal(train_weights(reduced, rules), train_weights(plain, rules))
+    assert not torch.equal(train_weights(plain, rules), make_federation(plain).task.initial_weights)
 
 
 @pytest.mark.parametrize(
@@ -70,22 +80,21 @@ def test_reductions_are_exact(reduced, plain, rules):
     ids=lambda m: type(m).__name__,
 )
 def test_reductions_of_other_form(reduced, plain):
-    """The same method written with other intermediate vectors: equal up to rounding, while no clip is active."""
-    assert torch.allclose(final(reduced, PLAIN), final(plain, PLAIN), atol=1e-12)
+    """The same method with other intermediate vectors is equal up to rounding, without a clip."""
+    reduced_weights = train_weights(reduced, PLAIN_RULES)
+    assert torch.allclose(reduced_weights, train_weights(plain, PLAIN_RULES), atol=1e-12)
 
 
 def test_the_methods_differ():
-    results = [
-        final(m)
-        for m in (
-            FedAvg(),
-            FedCM(),
-            SCAFFOLD(),
-            FedWMSAM(),
-            FedWMSAM(correction="none"),
-            FedWMSAM(rho=0.1),
-        )
-    ]
+    methods = (
+        FedAvg(),
+        FedCM(),
+        SCAFFOLD(),
+        FedWMSAM(),
+        FedWMSAM(correction="none"),
+        FedWMSAM(rho=0.1),
+    )
+    results = [train_weights(method) for method in methods]
     for a, b in itertools.combinations(results, 2):
         assert not torch.allclose(a, b, atol=1e-6)
 
@@ -96,118 +105,131 @@ def test_the_methods_differ():
     ids=["scaffold", "fedwmsam", "mean_gradient"],
 )
 def test_c_is_the_mean_of_all_c_k(method):
-    federation = make(method)
-    for state in run(federation, 8)[0][1:]:
-        total = sum(state.memory.get(k)["c_k"] for k in range(5) if state.memory.get(k)) / 5
-        assert torch.allclose(state.server["c"], total, atol=1e-14)
+    federation = make_federation(method)
+    for state in run_rounds(federation, 8)[0][1:]:
+        mean = sum(row["c_k"] for row in state.memory.values()) / 5
+        assert torch.allclose(state.server["c"], mean, atol=1e-14)
     assert state.server["c"].abs().max() > 1e-3
 
 
 def test_c_is_the_sample_weighted_mean_when_averaging_by_size():
-    from dataclasses import replace
-
-    federation = make(SCAFFOLD())
+    federation = make_federation(SCAFFOLD())
     sizes = [len(c) for c in federation.clients]
     federation = replace(federation, averaging="size", total_samples=sum(sizes))
-    state = run(federation, 8)[0][-1]
-    weighted = sum(
-        n * state.memory.get(k)["c_k"] for k, n in enumerate(sizes) if state.memory.get(k)
-    ) / sum(sizes)
+    state = run_rounds(federation, 8)[0][-1]
+    weighted = sum(sizes[k] * row["c_k"] for k, row in state.memory.items()) / sum(sizes)
     assert torch.allclose(state.server["c"], weighted, atol=1e-14)
 
 
-class Spy(FedWMSAM):
-    """FedWMSAM that notes what each step saw."""
+class RecordedStep(NamedTuple):
+    """What a method was given in one local step, and the gradients that it took."""
+
+    w: Tensor
+    points: list[Tensor]
+    gradients: list[Tensor]
+    scratch: Vectors
+    down: Vectors
+
+
+LOG: list[RecordedStep] = []
+
+
+class RecordedFedWMSAM(FedWMSAM):
+    """FedWMSAM that records each of its steps in LOG."""
 
     def direction(self, w, grad, down, scratch):
-        points, gradients = [], []
+        points = []
+        gradients = []
 
-        def noted(at):
+        def recorded_grad(at):
             points.append(at.clone())
             gradient = grad(at)
             gradients.append(gradient.clone())
             return gradient
 
         before = w.clone()
-        v, after = super().direction(w, noted, down, scratch)
+        v, after = super().direction(w, recorded_grad, down, scratch)
         assert torch.equal(w, before)
-        LOG.append((w.clone(), points, gradients, {k: t.clone() for k, t in scratch.items()}, down))
+        kept = {name: value.clone() for name, value in scratch.items()}
+        LOG.append(RecordedStep(before, points, gradients, kept, down))
         return v, after
 
 
-LOG: list = []
+def steps_by_client(federation, round):
+    """Yield each client of a round with its steps, which are taken off the beginning of LOG."""
+    for client in federation.schedule.cohort(round):
+        samples = len(federation.clients[client])
+        count = federation.schedule.step_count(round, client, samples)
+        yield client, LOG[:count]
+        del LOG[:count]
+
+
+def mean_gradient(steps):
+    return sum(step.gradients[0] for step in steps) / len(steps)
 
 
 def test_the_target_minus_the_position_is_the_gradients_in_excess_of_the_momentum():
     """Invariant 5: t_b − x_b = η α Σ_{j<b} (g_j − m_k), without clip and decay."""
     LOG.clear()
-    federation = make(Spy(rho=0.05), PLAIN)
-    states, _ = run(federation, 3)
-    start = 0
+    method = RecordedFedWMSAM(rho=0.05)
+    federation = make_federation(method, PLAIN_RULES)
+    states, _ = run_rounds(federation, 3)
     for r in range(3):
-        lr, alpha = federation.schedule.lr(r), states[r].server["alpha"]
-        for client in federation.schedule.cohort(r):
-            steps = len(federation.schedule.steps(r, client, len(federation.clients[client])))
+        lr = federation.schedule.lr(r)
+        alpha = states[r].server["alpha"]
+        for _, steps in steps_by_client(federation, r):
             excess = torch.zeros_like(states[0].server["w"])
-            for w, _, gradients, scratch, down in LOG[start : start + steps]:
-                assert torch.allclose(
-                    Spy().ahead(w, down, scratch), lr * alpha * excess, atol=1e-14
-                )
-                excess = excess + gradients[0] - down["m"]
-            start += steps
-    assert start == len(LOG)
+            for step in steps:
+                offset = method.target_offset(step.w, step.down, step.scratch)
+                assert torch.allclose(offset, lr * alpha * excess, atol=1e-14)
+                excess = excess + step.gradients[0] - step.down["m"]
+    assert not LOG
 
 
 def test_the_new_control_is_a_moving_average():
     """Invariant 5: c_k⁺ = α ḡ + (1 − α)(Δ_r + c_k − c), without clip and decay."""
-    LOG.clear()
-    federation = make(Spy(), PLAIN, per_round=5)
-    states, _ = run(federation, 1)
+    federation = make_federation(RecordedFedWMSAM(), PLAIN_RULES, per_round=5)
+    states, _ = run_rounds(federation, 1)
     memory = {k: dict(states[1].memory.get(k)) for k in range(5)}
     LOG.clear()
     state, _ = run_round(federation, states[1])
-    server, start = states[1].server, 0
-    for client in federation.schedule.cohort(1):
-        steps = len(federation.schedule.steps(1, client, len(federation.clients[client])))
-        mean = sum(gradients[0] for _, _, gradients, _, _ in LOG[start : start + steps]) / steps
-        start += steps
-        alpha = server["alpha"]
-        expected = alpha * mean + (1 - alpha) * (
-            server["Delta"] + memory[client]["c_k"] - server["c"]
-        )
+    server = states[1].server
+    alpha = server["alpha"]
+    for client, steps in steps_by_client(federation, 1):
+        old = server["Delta"] + memory[client]["c_k"] - server["c"]
+        expected = alpha * mean_gradient(steps) + (1 - alpha) * old
         assert torch.allclose(state.memory.get(client)["c_k"], expected, atol=1e-12)
 
 
 def test_the_perturbation_has_length_rho_after_the_first_step():
     LOG.clear()
-    run(make(Spy(rho=0.07)), 2)
-    for w, points, _, scratch, down in LOG:
-        first = scratch["b"] == 0 and torch.equal(w, down["w"])
-        assert float((points[0] - w).norm()) == pytest.approx(
-            0.0 if first else 0.07, rel=1e-6, abs=0.0
-        )
-    assert (
-        sum(torch.equal(w, down["w"]) for w, _, _, _, down in LOG) == 6
-    )  # one first step a client and round
+    run_rounds(make_federation(RecordedFedWMSAM(rho=0.07)), 2)
+    first_steps = 0
+    for step in LOG:
+        is_at_start = torch.equal(step.w, step.down["w"])
+        first_steps += is_at_start
+        expected = 0.0 if is_at_start and step.scratch["b"] == 0 else 0.07
+        length = float((step.points[0] - step.w).norm())
+        assert length == pytest.approx(expected, rel=1e-6, abs=0.0)
+    assert first_steps == 6  # one per client and round
 
 
 def test_one_backprop_a_step():
     LOG.clear()
-    federation = make(Spy())
-    _, records = run(federation, 2)
-    assert all(len(points) == 1 for _, points, _, _, _ in LOG)
+    federation = make_federation(RecordedFedWMSAM())
+    _, records = run_rounds(federation, 2)
+    assert all(len(step.points) == 1 for step in LOG)
     for r, record in enumerate(records):
-        steps = [
-            len(federation.schedule.steps(r, k, len(federation.clients[k])))
-            for k in federation.schedule.cohort(r)
-        ]
-        assert record["backprops"] == sum(steps)
+        counts = [len(steps) for _, steps in steps_by_client(federation, r)]
+        assert record["backprops"] == sum(counts)
+    assert not LOG
 
 
 @pytest.mark.parametrize("similarity", ["personalized", "update", "disagreement"])
 @pytest.mark.parametrize("rate", [0.01, 0.5, 1.0])
 def test_alpha_stays_in_its_range_and_moves_slowly(similarity, rate):
-    states, records = run(make(FedWMSAM(similarity=similarity, adapt_rate=rate)), 12)
+    method = FedWMSAM(similarity=similarity, adapt_rate=rate)
+    states, records = run_rounds(make_federation(method), 12)
     alphas = [float(s.server["alpha"]) for s in states]
     assert alphas[1] == pytest.approx((1 - rate) * 0.1 + rate * 0.1)
     assert all(0.1 - 1e-12 <= a <= 0.9 + 1e-12 for a in alphas)
@@ -218,55 +240,46 @@ def test_alpha_stays_in_its_range_and_moves_slowly(similarity, rate):
 
 
 def test_a_fixed_alpha_does_not_move():
-    states, records = run(make(FedWMSAM(similarity="fixed", alpha=0.37)), 4)
+    states, records = run_rounds(make_federation(FedWMSAM(similarity="fixed", alpha=0.37)), 4)
     assert all(float(s.server["alpha"]) == 0.37 for s in states)
-    assert (
-        records == run(make(FedWMSAM(adapt_rate=0.0, alpha=0.37)), 4)[1]
-    )  # the similarity is told all the same
+    slow = FedWMSAM(adapt_rate=0.0, alpha=0.37)
+    assert records == run_rounds(make_federation(slow), 4)[1]  # the similarity is still recorded
 
 
 def test_mean_gradient_is_the_mean_of_the_local_gradients():
-    LOG.clear()
-    federation = make(Spy(correction="mean_gradient"), PLAIN, per_round=5)
-    states, _ = run(federation, 1)
+    method = RecordedFedWMSAM(correction="mean_gradient")
+    federation = make_federation(method, PLAIN_RULES, per_round=5)
+    states, _ = run_rounds(federation, 1)
     LOG.clear()
     state, _ = run_round(federation, states[1])
-    start = 0
-    for client in federation.schedule.cohort(1):
-        steps = len(federation.schedule.steps(1, client, len(federation.clients[client])))
-        mean = sum(gradients[0] for _, _, gradients, _, _ in LOG[start : start + steps]) / steps
-        start += steps
-        assert torch.allclose(state.memory.get(client)["c_k"], mean, atol=1e-12)
+    for client, steps in steps_by_client(federation, 1):
+        assert torch.allclose(state.memory.get(client)["c_k"], mean_gradient(steps), atol=1e-12)
 
 
 def test_unequal_step_counts_give_each_client_its_own_direction():
     """Δ_{r+1} is the mean of each client's mean direction, not of the summed updates."""
     LOG.clear()
-    federation = make(
-        Spy(perturbation="none", correction="none", similarity="fixed"),
-        PLAIN,
-        sizes=(4, 40),
-        per_round=2,
-    )
-    state = run(federation, 1)[0][-1]
-    few, many = LOG[:2], LOG[2:]
+    method = RecordedFedWMSAM(perturbation="none", correction="none", similarity="fixed")
+    federation = make_federation(method, PLAIN_RULES, sizes=(4, 40), per_round=2)
+    state = run_rounds(federation, 1)[0][-1]
+    few = LOG[:2]
+    many = LOG[2:]
     assert len(many) == 20
-    expected = (
-        sum(0.1 * sum(g[0] for _, _, g, _, _ in part) / len(part) for part in (few, many)) / 2
-    )
+    expected = 0.1 * (mean_gradient(few) + mean_gradient(many)) / 2
     assert torch.allclose(state.server["Delta"], expected, atol=1e-13)
 
 
 def test_scaffold_with_everybody_and_one_step_is_gradient_descent():
-    federation = make(SCAFFOLD(), PLAIN, sizes=(6, 6, 6), per_round=3, batch_size=6, epochs=1)
-    states, _ = run(federation, 3)
-    task = federation.task
+    federation = make_federation(
+        SCAFFOLD(), PLAIN_RULES, sizes=(6, 6, 6), per_round=3, batch_size=6, epochs=1
+    )
+    states, _ = run_rounds(federation, 3)
     for r, (before, after) in enumerate(itertools.pairwise(states)):
-        gradients = [
-            task.gradient(before.server["w"], c.batch(torch.arange(6)), seed=0, keep_buffers=True)[
-                0
-            ]
-            for c in federation.clients
-        ]
-        expected = before.server["w"] - federation.schedule.lr(r) * sum(gradients) / 3
+        w = before.server["w"]
+        gradients = []
+        for samples in federation.clients:
+            batch = samples.batch(torch.arange(6))
+            gradient, _ = federation.task.compute_gradient(w, batch, seed=0, keep_buffers=True)
+            gradients.append(gradient)
+        expected = w - federation.schedule.lr(r) * sum(gradients) / 3
         assert torch.allclose(after.server["w"], expected, atol=1e-14)

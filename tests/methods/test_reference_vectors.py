@@ -10,11 +10,13 @@ from fedwmsam.experiment import verify
 from fedwmsam.methods import METHODS
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "reference_vectors").glob("*.json"))
-READY = [
-    f
-    for f in FILES
-    if json.loads(f.read_text())["config"]["method"].lower().replace("_", "-") in METHODS
-]
+
+
+def method_of(path):
+    return json.loads(path.read_text())["config"]["method"].lower().replace("_", "-")
+
+
+READY = [path for path in FILES if method_of(path) in METHODS]
 
 
 @pytest.mark.parametrize("path", READY, ids=lambda p: p.stem)
@@ -31,20 +33,26 @@ def test_every_file_has_its_method():
 
 def test_verify_runs_the_real_round_loop(monkeypatch):
     calls = []
-    real = rounds.run_round
-    monkeypatch.setattr(rounds, "run_round", lambda *a: calls.append(a) or real(*a))
+    run_round = rounds.run_round
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return run_round(*arguments)
+
+    monkeypatch.setattr(rounds, "run_round", counted)
     verify.verify_file(READY[0])
     assert len(calls) == len(json.loads(READY[0].read_text())["selected"])
 
 
 def test_verify_notices_a_changed_local_loop(monkeypatch):
     """Break the loop that training really uses: the verdict must change."""
-    real = rounds.train_locally
-    monkeypatch.setattr(
-        rounds,
-        "train_locally",
-        lambda *a, **k: real(*a[:-1], rounds.LocalRules(2e-3, "sgd", 10.0), **k),
-    )
+    train_locally = rounds.train_locally
+
+    def changed(*arguments, **keywords):
+        rules = rounds.LocalRules(2e-3, "sgd", 10.0)
+        return train_locally(*arguments[:-1], rules, **keywords)
+
+    monkeypatch.setattr(rounds, "train_locally", changed)
     assert verify.verify_file(READY[0]).worst > 1e-6
 
 

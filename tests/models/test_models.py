@@ -1,6 +1,7 @@
-"""The models: sizes the paper states, what they accept, and models of the user's own."""
+"""The models: the sizes that the paper states, what they accept, and models of the user's own."""
 
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from fedwmsam.models import MODELS, model_factory
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
-COLOUR, GREY, TINY = (3, 32, 32), (1, 28, 28), (3, 64, 64)
+COLOUR = (3, 32, 32)
+GREY = (1, 28, 28)
+TINY = (3, 64, 64)
 IMAGE_MODELS = ("mlp", "linear", "lenet", "cnn", "resnet18")
 
 
@@ -20,7 +23,7 @@ def make(name: str, shape: tuple[int, ...] = COLOUR, classes: int = 10) -> nn.Mo
     return model_factory(name, shape, classes)()
 
 
-def count(model: nn.Module) -> int:
+def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -40,7 +43,7 @@ def count(model: nn.Module) -> int:
 )
 def test_models_have_the_stated_number_of_parameters(name, shape, classes, parameters):
     with torch.device("meta"):  # counts without allocating or drawing tens of millions of numbers
-        assert count(make(name, shape, classes)) == parameters
+        assert count_parameters(make(name, shape, classes)) == parameters
 
 
 @pytest.mark.parametrize(
@@ -76,24 +79,22 @@ def test_all_residual_networks_fit_all_image_sizes(name, shape):
 @pytest.mark.parametrize("name", [name for name in MODELS if name.startswith("resnet")])
 def test_residual_networks_normalise_by_two_groups_and_never_by_batch(name):
     with torch.device("meta"):
-        kinds = list(make(name).modules())
-    assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in kinds)
-    norms = [module for module in kinds if isinstance(module, nn.GroupNorm)]
-    convolutions = [module for module in kinds if isinstance(module, nn.Conv2d)]
+        modules = list(make(name).modules())
+    assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in modules)
+    norms = [module for module in modules if isinstance(module, nn.GroupNorm)]
+    convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
     assert {norm.num_groups for norm in norms} == {2} and len(norms) == len(convolutions)
 
 
 def test_resnet18_starts_where_the_published_one_does():
     torch.manual_seed(0)
     model = make("resnet18")
-    assert torch.cat(
-        [p.detach().flatten() for p in model.parameters()]
-    ).norm().item() == pytest.approx(112, abs=1)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert weights.norm().item() == pytest.approx(112, abs=1)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):  # Kaiming: variance 2 / (outputs × kernel²)
-            expected = (
-                2 / (module.out_channels * module.kernel_size[0] * module.kernel_size[1])
-            ) ** 0.5
+            height, width = module.kernel_size
+            expected = (2 / (module.out_channels * height * width)) ** 0.5
             assert module.weight.std().item() == pytest.approx(expected, rel=0.05)
         if isinstance(module, nn.GroupNorm):
             assert (module.weight == 1).all() and (module.bias == 0).all()
@@ -104,13 +105,14 @@ def test_resnet18_starts_where_the_published_one_does():
     [("resnet18", [8, 4, 2, 1]), ("resnet18-cifar", [32, 16, 8, 4]), ("resnet50", [8, 4, 2, 1])],
 )
 def test_the_stem_sets_the_resolution_of_the_stages(name, sizes):
+    resolutions = []
     with torch.device("meta"):
-        model, x, seen = make(name), torch.empty(2, *COLOUR), []
-        for module in model.children():
+        x = torch.empty(2, *COLOUR)
+        for module in make(name).children():
             x = module(x)
             if isinstance(module, nn.Sequential):
-                seen.append(x.shape[-1])
-    assert seen == sizes
+                resolutions.append(x.shape[-1])
+    assert resolutions == sizes
 
 
 @pytest.mark.parametrize("name", [*IMAGE_MODELS, "char"])
@@ -134,7 +136,8 @@ def test_the_character_model_scores_the_next_character(context):
 def test_the_character_model_learns_which_character_follows():
     torch.manual_seed(0)
     text = torch.arange(400) % 7
-    inputs, targets = text.unfold(0, 10, 1)[:-1], text[10:]
+    inputs = text.unfold(0, 10, 1)[:-1]
+    targets = text[10:]
     model = make("char", (10,), 7)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.2)
     for _ in range(60):
@@ -144,17 +147,20 @@ def test_the_character_model_learns_which_character_follows():
     assert (model(inputs).argmax(1) == targets).all()
 
 
-@pytest.mark.parametrize("name", ["cnn", "lenet", "char"])
-def test_a_seed_fixes_the_initial_weights(name):
-    factory = model_factory(name, (20,) if name == "char" else COLOUR, 10)
-    first, again, other = (
-        Task(factory, OBJECTIVES["classification"], seed=seed).initial_weights for seed in (1, 1, 2)
-    )
+def check_seed(factory: Callable[[], nn.Module]) -> None:
+    """Check that equal seeds give equal initial weights, and other seeds give other ones."""
+    tasks = [Task(factory, OBJECTIVES["classification"], seed=seed) for seed in (1, 1, 2)]
+    first, again, other = (task.initial_weights for task in tasks)
     assert torch.equal(first, again) and not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("name", ["cnn", "lenet", "char"])
+def test_a_seed_fixes_the_initial_weights(name):
+    check_seed(model_factory(name, (20,) if name == "char" else COLOUR, 10))
+
+
 @pytest.mark.parametrize(
-    ("name", "shape", "said"),
+    ("name", "shape", "message"),
     [
         ("lenet", (1, 8, 8), "at least 16 × 16, not 8 × 8"),
         ("cnn", (1, 32, 6), "at least 7 × 7, not 32 × 6"),
@@ -162,8 +168,8 @@ def test_a_seed_fixes_the_initial_weights(name):
         ("char", (1, 28, 28), r"not inputs of shape \(1, 28, 28\)"),
     ],
 )
-def test_inputs_that_do_not_fit_are_refused(name, shape, said):
-    with pytest.raises(InputError, match=said):
+def test_inputs_that_do_not_fit_are_refused(name, shape, message):
+    with pytest.raises(InputError, match=message):
         make(name, shape)
 
 
@@ -201,8 +207,8 @@ number = 5
 
 
 @pytest.fixture
-def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current directory with the user's modules, which Python forgets after the test."""
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a current folder with the user's modules, which Python forgets after the test."""
     (tmp_path / "nets.py").write_text(NETS)
     (tmp_path / "nets_helper.py").write_text("width = 4")
     (tmp_path / "nets_broken.py").write_text("1 / 0")
@@ -228,15 +234,11 @@ def test_a_model_is_found_by_its_import_path(nets, name):
 
 
 def test_a_seed_fixes_the_initial_weights_of_the_users_model(nets):
-    factory = model_factory("nets:both", (4,), 3)
-    first, again, other = (
-        Task(factory, OBJECTIVES["classification"], seed=seed).initial_weights for seed in (1, 1, 2)
-    )
-    assert torch.equal(first, again) and not torch.equal(first, other)
+    check_seed(model_factory("nets:both", (4,), 3))
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("nowhere_at_all:make", "module 'nowhere_at_all' .* neither in .* nor installed"),
         ("nets_package.absent:make", "module 'nets_package.absent' .* neither in .* nor installed"),
@@ -254,7 +256,7 @@ def test_a_seed_fixes_the_initial_weights_of_the_users_model(nets):
         ("./nets.py:make", "expected 'package.module:function'"),
     ],
 )
-def test_what_is_wrong_with_an_import_path_is_said_in_one_line(nets, name, said):
-    with pytest.raises(InputError, match=said) as caught:
+def test_what_is_wrong_with_an_import_path_is_said_in_one_line(nets, name, message):
+    with pytest.raises(InputError, match=message) as caught:
         model_factory(name, (4,), 3)()
     assert "\n" not in str(caught.value)

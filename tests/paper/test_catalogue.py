@@ -1,5 +1,6 @@
 """What the recipes ask for: the paper's labels, its setting, its numbers."""
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -16,16 +17,19 @@ from fedwmsam.paper.tables import VARIANTS
 
 DATA = Path(__file__).parents[1] / "data"
 LABELS = (DATA / "paper_labels.txt").read_text().split()
-"""Of every table and figure in the paper's LaTeX source that is not commented out."""
+"""Labels of all tables and figures in the paper's LaTeX source that are not commented out."""
 EXPECTED: dict[str, Any] = json.loads((DATA / "paper_setting.json").read_text())
-"""The specification's account of the paper's experiments, written down by hand; MoFedSAM with Table 6's ρ."""
-RUNNABLE = [name for name, recipe in RECIPES.items() if not recipe.obstacle]
+"""The paper's experiments as the specification describes them, written down by hand; MoFedSAM has
+the ρ of Table 6."""
+RUNNABLE = [name for name, recipe in RECIPES.items() if not recipe.not_runnable_because]
 
 
 def test_every_label_of_the_paper_has_a_recipe_and_no_other() -> None:
-    found = Counter(label for recipe in RECIPES.values() for label in recipe.labels)
-    assert set(found) == set(LABELS) and len(LABELS) == 28
-    assert [label for label, count in found.items() if count > 1] == ["fig:sensitivity"], (
+    counts: Counter[str] = Counter()
+    for recipe in RECIPES.values():
+        counts.update(recipe.labels)
+    assert set(counts) == set(LABELS) and len(LABELS) == 28
+    assert [label for label, count in counts.items() if count > 1] == ["fig:sensitivity"], (
         "it has two halves"
     )
 
@@ -33,9 +37,9 @@ def test_every_label_of_the_paper_has_a_recipe_and_no_other() -> None:
 @pytest.mark.parametrize("name", EXPECTED["varied"])
 def test_scale_paper_is_the_papers_setting(name: str) -> None:
     varied = EXPECTED["varied"][name]
-    members = Plan(RECIPES[name], "paper").members()
-    for member in members:
-        flat = member.config.flat()
+    specs = Plan(RECIPES[name], "paper").run_specs()
+    for spec in specs:
+        flat = spec.config.to_flat_dict()
         expected = EXPECTED["every run"] | EXPECTED["methods"][flat["method"]]
         expected |= {"model": EXPECTED["models"][flat["dataset"]]}
         expected |= {"augmentation": EXPECTED["augmentation"][flat["dataset"]]}
@@ -43,13 +47,13 @@ def test_scale_paper_is_the_papers_setting(name: str) -> None:
             key: value for key, value in expected.items() if key not in varied
         }
     for key, values in varied.items():
-        found = {flat[key] for member in members if key in (flat := member.config.flat())}
-        # Methods outside a sweep of ρ keep their own.
-        assert found == set(values), key
+        settings = [spec.config.to_flat_dict() for spec in specs]
+        # Methods that are no part of a sweep of ρ keep their own.
+        assert {flat[key] for flat in settings if key in flat} == set(values), key
 
 
 def test_table_1_pairs_each_data_set_with_its_partitions() -> None:
-    configs = [member.config for member in Plan(RECIPES["table-1"], "paper").members()]
+    configs = [spec.config for spec in Plan(RECIPES["table-1"], "paper").run_specs()]
     assert len(configs) == 11 * 12
     found = Counter((config.dataset, config.partition) for config in configs)
     ten = {"dirichlet:0.6", "dirichlet:0.1", "pathological:6", "pathological:3"}
@@ -61,9 +65,9 @@ def test_table_1_pairs_each_data_set_with_its_partitions() -> None:
 
 
 def test_table_2_is_four_domains_on_a_tenth_of_the_data() -> None:
-    members = Plan(RECIPES["table-2"], "paper").members()
-    assert len(members) == 9, "a run for each method, whatever is read off it"
-    config = members[0].config
+    specs = Plan(RECIPES["table-2"], "paper").run_specs()
+    assert len(specs) == 9, "a run for each method, whatever is read off it"
+    config = specs[0].config
     assert (config.dataset.split(",")[0], config.model, config.partition) == (
         "office-home",
         "resnet50",
@@ -85,27 +89,27 @@ def test_every_row_of_table_5_switches_off_what_it_crosses_out() -> None:
 def test_every_recipe_can_be_planned(name: str, scale: str) -> None:
     recipe = RECIPES[name]
     plan = Plan(recipe, scale, seeds=(0, 3))
-    members = plan.members()
-    assert {member.config.seed for member in members} == {0, 3}
-    assert len({member.folder for member in members}) == len(
-        {config_fingerprint(member.config) for member in members}
+    specs = plan.run_specs()
+    assert {spec.config.seed for spec in specs} == {0, 3}
+    assert len({spec.folder_name for spec in specs}) == len(
+        {config_fingerprint(spec.config) for spec in specs}
     )
     names = [contender.name for contender in recipe.contenders]
     assert recipe.reference in names and len(set(names)) == len(names)
     assert len({column.name for column in plan.columns}) == len(plan.columns)
     assert all(set(view) <= set(names) for view in recipe.views)
     if scale == "small":
-        assert {member.config.dataset.split(",")[0] for member in members} <= {
+        assert {spec.config.dataset.split(",")[0] for spec in specs} <= {
             "fashion-mnist",
             "digits",
             "office-caltech10",
         }
-        assert max(member.config.rounds for member in members) <= 100
+        assert max(spec.config.rounds for spec in specs) <= 100
 
 
 def test_what_two_recipes_need_is_one_run() -> None:
     def folders(name: str) -> set[str]:
-        return {member.folder for member in Plan(RECIPES[name], "paper").members()}
+        return {spec.folder_name for spec in Plan(RECIPES[name], "paper").run_specs()}
 
     assert folders("figure-14") == folders("table-3") <= folders("table-1")
     assert len(folders("table-5") & folders("table-9") & folders("table-6")) == 1, (
@@ -116,13 +120,12 @@ def test_what_two_recipes_need_is_one_run() -> None:
 @pytest.mark.parametrize("label", PAPER_NUMBERS)
 def test_every_cell_has_its_printed_number_and_every_number_its_cell(label: str) -> None:
     recipe = next(recipe for recipe in RECIPES.values() if label in recipe.labels)
-    cells = {
-        (contender.name, column.name)
-        for contender in recipe.contenders
-        for column in recipe.settings["paper"].columns
-        if not (label == "tab:performance_comparison" and contender.name in VARIANTS)
-    }
-    assert recipe.printed is PAPER_NUMBERS[label] and set(PAPER_NUMBERS[label]) == cells
+    names = [contender.name for contender in recipe.contenders]
+    if label == "tab:performance_comparison":
+        names = [name for name in names if name not in VARIANTS]
+    columns = [column.name for column in recipe.scales["paper"].columns]
+    cells = set(itertools.product(names, columns))
+    assert recipe.paper_numbers is PAPER_NUMBERS[label] and set(PAPER_NUMBERS[label]) == cells
     assert all(number == "-" or float(number) > 0 for number in PAPER_NUMBERS[label].values())
 
 
@@ -146,7 +149,9 @@ def test_every_cell_has_its_printed_number_and_every_number_its_cell(label: str)
         ("fig:sample", "FedWMSAM", "100 %", ".811"),
     ],
 )
-def test_printed_numbers(label: str, row: str, column: str, number: str) -> None:
+def test_the_printed_numbers_are_those_of_the_paper(
+    label: str, row: str, column: str, number: str
+) -> None:
     assert PAPER_NUMBERS[label][row, column] == number
 
 
@@ -155,6 +160,6 @@ def test_the_guide_lists_every_recipe_with_its_runs() -> None:
     for name, recipe in RECIPES.items():
         (row,) = re.findall(rf"^\| `{name}` \|.*$", guide, re.MULTILINE)
         assert all(f"`{label}`" in row for label in recipe.labels)
-        for scale in recipe.settings:
-            members = Plan(recipe, scale).members()
-            assert f"| {len(members)} × {members[0].config.rounds}, " in row, (name, scale)
+        for scale in recipe.scales:
+            specs = Plan(recipe, scale).run_specs()
+            assert f"| {len(specs)} × {specs[0].config.rounds}, " in row, (name, scale)

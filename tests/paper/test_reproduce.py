@@ -5,6 +5,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def out(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Table 5 by seven tiny runs."""
+    """Reproduce Table 5 by seven tiny runs."""
     out = tmp_path_factory.mktemp("reproduction")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
@@ -69,14 +70,14 @@ def tiny_plan() -> Plan:
     return Plan(RECIPES["table-5"], "small", overrides=settings | {"local_epochs": 1})
 
 
-def states(text: str) -> dict[str, list[str]]:
-    """The checklist: label or recipe → what is in its last columns."""
-    lines = [
-        [cell.strip() for cell in line.strip("│ ").split("│")]
-        for line in text.splitlines()
-        if "│" in line
-    ]
-    return {cells[1] or cells[0]: cells[3:] for cells in lines}
+def statuses(text: str) -> dict[str, list[str]]:
+    """Return the last columns of a printed checklist by label, or by recipe if there is none."""
+    result = {}
+    for line in text.splitlines():
+        if "│" in line:
+            recipe, label, _, *status = (cell.strip() for cell in line.strip("│ ").split("│"))
+            result[label or recipe] = status
+    return result
 
 
 def test_a_recipe_says_what_it_will_take_and_what_came_of_it(out: Path) -> None:
@@ -86,7 +87,7 @@ def test_a_recipe_says_what_it_will_take_and_what_came_of_it(out: Path) -> None:
     )
     rows = [line for line in text.splitlines() if line.startswith("│ ")]
     assert len(rows) == 7 and "0.7664" in rows[0] and rows[0].startswith("│ ✓✓✓")
-    metrics = out / "runs" / tiny_plan().members()[0].folder / "metrics.jsonl"
+    metrics = out / "runs" / tiny_plan().run_specs()[0].folder_name / "metrics.jsonl"
     accuracies = [json.loads(line)["accuracy"] for line in metrics.read_text().splitlines()]
     assert f"{sum(accuracies) / 3:.4f}" in rows[0] and f"{max(accuracies):.4f}" in rows[0]
     assert "dataset digits instead of cifar-10" in text and "rounds 3 instead of 500" in text
@@ -124,7 +125,7 @@ def test_some_columns_can_be_chosen(cli: Cli) -> None:
 
 
 def test_the_checklist_knows_what_was_run(cli: Cli, out: Path) -> None:
-    found = states(cli("reproduce", *TINY, "--scale", "small", "--out", out).out)
+    found = statuses(cli("reproduce", *TINY, "--scale", "small", "--out", out).out)
     assert found["tab:ablation"] == ["run (7 runs)"]
     assert found["fig:coisin"] == ["partly run (1 of 2 runs)"], "it shares FedWMSAM as it is"
     assert found["fig:core"] == ["not runnable: a drawing, nothing is measured"]
@@ -132,7 +133,7 @@ def test_the_checklist_knows_what_was_run(cli: Cli, out: Path) -> None:
     assert found["tab:performance_comparison"] == [
         "not runnable: table-1 itself sets dataset; leave it out."
     ]
-    as_published = states(cli("reproduce", "--out", out).out)
+    as_published = statuses(cli("reproduce", "--out", out).out)
     assert as_published["tab:ablation"] == ["not run (7 runs)", "not run (7 runs)"], (
         "tiny runs are not the recipe's"
     )
@@ -146,28 +147,28 @@ def test_the_checklist_knows_what_was_run(cli: Cli, out: Path) -> None:
 
 
 def test_the_checklist_counts_an_interrupted_recipe_in_part(cli: Cli, out: Path) -> None:
-    summary = out / "runs" / tiny_plan().members()[3].folder / "summary.json"
+    summary = out / "runs" / tiny_plan().run_specs()[3].folder_name / "summary.json"
     hidden = summary.rename(summary.with_name("hidden"))
     try:
-        assert states(cli("reproduce", *TINY, "--scale", "small", "--out", out).out)[
+        assert statuses(cli("reproduce", *TINY, "--scale", "small", "--out", out).out)[
             "tab:ablation"
         ] == ["partly run (6 of 7 runs)"]
     finally:
         hidden.rename(summary)
 
 
-def test_data_that_cannot_be_had_are_an_obstacle(
+def test_a_recipe_whose_data_cannot_be_had_is_not_runnable(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("FEDWMSAM_DATA", raising=False)
-    small, paper = states(cli("reproduce", "--out", tmp_path).out)["tab:comparison_domains"]
+    small, paper = statuses(cli("reproduce", "--out", tmp_path).out)["tab:comparison_domains"]
     assert (
         small.startswith("not runnable: the data set office-caltech10") and "office-home" in paper
     )
     for domain in ("amazon", "caltech", "dslr", "webcam"):
         (tmp_path / "office_caltech10" / domain).mkdir(parents=True)
-    found = states(cli("reproduce", "--data-dir", tmp_path, "--out", tmp_path).out)[
+    found = statuses(cli("reproduce", "--data-dir", tmp_path, "--out", tmp_path).out)[
         "tab:comparison_domains"
     ]
     assert found[0] == "not run (9 runs)"
@@ -181,20 +182,20 @@ def test_a_dry_runs_commands_are_the_runs(
         "reproduce", name, "--scale", "paper", "--seeds", "4,7", "--dry-run", "--out", tmp_path
     )
     lines = [line for line in outcome.out.splitlines() if line.startswith("fedwmsam ")]
-    members = Plan(RECIPES[name], "paper", (4, 7)).members()
-    assert len(lines) == len(members) and not list(tmp_path.iterdir())
-    asked: list[Any] = []
+    specs = Plan(RECIPES[name], "paper", (4, 7)).run_specs()
+    assert len(lines) == len(specs) and not list(tmp_path.iterdir())
+    started: list[Any] = []
     monkeypatch.setattr(
-        "fedwmsam.commands.run.start_run", lambda *arguments: asked.append(arguments)
+        "fedwmsam.commands.run.start_run", lambda *arguments: started.append(arguments)
     )
     for line in lines[:3] + lines[-3:]:
         assert cli(*shlex.split(line)[1:]).code == 0
-    for (config, place, folder, _), member in zip(asked, members[:3] + members[-3:], strict=True):
+    for (config, parent, folder, _), spec in zip(started, specs[:3] + specs[-3:], strict=True):
         assert (
-            config_fingerprint(config) == config_fingerprint(member.config)
-            and config.seed == member.config.seed
+            config_fingerprint(config) == config_fingerprint(spec.config)
+            and config.seed == spec.config.seed
         )
-        assert (place, folder) == (tmp_path / "runs", member.folder)
+        assert (parent, folder) == (tmp_path / "runs", spec.folder_name)
 
 
 def test_a_figure_of_embeddings_comes_with_its_numbers(cli: Cli, tmp_path: Path) -> None:
@@ -209,8 +210,8 @@ def test_a_figure_of_embeddings_comes_with_its_numbers(cli: Cli, tmp_path: Path)
     assert len(rows) == 10 and rows[-1].startswith("│ FedWMSAM")
     folder = (
         Plan(RECIPES["figure-12"], "small", overrides=tiny_plan().overrides | {"rounds": 1})
-        .members()[-1]
-        .folder
+        .run_specs()[-1]
+        .folder_name
     )
     (found,) = json.loads((tmp_path / "runs" / folder / "analysis" / "embedding.json").read_text())[
         "rounds"
@@ -220,7 +221,7 @@ def test_a_figure_of_embeddings_comes_with_its_numbers(cli: Cli, tmp_path: Path)
     )
 
 
-def test_a_figure_names_its_pictures(cli: Cli, tmp_path: Path) -> None:
+def test_a_figure_names_its_plots(cli: Cli, tmp_path: Path) -> None:
     assert (
         "; draws accuracy-over-clients"
         in cli("reproduce", "figure-6-clients", "--dry-run", "--out", tmp_path).out
@@ -259,23 +260,19 @@ def test_mistakes(
 
 @pytest.mark.slow
 def test_two_rounds_of_the_papers_own_setting(tmp_path: Path) -> None:
-    """FedWMSAM's run in Table 1 on Fashion-MNIST; on the digits where that is not installed."""
-    installed = any(
-        not missing_files(folder)
-        for folder in candidate_folders(None, (MNIST_VARIANTS["fashion-mnist"].folder,))
-    )
+    """The run is FedWMSAM's in Table 1 on Fashion-MNIST, or on digits if that is not installed."""
+    folders = candidate_folders(None, (MNIST_VARIANTS["fashion-mnist"].folder,))
+    installed = any(not missing_files(folder) for folder in folders)
     plan = Plan(RECIPES["table-1"], "paper", overrides={"rounds": 2})
     column = next(column for column in plan.columns if column.name == "Fashion-MNIST β = 0.1")
-    member = plan.member(plan.recipe.contender("FedWMSAM"), column, seed=0)
-    config = (
-        member.config
-        if installed
-        else type(member.config)(**vars(member.config) | {"dataset": "digits"})
-    )
+    spec = plan.run_spec(plan.recipe.contender("FedWMSAM"), column, seed=0)
+    config = spec.config
+    if not installed:
+        config = replace(config, dataset="digits")
     experiment = prepare(config)
     result = experiment.run(experiment.create(tmp_path / "run"))
     assert result.status == "completed" and result.rounds == 2
-    steps = 5 * (12 if installed else 1)  # 600 samples a client in batches of 50, or 14
+    steps = 5 * (12 if installed else 1)  # 600 samples per client in batches of 50, or 14
     for row in result.rows:
         assert row["cohort"] == 10 and row["backprops"] == 10 * steps
     assert result.columns["lr"] == [0.1, pytest.approx(0.0998)] and result.columns["alpha"][

@@ -1,4 +1,4 @@
-"""Recording a run changes no number of it, and a run that is killed records what one never killed would."""
+"""Recording changes nothing about a run, and a killed run records what an intact one would."""
 
 import shutil
 
@@ -35,8 +35,9 @@ def fit(**options):
     return fedwmsam.fit(network, list(clients()), **usual | options)
 
 
-def test_the_numbers_are_the_same():
-    plain, recorded = fit(), fit(record=ALL)
+def test_a_recorded_run_has_the_results_of_one_that_is_not():
+    plain = fit()
+    recorded = fit(record=ALL)
     assert recorded.rows == plain.rows
     assert all(torch.equal(recorded.model[name], plain.model[name]) for name in plain.model)
     assert not plain.recordings
@@ -51,34 +52,35 @@ def test_the_numbers_are_the_same():
     )
 
 
-def test_only_what_is_asked_for():
+def test_only_the_kinds_that_were_asked_for_are_recorded():
     lines = fit(record="drift").recordings
     assert [line.keys() for line in lines] == [{"round", "drift"}] * 3
 
 
-def test_workers_record_the_same():
+def test_workers_do_not_change_what_is_recorded():
     assert fit(record=ALL, workers=2).recordings == fit(record=ALL).recordings
 
 
-@pytest.mark.parametrize("moment", [1, 5, 6])
-def test_killed_between_checkpoints(tmp_path, moment):
-    """The folder as it was at some moment is what a kill leaves; checkpoints are at 3 and 6."""
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+@pytest.mark.parametrize("killed_after", [1, 5, 6])
+def test_a_run_killed_between_checkpoints_records_the_same_when_resumed(tmp_path, killed_after):
+    """A copy of the folder after some round is what a kill leaves; checkpoints are at 3 and 6."""
+    whole = tmp_path / "whole"
+    killed = tmp_path / "killed"
 
     def snapshot(progress):
-        if progress.record["round"] == moment:
+        if progress.record["round"] == killed_after:
             shutil.copytree(whole, killed)
 
     options = {"record": ALL, "checkpoint_every": 3}
     fit(**options, run_folder=whole, callbacks=[snapshot])
-    assert len(read_lines(killed / "recordings.jsonl")) >= moment
+    assert len(read_lines(killed / "recordings.jsonl")) >= killed_after
     result = fit(**options, run_folder=killed, resume=True)
     for name in ("recordings.jsonl", "metrics.jsonl", "model.safetensors"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes()
     assert result.recordings == read_lines(whole / "recordings.jsonl")
 
 
-def test_interrupted(tmp_path):
+def test_an_interrupted_run_records_the_same_when_resumed(tmp_path):
     def interrupt(progress):
         if progress.record["round"] == 5:
             raise KeyboardInterrupt
@@ -91,6 +93,6 @@ def test_interrupted(tmp_path):
     assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_an_unknown_kind():
+def test_an_unknown_kind_of_recording_is_refused_with_a_suggestion():
     with pytest.raises(InputError, match=r"kind of recording.*'alignement'.*alignment"):
         fit(record="echo,alignement")

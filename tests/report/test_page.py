@@ -1,4 +1,4 @@
-"""The page of a comparison, without a browser: what is in it, and that nothing in it can do harm."""
+"""The page of a comparison, without a browser: its content, and that nothing in it does harm."""
 
 import base64
 import hashlib
@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,13 @@ from helpers.run_folders import write_run
 from fedwmsam import toml
 from fedwmsam.errors import InputError
 from fedwmsam.page import analyses
-from fedwmsam.page.page import render_page
+from fedwmsam.page.figures import FigureData
+from fedwmsam.page.page import render_page, sections_of_table
 from fedwmsam.page.provenance import rerun_command
 from fedwmsam.report.runs import LoadedRun, add_averaged_model_runs, find_runs, read_run
 from fedwmsam.report.series import compute_curve
 from fedwmsam.report.summary import Comparison, make_goal, summarise
-from fedwmsam.report.text_tables import make_text_tables
+from fedwmsam.report.text_tables import TextTable, make_text_tables
 from fedwmsam.settings.config import RunConfig, resolve
 
 Cli = Callable[..., Any]
@@ -39,7 +41,7 @@ class Reader(HTMLParser):
         self.texts: dict[str, list[str]] = {}
         self.open: list[str] = []
         self.tables: list[list[list[str]]] = []
-        """Each table's lines of cells, the title before them."""
+        """The rows of each table, with its title as the first."""
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -108,10 +110,12 @@ def two_methods(tmp_path: Path) -> Path:
 def test_the_page_holds_every_cell_and_remark_of_the_report(two_methods: Path) -> None:
     comparison = compared(two_methods, baseline="fedavg", targets=(0.8, 0.95))
     page = read(comparison)
-    cells, remarks = page.texts["td"] + page.texts["th"], page.texts["li"]
-    for sheet in make_text_tables(comparison):
-        assert {cell for row in sheet.rows for cell in row} <= set(cells)
-        assert set(sheet.notes) <= set(remarks)
+    cells = set(page.texts["td"] + page.texts["th"])
+    notes = set(page.texts["li"])
+    for text_table in make_text_tables(comparison):
+        for row in text_table.rows:
+            assert set(row) <= cells
+        assert set(text_table.notes) <= notes
     assert page.texts["h1"] == ["Accuracy of fedavg and fedwmsam"]
     assert (
         "2 configurations over 2 seeds: 4 runs, 1 run not counted, for the reasons given below."
@@ -138,15 +142,28 @@ def test_a_page_with_averaged_twins_as_rows_counts_and_repeats_each_run_once(
     for seed in (0, 1):
         columns = {"averaged_accuracy": [0.6, 0.7]}
         write_run(tmp_path / str(seed), [0.5, 0.6], seed=seed, twin=8.0, columns=columns)
-    found = summarise(add_averaged_model_runs(find_runs([tmp_path])[0]))
-    page = read(found)
+    page = read(summarise(add_averaged_model_runs(find_runs([tmp_path])[0])))
     assert "2 configurations over 2 seeds: 2 runs, all counted." in page.texts["p"]
     assert {"fedavg", "fedavg twin=8"} <= set(page.texts["th"])
     (commands,) = page.texts["code"]
     assert commands.count("fedwmsam run") == 2 and "--twin 8.0" in commands
-    assert not any("twin=8, seed" in remark for remark in page.texts["li"]), (
-        "it is no run of its own"
-    )
+    assert not any("twin=8, seed" in note for note in page.texts["li"]), "it is no run of its own"
+
+
+def test_a_table_of_another_kind_does_not_end_up_under_the_differences(
+    two_methods: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comparison = compared(two_methods, baseline="fedavg", targets=(0.8,))
+    (table,) = comparison.tables
+    other = TextTable("of another kind", ("method",), (("fedavg",),))
+    text_tables = [other, *make_text_tables(comparison), other]
+    monkeypatch.setattr("fedwmsam.page.page.make_text_tables", lambda *_: text_tables)
+    shown_kinds = {}
+    for section in sections_of_table(table, comparison, False, FigureData()):
+        shown_kinds[section.name] = [shown.kind for shown in section.sortable_tables]
+    assert shown_kinds["results"] == ["results"]
+    assert shown_kinds["differences"] == ["differences"]
+    assert shown_kinds["costs"] == ["other", "target costs"], "the first is the cost of the runs"
 
 
 def test_links_lead_to_sections_and_names_are_there_once(two_methods: Path) -> None:
@@ -174,12 +191,12 @@ def test_nothing_that_people_named_becomes_markup(tmp_path: Path) -> None:
     write_run(tmp_path / "<script>", [0.5], rounds=2, status=None, seed=1, **names)
     page = read(compared(tmp_path))
     assert [tag for tag, _ in page.tags].count("script") == 2 and "img" not in page.texts
-    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    for _, attributes in page.tags:
+        assert not any(name.startswith("on") for name in attributes)
     assert not page.open, "every tag is closed"
     assert NASTY in page.texts["option"][0] + page.texts["option"][1]  # the column
-    assert any(NASTY in text for text in page.texts["td"]) and any(
-        "/<script>)" in text for text in page.texts["li"]
-    )
+    assert any(NASTY in text for text in page.texts["td"])
+    assert any("/<script>)" in text for text in page.texts["li"])
     assert page.numbers["maps"][0][0]["classes"][0] == NASTY
     assert NASTY in page.numbers["charts"][0][0]["y"]
 
@@ -188,13 +205,15 @@ def test_a_name_in_an_attribute_stays_in_it(tmp_path: Path) -> None:
     write_run(
         tmp_path / "a", [0.5, 0.6], columns={NASTY: [0.1, 0.2]}, method="fedsam", dataset=NASTY
     )
-    place = tmp_path / "a" / "analysis"
-    place.mkdir()
-    (place / 'x"><b>.png').write_bytes(b"a picture")
+    folder = tmp_path / "a" / "analysis"
+    folder.mkdir()
+    (folder / 'x"><b>.png').write_bytes(b"an image")
     page = read(compared(tmp_path))
-    values = [value for _, attributes in page.tags for value in attributes.values()]
+    values: list[str | None] = []
+    for _, attributes in page.tags:
+        values += attributes.values()
     assert NASTY in values, "the column, as an option"
-    assert 'fedsam, seed 0: x"><b>' in values and "b" not in page.texts, "the picture's name"
+    assert 'fedsam, seed 0: x"><b>' in values and "b" not in page.texts, "the image's name"
 
 
 def test_the_data_block_cannot_be_ended_from_inside(tmp_path: Path) -> None:
@@ -231,17 +250,13 @@ def test_a_choice_of_one_is_not_offered(tmp_path: Path) -> None:
 def test_the_page_fetches_nothing_and_allows_its_own_script_only(two_methods: Path) -> None:
     text = render_page(compared(two_methods))
     page = Reader(text)
-    assert set(re.findall(r"https?://[^\"\s]+", text)) == {
-        "http://www.w3.org/2000/svg"
-    }  # a name, not an address
+    # The only URL is a name, not an address.
+    assert set(re.findall(r"https?://[^\"\s]+", text)) == {"http://www.w3.org/2000/svg"}
     assert not [attributes for _, attributes in page.tags if "src" in attributes]
     (policy,) = (attributes["content"] for _, attributes in page.tags if "http-equiv" in attributes)
     digest = base64.b64encode(hashlib.sha256(page.texts["script"][1].encode()).digest()).decode()
-    assert (
-        policy
-        and policy.startswith("default-src 'none'")
-        and f"script-src 'sha256-{digest}'" in policy
-    )
+    assert policy and policy.startswith("default-src 'none'")
+    assert f"script-src 'sha256-{digest}'" in policy
 
 
 def test_the_same_runs_give_the_same_page(two_methods: Path) -> None:
@@ -261,12 +276,10 @@ def test_the_curves_are_those_of_the_runs_in_five_digits(tmp_path: Path) -> None
         "at": [1, 3, 4],
     }
     assert row["y"]["lr"] == {"runs": [[0.1, 0.2, 0.3, 0.4]], "n": 2}  # alike, so told once
-    assert list(row["y"]) == [
-        "accuracy",
-        "lr",
-    ]  # the loss never changes, bytes and backprops are axes
-    found = compute_curve(comparison.tables[0].rows[0], "accuracy", "bytes")
-    assert found is not None and row["x"]["bytes"][0] == pytest.approx(found.x[0] / 1e6)
+    # The loss never changes; bytes and backprops are axes.
+    assert list(row["y"]) == ["accuracy", "lr"]
+    curve = compute_curve(comparison.tables[0].rows[0], "accuracy", "bytes")
+    assert curve is not None and row["x"]["bytes"][0] == pytest.approx(curve.x[0] / 1e6)
     assert row["x"]["seconds"] == [2, 4, 6, 8] and row["x"]["backprops"] == [7, 14, 21, 28]
 
 
@@ -287,10 +300,8 @@ def test_lines_keep_the_style_of_their_row_when_others_have_no_numbers(tmp_path:
 def test_runs_without_numbers_still_make_a_page(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [], rounds=2, status=None)
     page = read(compared(tmp_path))
-    assert (
-        page.numbers == {"charts": [], "maps": []}
-        and "0 of 1 (1 no round done)" in page.texts["td"]
-    )
+    assert page.numbers == {"charts": [], "maps": []}
+    assert "0 of 1 (1 no round done)" in page.texts["td"]
     (tmp_path / "a" / "config.toml").write_text("= =")
     page = read(compared(tmp_path))
     assert page.texts["h2"] == ["Runs that cannot be read", "Environment"]
@@ -310,18 +321,17 @@ def test_sweeps_are_drawn_over_the_option(tmp_path: Path) -> None:
 
 
 def cells_of(page: Reader, title: str) -> list[list[str]]:
-    """The lines of the table with that title."""
-    (text,) = (text for text in page.tables if text[0][0] == title)
-    return text[1:]
+    """Return the rows of the table with that title."""
+    ((_, *rows),) = (table for table in page.tables if table[0][0] == title)
+    return rows
 
 
 def test_clients_are_sorted_for_each_seed_before_seeds_are_averaged(tmp_path: Path) -> None:
-    """Who is worst differs between the seeds; of eleven clients the tenth percentile is the second."""
-    served = [0.9, 0.1, 0.3, 0.2, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.85]
-    write_run(tmp_path / "a0", [0.5], client_accuracy=served)
-    write_run(
-        tmp_path / "a1", [0.5], seed=1, client_accuracy=[value + 0.1 for value in served[::-1]]
-    )
+    """Who is worst differs between the seeds; of eleven clients the 10% quantile is the second."""
+    accuracies = [0.9, 0.1, 0.3, 0.2, 0.4, 0.5, 0.6, 0.65, 0.7, 0.8, 0.85]
+    write_run(tmp_path / "a0", [0.5], client_accuracy=accuracies)
+    shifted = [value + 0.1 for value in accuracies[::-1]]
+    write_run(tmp_path / "a1", [0.5], seed=1, client_accuracy=shifted)
     write_run(tmp_path / "b0", [0.5], method="scaffold", client_accuracy=[None, 0.25, 0.5, None])
     page = read(compared(tmp_path))
     head, fedavg, scaffold = cells_of(page, "Accuracy over the clients, mean over the seeds")
@@ -335,36 +345,31 @@ def test_clients_are_sorted_for_each_seed_before_seeds_are_averaged(tmp_path: Pa
     first, second = page.numbers["charts"][1]
     assert first["x"]["share"] == [n / 100 for n in range(101)]
     low, high = first["y"]["accuracy"]["runs"]
-    assert low[::10] == sorted(served) and high[::10] == pytest.approx(
-        [value + 0.1 for value in sorted(served)]
-    )
+    assert low[::10] == sorted(accuracies) and high[::10] == pytest.approx(sorted(shifted))
     assert second["colour"] == 1 and second["y"]["accuracy"]["n"] == 1
 
 
-def test_a_hundred_thousand_clients_take_no_more_room_than_a_hundred(tmp_path: Path) -> None:
+def test_a_hundred_thousand_clients_take_no_more_space_than_a_hundred(tmp_path: Path) -> None:
     sizes = []
     for count in (100, 100_000):
-        path = write_run(
-            tmp_path / str(count) / "a",
-            [0.5],
-            client_accuracy=[n % 997 / 1000 for n in range(count)],
-        )
-        assert len(read_run(path).clients) == count
+        accuracies = [n % 997 / 1000 for n in range(count)]
+        path = write_run(tmp_path / str(count) / "a", [0.5], client_accuracy=accuracies)
+        assert len(read_run(path).client_accuracies) == count
         sizes.append(len(render_page(compared(tmp_path / str(count)))))
     assert sizes[1] < sizes[0] + 1000
 
 
 def test_runs_that_kept_no_client_accuracies_are_left_out_and_named(tmp_path: Path) -> None:
-    old = {"worst_client_accuracy": [0.2]}
-    write_run(tmp_path / "a0", [0.5], columns=old, client_accuracy=[0.25, 0.75])
+    columns = {"worst_client_accuracy": [0.2]}
+    write_run(tmp_path / "a0", [0.5], columns=columns, client_accuracy=[0.25, 0.75])
     for seed in (1, 2):
-        write_run(tmp_path / f"a{seed}", [0.5], columns=old, seed=seed)
-    write_run(tmp_path / "b0", [0.5], columns=old, method="scaffold")
+        write_run(tmp_path / f"a{seed}", [0.5], columns=columns, seed=seed)
+    write_run(tmp_path / "b0", [0.5], columns=columns, method="scaffold")
     page = read(compared(tmp_path))
     _, fedavg, scaffold = cells_of(page, "Accuracy over the clients, mean over the seeds")
     assert fedavg[1] == "0.2500" and scaffold == ["scaffold", *"––––––"]
-    remarks = [text for text in page.texts["li"] if "clients.json" in text]
-    assert len(remarks) == 2 and remarks[0].startswith("fedavg, seeds 1, 2: left out here")
+    notes = [text for text in page.texts["li"] if "clients.json" in text]
+    assert len(notes) == 2 and notes[0].startswith("fedavg, seeds 1, 2: left out here")
     assert [row["label"] for row in page.numbers["charts"][1]] == ["fedavg"]
     (tmp_path / "a0" / "clients.json").unlink()
     page = read(compared(tmp_path))
@@ -379,7 +384,7 @@ def test_runs_that_look_at_no_client_have_no_such_section(tmp_path: Path) -> Non
 def test_clients_with_names_have_a_column_each_however_they_are_numbered(tmp_path: Path) -> None:
     names = ["amazon", "dslr", NASTY, "held out"]
     for seed, order in enumerate(([0, 1, 2, 3], [2, 0, 1, 3])):
-        served = [(0.5, 0.6, 0.7, None)[n] for n in order]
+        accuracies = [(0.5, 0.6, 0.7, None)[n] for n in order]
         data = {"group_names": [names[n] for n in order]}
         write_run(
             tmp_path / str(seed),
@@ -387,7 +392,7 @@ def test_clients_with_names_have_a_column_each_however_they_are_numbered(tmp_pat
             seed=seed,
             data=data,
             partition="natural",
-            client_accuracy=served,
+            client_accuracy=accuracies,
         )
     page = read(compared(tmp_path))
     head, line = cells_of(page, "Accuracy of each client, mean over the seeds")
@@ -405,10 +410,8 @@ def test_many_clients_or_clients_without_names_have_no_column_each(tmp_path: Pat
         tmp_path / "nameless" / "a", [0.5], data={"group_names": []}, client_accuracy=[0.5] * 3
     )
     for folder in tmp_path.iterdir():
-        assert (
-            "Accuracy of each client, mean over the seeds"
-            not in read(compared(folder)).texts["caption"]
-        )
+        titles = read(compared(folder)).texts["caption"]
+        assert "Accuracy of each client, mean over the seeds" not in titles
 
 
 def test_partitions_are_told_apart_by_their_hash_and_large_ones_shown_in_part(
@@ -421,7 +424,7 @@ def test_partitions_are_told_apart_by_their_hash_and_large_ones_shown_in_part(
             tmp_path / str(seed), [0.5, 0.6], seed=seed, partition_hash=name, data=data, clients=300
         )
     page = read(compared(tmp_path))
-    assert [len(found["counts"]) for found in page.numbers["maps"][0]] == [200, 200]
+    assert [len(heatmap["counts"]) for heatmap in page.numbers["maps"][0]] == [200, 200]
     assert [text for text in page.texts["option"] if text in ("0, 1", "2")] == ["0, 1", "2"]
     assert any("The first 200 of 300 clients" in text for text in page.texts["figcaption"])
     assert "1 / 2 / 3" in page.texts["td"]  # samples of a client
@@ -435,26 +438,24 @@ def test_class_counts_that_are_none_are_left_out(tmp_path: Path, counts: Any) ->
     assert "Partition" not in read(compared(tmp_path)).texts["h2"]
 
 
-def test_pictures_of_analyses_are_on_the_page_or_named(
+def test_images_of_analyses_are_on_the_page_or_named(
     two_methods: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = two_methods / "a0" / "analysis"
-    place.mkdir()
-    (place / "landscape-round-3.png").write_bytes(b"a picture")
-    (place / "embedding-round-3.svg").write_bytes(b"<svg/>")
-    (place / "landscape-plane-round-3.pdf").write_bytes(b"on paper only")
+    folder = two_methods / "a0" / "analysis"
+    folder.mkdir()
+    (folder / "landscape-round-3.png").write_bytes(b"an image")
+    (folder / "embedding-round-3.svg").write_bytes(b"<svg/>")
+    (folder / "landscape-plane-round-3.pdf").write_bytes(b"on paper only")
     scores = [{"by": "class", "of": "features", "silhouette": 0.25, "davies_bouldin": 1.5}]
     embedding = {"settings": {}, "rounds": [{"round": 3, "scores": scores}]}
-    (place / "embedding.json").write_text(json.dumps(embedding))
+    (folder / "embedding.json").write_text(json.dumps(embedding))
     text = render_page(compared(two_methods))
-    for kind, content in (("image/png", b"a picture"), ("image/svg+xml", b"<svg/>")):
+    for kind, content in (("image/png", b"an image"), ("image/svg+xml", b"<svg/>")):
         assert f"data:{kind};base64,{base64.b64encode(content).decode()}" in text
-    assert (
-        'alt="fedavg, seed 0: landscape round 3"' in text and "landscape-plane-round-3.pdf" in text
-    )
-    assert ["fedavg, seed 0", "3", "0.25", "1.5"] in [
-        row for table in Reader(text).tables for row in table
-    ]
+    assert 'alt="fedavg, seed 0: landscape round 3"' in text
+    assert "landscape-plane-round-3.pdf" in text
+    rows = list(chain.from_iterable(Reader(text).tables))
+    assert ["fedavg, seed 0", "3", "0.25", "1.5"] in rows
     monkeypatch.setattr(analyses, "MAX_EMBEDDED_BYTES", 8)
     text = render_page(compared(two_methods))
     assert "data:image/svg" in text and "data:image/png" not in text and "Not shown" in text
@@ -463,10 +464,8 @@ def test_pictures_of_analyses_are_on_the_page_or_named(
 def test_settings_say_what_differs_and_what_does_not(two_methods: Path) -> None:
     page = read(compared(two_methods))
     lines = page.texts["tr"]
-    assert (
-        any(line.startswith("clients3number of clients") for line in lines)
-        and "lr0.1local step size in the first round" in lines
-    )
+    assert any(line.startswith("clients3number of clients") for line in lines)
+    assert "lr0.1local step size in the first round" in lines
     (head,) = (line for line in lines if line.startswith("methodseeds") and "rho" in line)
     assert "adapt_rate" in head and "lr_decay" not in head
     assert not any(line.startswith("rho") for line in lines)
@@ -476,13 +475,15 @@ def test_settings_say_what_differs_and_what_does_not(two_methods: Path) -> None:
 
 
 def configuration_of(monkeypatch: pytest.MonkeyPatch, cli: Cli, text: str) -> dict[str, Any]:
-    """What `fedwmsam run` makes of the words of a command."""
-    found: list[RunConfig] = []
-    monkeypatch.setattr("fedwmsam.commands.run.start_run", lambda config, *_: found.append(config))
+    """Return the configuration that `fedwmsam run` reads from a command."""
+    configs: list[RunConfig] = []
+    monkeypatch.setattr(
+        "fedwmsam.commands.run.start_run", lambda config, *_: configs.append(config)
+    )
     name, *arguments = shlex.split(text)
     outcome = cli(*arguments)
     assert name == "fedwmsam" and outcome.code == 0, outcome.err
-    return found[0].flat()
+    return configs[0].to_flat_dict()
 
 
 @pytest.mark.parametrize(
@@ -535,10 +536,8 @@ def test_the_command_of_a_run_has_its_configuration(
     monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     run = read_run(write_run(tmp_path / "a", [0.5], **({"method": "fedwmsam"} | settings)))
-    assert (
-        configuration_of(monkeypatch, cli, rerun_command(run))
-        == resolve(toml.load(tmp_path / "a" / "config.toml")).flat()
-    )
+    expected = resolve(toml.load(tmp_path / "a" / "config.toml")).to_flat_dict()
+    assert configuration_of(monkeypatch, cli, rerun_command(run)) == expected
 
 
 def test_a_command_says_only_what_differs(tmp_path: Path) -> None:
@@ -585,11 +584,9 @@ def test_a_line_break_in_a_label_does_not_begin_a_command(tmp_path: Path) -> Non
 
 def test_a_page_of_runs_of_fit_says_that_their_data_are_not_recorded(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", [0.5, 0.6]) / "config.toml"
-    path.write_text(
-        "".join(
-            line for line in path.open() if not line.startswith(("dataset", "partition", "model"))
-        )
-    )
+    lines = path.read_text().splitlines(keepends=True)
+    unrecorded = ("dataset", "partition", "model")
+    path.write_text("".join(line for line in lines if not line.startswith(unrecorded)))
     page = read(compared(tmp_path))
     assert "pre" not in page.texts and any("made by fit()" in text for text in page.texts["li"])
 
@@ -602,10 +599,8 @@ def test_report_writes_the_page(cli: Cli, two_methods: Path) -> None:
     done = cli("report", two_methods, "--targets", "0.8", "--paper-columns", "--html", out)
     assert done.code == 0 and f"Written: {out}" in done.out, done.err
     page = Reader(out.read_text(encoding="utf-8"))
-    assert (
-        "best on test (selected on test)" in page.texts["th"]
-        and "Cost of reaching a target accuracy" in page.texts["caption"]
-    )
+    assert "best on test (selected on test)" in page.texts["th"]
+    assert "Cost of reaching a target accuracy" in page.texts["caption"]
     again = cli("report", two_methods, "--html", two_methods)
     assert again.code == 2 and "Cannot write" in again.err
 

@@ -35,6 +35,8 @@ METHODS = (
     "mofedsam",
     "scaffold",
 )
+SELECT = "(menu, value) => { menu.value = value; menu.dispatchEvent(new Event('change')); }"
+"""Choose an option of a menu that may be hidden."""
 Open = Callable[..., Any]
 
 
@@ -54,15 +56,17 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def show(browser: Any) -> Iterator[Open]:
     """Open a page file; whatever it complains about or fetches makes the test fail."""
-    contexts, troubles, fetched = [], [], []
+    contexts = []
+    problems = []
+    urls = []
 
     def open_page(path: Path, width: int = 1280, scheme: str = "light") -> Any:
         context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
         contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda message: troubles.append(message.text))
-        page.on("pageerror", lambda error: troubles.append(str(error)))
-        page.on("request", lambda request: fetched.append(request.url))
+        page.on("console", lambda message: problems.append(message.text))
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("request", lambda request: urls.append(request.url))
         page.goto(path.as_uri())
         page.wait_for_selector(".plot svg", state="attached")
         return page
@@ -70,13 +74,12 @@ def show(browser: Any) -> Iterator[Open]:
     yield open_page
     for context in contexts:
         context.close()
-    assert troubles == [] and {url for url in fetched if not url.startswith("data:")} == {
-        fetched[0]
-    }
+    assert problems == []
+    assert {url for url in urls if not url.startswith("data:")} == {urls[0]}
 
 
 def synthetic(folder: Path, methods: int, rounds: int, seeds: int) -> Comparison:
-    """Made-up curves of the usual shape with every column a run may have: for tests of the page alone."""
+    """Return made-up curves of the usual shape, with every column that a run may have."""
     draw = np.random.default_rng(0)
     for number, method in enumerate(METHODS[:methods]):
         for seed in range(seeds):
@@ -95,8 +98,8 @@ def synthetic(folder: Path, methods: int, rounds: int, seeds: int) -> Comparison
                 "alpha": (0.1 + 0.5 * climb).tolist(),
                 "lr": (0.1 * 0.998 ** np.arange(rounds)).tolist(),
             }
-            dealt = np.random.default_rng(seed)
-            counts = [1 + dealt.multinomial(50, dealt.dirichlet([0.1] * 10)) for _ in range(20)]
+            rng = np.random.default_rng(seed)
+            counts = [1 + rng.multinomial(50, rng.dirichlet([0.1] * 10)) for _ in range(20)]
             data = {
                 "class_counts": np.array(counts).tolist(),
                 "class_names": [f"class {kind}" for kind in range(10)],
@@ -110,7 +113,7 @@ def synthetic(folder: Path, methods: int, rounds: int, seeds: int) -> Comparison
                 seed=seed,
                 partition_hash=f"p{seed}",
                 clients=20,
-                client_accuracy=(accuracy[-1] * dealt.uniform(0.5, 1.1, 20)).tolist(),
+                client_accuracy=(accuracy[-1] * rng.uniform(0.5, 1.1, 20)).tolist(),
             )
     return summarise(
         find_runs([folder])[0], make_goal("accuracy", targets=(0.84, 0.5)), baseline="fedavg"
@@ -125,7 +128,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Comparison]:
 
 
 def chart(page: Any) -> Any:
-    """The first picture: all columns over the rounds."""
+    """Return the first figure: all columns over the rounds."""
     return page.locator("figure.chart").first
 
 
@@ -138,20 +141,28 @@ def values(figure: Any) -> list[str]:
 
 
 def expected(
-    comparison: Comparison, column: str, round: int, window: int = 1, against: str = "rounds"
+    comparison: Comparison, column: str, round: int, window: int = 1, x_axis: str = "rounds"
 ) -> list[str]:
-    """What the legend must say: what the pictures of the report are drawn from, in four digits."""
-    found = [compute_curve(row, column, against, window) for row in comparison.tables[0].rows]
-    return [f"{one.mean[round - 1]:.4f} ± {one.deviation[round - 1]:.4f}" for one in found if one]
+    """Return what the legend must say: the curves of the report's plots, in four digits."""
+    texts = []
+    for row in comparison.tables[0].rows:
+        curve = compute_curve(row, column, x_axis, window)
+        if curve:
+            texts.append(f"{curve.mean[round - 1]:.4f} ± {curve.deviation[round - 1]:.4f}")
+    return texts
 
 
 def close(shown: list[str], wanted: list[str]) -> bool:
-    """The page holds five digits of each seed, so the fourth decimal may differ by one."""
-    pairs = [(a.split(" ± "), b.split(" ± ")) for a, b in zip(shown, wanted, strict=True)]
+    """Return whether the texts have the same values but for one in the fourth decimal.
+
+    The page holds five digits of each seed.
+    """
+    assert len(shown) == len(wanted)
+    shown_values = " ± ".join(shown).split(" ± ")
+    wanted_values = " ± ".join(wanted).split(" ± ")
     return all(
-        math.isclose(float(a), float(b), abs_tol=1.5e-4)
-        for one, two in pairs
-        for a, b in zip(one, two, strict=True)
+        math.isclose(float(value), float(other), abs_tol=1.5e-4)
+        for value, other in zip(shown_values, wanted_values, strict=True)
     )
 
 
@@ -212,7 +223,7 @@ def test_spread_zoom_and_table_follow_the_controls(
     ]
 
 
-def test_the_picture_is_read_with_the_keyboard(show: Open, small: tuple[Path, Comparison]) -> None:
+def test_the_chart_is_read_with_the_keyboard(show: Open, small: tuple[Path, Comparison]) -> None:
     path, comparison = small
     page = show(path)
     figure = chart(page)
@@ -222,8 +233,8 @@ def test_the_picture_is_read_with_the_keyboard(show: Open, small: tuple[Path, Co
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     assert close(values(figure), expected(comparison, "accuracy", 28))
-    said = figure.locator("[aria-live]").text_content()
-    assert said.startswith("round 28: fedavg 0.") and said.count(";") == 3
+    spoken = figure.locator("[aria-live]").text_content()
+    assert spoken.startswith("round 28: fedavg 0.") and spoken.count(";") == 3
     page.keyboard.press("Home")
     assert figure.locator(".plot").get_attribute("aria-valuetext") == "round 1"
     page.keyboard.press("PageUp")
@@ -241,21 +252,20 @@ def test_clients_are_read_from_the_worst_served_to_the_best(
     figure = page.locator("section", has=page.locator("#by-client-1")).locator("figure.chart")
 
     def wanted(share: float) -> list[str]:
-        """Without the page's code: what the run folders say, seed by seed."""
-        found = []
+        """Return, without the page's code, what the run folders say seed by seed."""
+        texts = []
         for row in comparison.tables[0].rows:
-            values = [np.quantile(score.run.clients, share) for score in row.scores]
-            found.append(f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}")
-        return found
+            values = [np.quantile(score.run.client_accuracies, share) for score in row.scores]
+            texts.append(f"{np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}")
+        return texts
 
     assert figure.locator(".position").text_content() == "At share of clients 0"
     assert close(values(figure), wanted(0)) and figure.locator("path.band").count() == 4
     figure.locator(".plot").focus()
     for key in ("PageUp", "ArrowRight", "ArrowRight"):
         page.keyboard.press(key)
-    assert (
-        figure.locator("[aria-live]").text_content().startswith("share of clients 0.12: fedavg 0.")
-    )
+    spoken = figure.locator("[aria-live]").text_content()
+    assert spoken.startswith("share of clients 0.12: fedavg 0.")
     assert close(values(figure), wanted(0.12))
     page.keyboard.press("End")
     assert close(values(figure), wanted(1))
@@ -278,7 +288,8 @@ def test_the_map_is_read_with_the_keyboard_and_the_mouse(
 ) -> None:
     path, comparison = small
     page = show(path)
-    figure, plot = page.locator("figure.partition"), page.locator(".map")
+    figure = page.locator("figure.partition")
+    plot = page.locator(".map")
     counts = comparison.tables[0].rows[0].scores[0].run.data["class_counts"]
     plot.focus()
     page.keyboard.press("ArrowRight")
@@ -300,21 +311,24 @@ def test_the_map_is_read_with_the_keyboard_and_the_mouse(
 def test_headers_sort_by_number_and_by_name(show: Open, small: tuple[Path, Comparison]) -> None:
     page = show(small[0])
     table = page.locator("table.sortable", has_text="reached by")
-    names, rounds = table.locator("tbody th"), table.locator("tbody td:nth-child(4)")
+    names = table.locator("tbody th")
+    rounds = table.locator("tbody td:nth-child(4)")
 
     def numbers() -> list[float]:
-        """Rounds to the target; those that never reached it must come last."""
-        *reached, never = rounds.all_text_contents()
-        assert never == "not reached"
-        return [float(text.split(" ")[0]) for text in reached if text != never]
+        """Return the rounds to the target; rows that never reached it must come last."""
+        *others, last = rounds.all_text_contents()
+        assert last == "not reached"
+        return [float(text.split(" ")[0]) for text in others if text != last]
 
-    original, head = names.all_text_contents(), table.locator("thead th").nth(3)
+    original = names.all_text_contents()
+    head = table.locator("thead th").nth(3)
     head.get_by_role("button").focus()
     page.keyboard.press("Enter")
-    up = numbers()
-    assert head.get_attribute("aria-sort") == "ascending" and up == sorted(up) and len(set(up)) > 3
+    ascending = numbers()
+    assert head.get_attribute("aria-sort") == "ascending"
+    assert ascending == sorted(ascending) and len(set(ascending)) > 3
     page.keyboard.press("Enter")
-    assert head.get_attribute("aria-sort") == "descending" and numbers() == up[::-1]
+    assert head.get_attribute("aria-sort") == "descending" and numbers() == ascending[::-1]
     page.keyboard.press("Enter")
     assert head.get_attribute("aria-sort") == "none" and names.all_text_contents() == original
     table.locator("thead button").first.click()
@@ -339,8 +353,7 @@ def test_no_fault_is_found_by_axe(
     page = show(small[0], width, scheme)
     for summary in page.locator("summary").all():
         summary.click()
-    found = axe.Axe().run(page).response["violations"]
-    assert [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found] == []
+    assert axe.Axe().run(page).response["violations"] == []
 
 
 def test_a_narrow_window_does_not_scroll_sideways(
@@ -357,58 +370,51 @@ def test_a_narrow_window_does_not_scroll_sideways(
     ]
     assert len(wide) > 3 and {frame.get_attribute("tabindex") for frame in wide} == {"0"}
     page.set_viewport_size({"width": 1280, "height": 900})
-    playwright.expect(page.locator(".frame").first).not_to_have_attribute(
-        "tabindex", "0"
-    )  # nothing to scroll there
+    # There is nothing to scroll any more.
+    playwright.expect(page.locator(".frame").first).not_to_have_attribute("tabindex", "0")
 
 
 def test_a_dark_page_is_dark(show: Open, small: tuple[Path, Comparison]) -> None:
-    def brightness(page: Any, what: str) -> float:
-        colour = page.evaluate(f"getComputedStyle(document.documentElement).{what}")
+    def brightness(page: Any, css_property: str) -> float:
+        colour = page.evaluate(f"getComputedStyle(document.documentElement).{css_property}")
         return float(np.mean([float(part) for part in colour.strip("rgb()").split(",")]))
 
-    light, dark = show(small[0]), show(small[0], scheme="dark")
+    light = show(small[0])
+    dark = show(small[0], scheme="dark")
     assert brightness(light, "backgroundColor") > 220 > 80 > brightness(light, "color")
     assert brightness(dark, "backgroundColor") < 60 < 180 < brightness(dark, "color")
 
 
 def test_awkward_numbers_are_drawn_without_complaint(show: Open, tmp_path: Path) -> None:
-    """One evaluation, values that never were finite, almost equal or huge, costs that some runs do not know."""
-    huge, never, almost = [1e30, None, -1e30], [None, 0.1, None], [0.1, 0.1 + 1e-16, 0.1]
-    write_run(tmp_path / "a0", [..., ..., 0.5], columns={"x": huge, "y": never, "z": almost})
-    write_run(
-        tmp_path / "a1",
-        [..., ..., 0.5],
-        seed=1,
-        columns={"x": huge, "y": [0.2, None, 0.1], "z": [0.1] * 3},
-    )
-    (
-        write_run(tmp_path / "b", [..., ..., 0.6], method="scaffold", columns={"only": [1, 2, 3]})
-        / "timings.jsonl"
-    ).unlink()
+    """One evaluation, values that are not finite, almost equal or huge, and unknown costs."""
+    huge = [1e30, None, -1e30]
+    columns = {"x": huge, "y": [None, 0.1, None], "z": [0.1, 0.1 + 1e-16, 0.1]}
+    write_run(tmp_path / "a0", [..., ..., 0.5], columns=columns)
+    columns = {"x": huge, "y": [0.2, None, 0.1], "z": [0.1] * 3}
+    write_run(tmp_path / "a1", [..., ..., 0.5], seed=1, columns=columns)
+    columns = {"only": [1, 2, 3]}
+    path = write_run(tmp_path / "b", [..., ..., 0.6], method="scaffold", columns=columns)
+    (path / "timings.jsonl").unlink()
     write_run(tmp_path / "short", [0.5], method="fedsam", rounds=1, client_accuracy=[0.5, None])
     comparison = summarise(find_runs([tmp_path])[0], make_goal("accuracy"))
     page = show(write_page(tmp_path / "page.html", comparison))
-    drawn = 0
+    drawings = 0
     for figure in page.locator("figure.chart").all():
         figure.get_by_text("As a table").click()
-        menus = [
-            figure.locator(f'[data-control="{name}"]')
-            for name in ("column", "axis", "spread", "window")
-        ]
-        choices = [
-            [o.get_attribute("value") for o in menu.locator("option").all()] for menu in menus
-        ]
-        windows = ["5"] if choices.pop() else []  # the picture of the clients has no smoothing
+        names = ("column", "axis", "spread", "window")
+        menus = [figure.locator(f'[data-control="{name}"]') for name in names]
+        choices = [option_values(menu) for menu in menus]
+        windows = ["5"] if choices.pop() else []  # the chart of the clients has no smoothing
         for chosen in itertools.product(*choices):
             for menu, value in zip(menus, [*chosen, *windows], strict=False):
-                menu.evaluate(
-                    "(menu, value) => { menu.value = value; menu.dispatchEvent(new Event('change')); }",
-                    value,
-                )
+                menu.evaluate(SELECT, value)
             assert "NaN" not in figure.inner_html() and "Infinity" not in figure.inner_html()
-            drawn += 1
-    assert drawn > 50
+            drawings += 1
+    assert drawings > 50
+
+
+def option_values(menu: Any) -> list[str]:
+    return [option.get_attribute("value") for option in menu.locator("option").all()]
 
 
 def test_a_large_comparison_is_small_enough_and_opens(
@@ -418,13 +424,15 @@ def test_a_large_comparison_is_small_enough_and_opens(
     comparison = synthetic(tmp_path / "runs", methods=10, rounds=500, seeds=3)
     start = time.perf_counter()
     path = write_page(tmp_path / "page.html", comparison)
-    made, start = time.perf_counter() - start, time.perf_counter()
+    writing_seconds = time.perf_counter() - start
+    start = time.perf_counter()
     page = show(path)
-    opened = time.perf_counter() - start
+    opening_seconds = time.perf_counter() - start
     size = path.stat().st_size / 1e6
     with capsys.disabled():
         print(
-            f"\n10 methods × 500 rounds × 3 seeds: {size:.2f} MB, made in {made:.1f} s, opened in {opened:.1f} s"
+            f"\n10 methods × 500 rounds × 3 seeds: {size:.2f} MB, "
+            f"made in {writing_seconds:.1f} s, opened in {opening_seconds:.1f} s"
         )
-    assert size < 2 and opened < 30
+    assert size < 2 and opening_seconds < 30
     assert lines(chart(page)) == list(METHODS)

@@ -1,4 +1,4 @@
-"""Pictures of a report: which there are, and that nothing in them is cut off or hidden."""
+"""Plots of a report: which there are, and that nothing in them is cut off or hidden."""
 
 import sys
 from collections.abc import Iterator
@@ -31,14 +31,11 @@ def write_all(folder: Path, rounds: int = 12) -> Path:
     variants += [{"method": "fedwmsam", "correction": "none"}]
     for number, settings in enumerate(variants):
         for seed in (0, 1):
-            extra = (
-                {"alpha": climbing(seed, rounds, 0.3)} if settings["method"] == "fedwmsam" else {}
-            )
-            loss = {"loss": [2 - value for value in climbing(seed, rounds, 1.5)]}
+            columns = {"loss": [2 - value for value in climbing(seed, rounds, 1.5)]}
+            if settings["method"] == "fedwmsam":
+                columns["alpha"] = climbing(seed, rounds, 0.3)
             values = climbing(10 * number + seed, rounds, 0.6 + number / 20)
-            write_run(
-                folder / f"{number}-{seed}", values, seed=seed, columns=extra | loss, **settings
-            )
+            write_run(folder / f"{number}-{seed}", values, seed=seed, columns=columns, **settings)
     return folder
 
 
@@ -46,7 +43,7 @@ def comparison(folder: Path, *targets: float) -> Comparison:
     return summarise(find_runs([folder])[0], make_goal("accuracy", targets))
 
 
-EVERY = {
+ALL_PLOTS = {
     "accuracy-over-rounds",
     "loss-over-rounds",
     "alpha-over-rounds",
@@ -58,61 +55,57 @@ EVERY = {
 }
 
 
-def test_every_picture_the_runs_support_is_written(tmp_path: Path) -> None:
-    written = plots.save_comparison_plots(
-        comparison(write_all(tmp_path / "runs"), 0.5, 0.7), tmp_path / "new" / "pictures"
-    )
-    assert {path.name for path in written} == {f"{name}.png" for name in EVERY}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+def test_every_plot_the_runs_support_is_written(tmp_path: Path) -> None:
+    result = comparison(write_all(tmp_path / "runs"), 0.5, 0.7)
+    paths = plots.save_comparison_plots(result, tmp_path / "new" / "plots")
+    assert {path.name for path in paths} == {f"{name}.png" for name in ALL_PLOTS}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
 
 
 def test_what_the_runs_lack_is_not_drawn(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "runs" / "a", [0.1, 0.5])
-    (path / "timings.jsonl").unlink()
-    written = plots.save_comparison_plots(comparison(tmp_path / "runs"), tmp_path)
-    assert {path.stem for path in written} == {
+    run = write_run(tmp_path / "runs" / "a", [0.1, 0.5])
+    (run / "timings.jsonl").unlink()
+    paths = plots.save_comparison_plots(comparison(tmp_path / "runs"), tmp_path)
+    assert {path.stem for path in paths} == {
         "accuracy-over-rounds",
         "loss-over-rounds",
         "accuracy-over-bytes",
     }
 
 
-def test_several_tables_have_pictures_of_their_own(tmp_path: Path) -> None:
+def test_several_tables_have_plots_of_their_own(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", [0.1, 0.5])
     write_run(tmp_path / "runs" / "b", [0.1, 0.5, 0.6])
     write_run(tmp_path / "runs" / "c", [0.1], status=None, rounds=9)
     write_run(tmp_path / "runs" / "d", [0.1], dataset="/far/away" * 40)
-    names = {
-        path.stem for path in plots.save_comparison_plots(comparison(tmp_path / "runs"), tmp_path)
-    }
-    assert (
-        len(names) == 12
-        and "accuracy-over-rounds-digits-dirichlet-0.1-mlp-20-clients-3-rounds" in names
-    )
+    paths = plots.save_comparison_plots(comparison(tmp_path / "runs"), tmp_path)
+    names = {path.stem for path in paths}
+    assert len(names) == 12
+    assert "accuracy-over-rounds-digits-dirichlet-0.1-mlp-20-clients-3-rounds" in names
 
 
 @pytest.mark.parametrize(("format", "start"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path, format: str, start: bytes) -> None:
     write_run(tmp_path / "runs" / "a", [0.1, 0.5])
-    found = comparison(tmp_path / "runs", 0.4)
-    first, second = (
-        plots.save_comparison_plots(found, tmp_path / name, format) for name in ("one", "two")
-    )
-    assert len(first) == 5 and all(path.suffix == f".{format}" for path in first)
-    for one, two in zip(first, second, strict=True):
-        assert one.read_bytes() == two.read_bytes() and one.read_bytes().startswith(start)
+    result = comparison(tmp_path / "runs", 0.4)
+    paths = plots.save_comparison_plots(result, tmp_path / "first", format)
+    other_paths = plots.save_comparison_plots(result, tmp_path / "second", format)
+    assert len(paths) == 5 and all(path.suffix == f".{format}" for path in paths)
+    for path, other_path in zip(paths, other_paths, strict=True):
+        assert path.read_bytes() == other_path.read_bytes()
+        assert path.read_bytes().startswith(start)
 
 
-def figures(found: Comparison) -> Iterator[tuple[str, Any]]:
+def figures(result: Comparison) -> Iterator[tuple[str, Any]]:
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with rc_context(plots.STYLE):
-        for name, height, drawing in plots.comparison_plots(found):
+        for name, height, draw in plots.comparison_plots(result):
             figure = Figure(figsize=(plots.WIDTH, height), layout="constrained")
             FigureCanvasAgg(figure)
-            drawing(figure)
+            draw(figure)
             figure.canvas.draw()
             yield name, figure
 
@@ -124,45 +117,36 @@ def texts(figure: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("rounds", [12, 60])
-def test_no_word_is_cut_off_and_no_legend_covers_the_picture(tmp_path: Path, rounds: int) -> None:
-    drawn = 0
+def test_no_word_is_cut_off_and_no_legend_covers_the_axes(tmp_path: Path, rounds: int) -> None:
+    count = 0
     for name, figure in figures(comparison(write_all(tmp_path, rounds), 0.5, 0.7, 5.0)):
         (axes,) = figure.axes
-        inside = [text for text in texts(figure) if in_view(axes, text)]
-        for text in inside:
-            box = text.get_window_extent()
-            assert box.x0 >= -1 and box.y0 >= -1, (name, text.get_text())
-            assert box.x1 <= figure.bbox.x1 + 1 and box.y1 <= figure.bbox.y1 + 1, (
-                name,
-                text.get_text(),
-            )
+        for text in texts(figure):
+            if is_in_view(axes, text):
+                box = text.get_window_extent()
+                assert box.x0 >= -1 and box.x1 <= figure.bbox.x1 + 1, (name, text.get_text())
+                assert box.y0 >= -1 and box.y1 <= figure.bbox.y1 + 1, (name, text.get_text())
         for legend in figure.legends:
             assert not legend.get_window_extent().overlaps(axes.get_window_extent()), name
         assert axes.get_window_extent().height > 0.25 * figure.bbox.height, name
-        drawn += 1
-    assert drawn == len(EVERY)
+        count += 1
+    assert count == len(ALL_PLOTS)
 
 
-def in_view(axes: Any, text: Any) -> bool:
-    """Tick labels beyond an axis' limits exist but are not drawn."""
-    low, high = sorted(axes.get_xlim())
-    ticks = [
-        label
-        for value, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
-        if not low <= value <= high
-    ]
-    low, high = sorted(axes.get_ylim())
-    ticks += [
-        label
-        for value, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True)
-        if not low <= value <= high
-    ]
-    return text not in ticks
+def is_in_view(axes: Any, text: Any) -> bool:
+    """Return whether a text is drawn: tick labels beyond an axis' limits exist, but are not."""
+    hidden = []
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        low, high = sorted(limits)
+        for value, label in zip(axis.get_ticklocs(), axis.get_ticklabels(), strict=True):
+            if not low <= value <= high:
+                hidden.append(label)
+    return text not in hidden
 
 
 @pytest.mark.filterwarnings("error")
-def test_few_and_long_names_have_room_too(tmp_path: Path) -> None:
-    """matplotlib warns where a picture is too small for its words."""
+def test_few_and_long_names_fit_too(tmp_path: Path) -> None:
+    """Matplotlib warns where a plot is too small for its words."""
     for number, correction in enumerate(("none", "mean_gradient")):
         settings = {"perturbation": "momentum", "similarity": "disagreement"} if number else {}
         write_run(
@@ -173,8 +157,8 @@ def test_few_and_long_names_have_room_too(tmp_path: Path) -> None:
             **settings,
         )
     write_run(tmp_path / "one" / "a", [0.5])
-    for folder, pictures in (("one", 5), ("two", 6)):
-        assert len(list(figures(comparison(tmp_path / folder, 0.4)))) == pictures
+    for folder, count in (("one", 5), ("two", 6)):
+        assert len(list(figures(comparison(tmp_path / folder, 0.4)))) == count
 
 
 def test_tick_labels_do_not_touch_each_other(tmp_path: Path) -> None:
@@ -183,23 +167,25 @@ def test_tick_labels_do_not_touch_each_other(tmp_path: Path) -> None:
         shown = [
             label
             for label in axes.get_xticklabels(which="both")
-            if label.get_text() and in_view(axes, label)
+            if label.get_text() and is_in_view(axes, label)
         ]
         boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.x0)
         assert all(left.x1 < right.x0 for left, right in pairwise(boxes)), name
 
 
 def test_curves_differ_without_colour_too() -> None:
-    looks = [plots.line_style(number) for number in range(40)]
-    assert len({(look["color"], str(look["linestyle"]), look["marker"]) for look in looks}) == 40
-    assert len({(str(look["linestyle"]), look["marker"]) for look in looks[:8]}) == 8
+    styles = [plots.line_style(number) for number in range(40)]
+    dashes_and_markers = [(str(style["linestyle"]), style["marker"]) for style in styles]
+    colours = [style["color"] for style in styles]
+    assert len(set(zip(colours, dashes_and_markers, strict=True))) == 40
+    assert len(set(dashes_and_markers[:8])) == 8
 
 
-def test_a_seed_that_did_not_reach_the_target_is_told_in_the_picture(tmp_path: Path) -> None:
+def test_a_seed_that_did_not_reach_the_target_is_told_in_the_plot(tmp_path: Path) -> None:
     for seed, top in enumerate((0.9, 0.5)):
         write_run(tmp_path / f"{seed}", [0.1, top], seed=seed)
-    found = dict(figures(comparison(tmp_path, 0.8, 0.95)))
-    words = [text.get_text() for text in texts(found["rounds-to-target"])]
+    figure = dict(figures(comparison(tmp_path, 0.8, 0.95)))["rounds-to-target"]
+    words = [text.get_text() for text in texts(figure)]
     assert "2 (1 of 2 seeds)" in words and "not reached" in words
 
 

@@ -1,4 +1,4 @@
-"""The words of a report, and what it writes."""
+"""The text tables of a report, and the files that it writes."""
 
 import csv
 import re
@@ -22,17 +22,16 @@ from fedwmsam.report.text_tables import (
 Cli = Callable[..., Any]
 
 
-def pages(
+def text_tables(
     folder: Path, *, paper_columns: bool = False, baseline: str | None = None, **goal: Any
 ) -> list[TextTable]:
-    found = summarise(
-        find_runs([folder])[0], make_goal(**({"metric": "accuracy"} | goal)), baseline
-    )
-    return make_text_tables(found, paper_columns)
+    runs, _ = find_runs([folder])
+    comparison = summarise(runs, make_goal(**({"metric": "accuracy"} | goal)), baseline)
+    return make_text_tables(comparison, paper_columns)
 
 
-def notes(sheet: TextTable) -> str:
-    return "\n".join(sheet.notes)
+def notes(table: TextTable) -> str:
+    return "\n".join(table.notes)
 
 
 @pytest.fixture
@@ -48,61 +47,59 @@ def three_seeds(tmp_path: Path) -> Path:
 def test_the_first_table_has_mean_and_deviation_and_counts_what_is_missing(
     three_seeds: Path,
 ) -> None:
-    (sheet,) = pages(three_seeds)
-    assert sheet.header[:4] == ("method", "seeds", "last", "mean of last 2")
-    assert sheet.rows[0][:4] == ("fedavg", "3", "0.8000 ± 0.1000", "0.6500 ± 0.0500")
-    assert sheet.rows[1][:4] == (
+    (table,) = text_tables(three_seeds)
+    assert table.header[:4] == ("method", "seeds", "last", "mean of last 2")
+    assert table.rows[0][:4] == ("fedavg", "3", "0.8000 ± 0.1000", "0.6500 ± 0.0500")
+    assert table.rows[1][:4] == (
         "scaffold",
         "2 of 3 (1 diverged)",
         "0.7500 ± 0.0000",
         "0.6750 ± 0.0000",
     )
-    assert (
-        f"scaffold, seed 2 ({three_seeds / 'b2'}): diverged at round 3: not finite; last accuracy 0.7500"
-        in notes(sheet)
-    )
-    assert "not over the same seeds" in notes(sheet)
+    run = f"scaffold, seed 2 ({three_seeds / 'b2'})"
+    status = "diverged at round 3: not finite; last accuracy 0.7500"
+    assert f"{run}: {status}" in notes(table)
+    assert "not over the same seeds" in notes(table)
 
 
 def test_best_on_test_is_only_there_when_asked_for_and_says_what_it_is(three_seeds: Path) -> None:
-    assert "test" not in " ".join(pages(three_seeds)[0].header)
-    sheet = pages(three_seeds, paper_columns=True)[0]
-    assert "best on test (selected on test)" in sheet.header and "picked on the test data" in notes(
-        sheet
-    )
+    assert "test" not in " ".join(text_tables(three_seeds)[0].header)
+    table = text_tables(three_seeds, paper_columns=True)[0]
+    assert "best on test (selected on test)" in table.header
+    assert "picked on the test data" in notes(table)
 
 
 def test_one_seed_has_no_spread_and_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.5])
-    (sheet,) = pages(tmp_path)
-    assert sheet.rows[0][1:3] == ("1", "0.5000") and "one seed" in notes(sheet)
+    (table,) = text_tables(tmp_path)
+    assert table.rows[0][1:3] == ("1", "0.5000") and "one seed" in notes(table)
 
 
 def test_targets_say_which_seeds_reached_them(three_seeds: Path) -> None:
-    sheet = pages(three_seeds, targets=(0.75, 0.95))[1]
-    assert sheet.rows[0][:4] == ("fedavg", "0.75", "2 of 3 seeds", "2")
-    assert sheet.rows[1][:4] == ("scaffold", "0.75", "2 of 2 seeds", "2")
-    assert sheet.rows[2][1:4] == ("0.95", "0 of 3 seeds", "not reached")
-    assert "too favourable" in notes(sheet)
-    assert "too favourable" not in notes(pages(three_seeds, targets=(0.5,))[1])
+    table = text_tables(three_seeds, targets=(0.75, 0.95))[1]
+    assert table.rows[0][:4] == ("fedavg", "0.75", "2 of 3 seeds", "2")
+    assert table.rows[1][:4] == ("scaffold", "0.75", "2 of 2 seeds", "2")
+    assert table.rows[2][1:4] == ("0.95", "0 of 3 seeds", "not reached")
+    assert "too favourable" in notes(table)
+    assert "too favourable" not in notes(text_tables(three_seeds, targets=(0.5,))[1])
 
 
 def test_a_row_without_a_finished_run_did_not_fail_to_reach_a_target(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.5], status=None, rounds=2)
-    results, costs = pages(tmp_path, targets=(0.4,))
+    results, costs = text_tables(tmp_path, targets=(0.4,))
     assert costs.rows[0][2:4] == ("0 of 0 seeds", "–")
     assert results.rows[0][1:3] == ("0 of 1 (1 not finished)", "–")
     assert "not finished after 1 of 2 rounds; last accuracy 0.5000; not counted" in notes(results)
 
 
 def test_differences_say_what_so_few_seeds_cannot_show(three_seeds: Path) -> None:
-    sheet = pages(three_seeds, baseline="fedavg")[1]
+    table = text_tables(three_seeds, baseline="fedavg")[1]
     # Tails: fedavg 0.60 and 0.65, scaffold 0.675 twice.
-    assert sheet.rows == (
+    assert table.rows == (
         ("scaffold", "2", "+0.0500", "+0.0250 to +0.0750", "2 of 2", "0.5", "0.5"),
     )
-    assert "p cannot fall below 0.5" in notes(sheet) and "at least 6 seeds" in notes(sheet)
-    assert "too narrow" in notes(sheet)
+    assert "p cannot fall below 0.5" in notes(table) and "at least 6 seeds" in notes(table)
+    assert "too narrow" in notes(table)
 
 
 def test_six_seeds_may_be_significant_alone_and_seven_in_two_comparisons(tmp_path: Path) -> None:
@@ -110,15 +107,15 @@ def test_six_seeds_may_be_significant_alone_and_seven_in_two_comparisons(tmp_pat
     for seed in range(6):
         write_run(tmp_path / f"a{seed}", [0.5], seed=seed)
         write_run(tmp_path / f"b{seed}", [0.6 + seed / 100], seed=seed, method="scaffold")
-    sheet = pages(tmp_path, baseline="fedavg")[1]
-    assert sheet.rows[0][-2:] == ("0.0312", "0.0312") and "cannot fall" not in notes(sheet)
+    table = text_tables(tmp_path, baseline="fedavg")[1]
+    assert table.rows[0][-2:] == ("0.0312", "0.0312") and "cannot fall" not in notes(table)
     for seed in range(6):
         write_run(tmp_path / f"c{seed}", [0.6 + seed / 100], seed=seed, method="fedsam")
-    assert "at least 7 seeds" in notes(pages(tmp_path, baseline="fedavg")[1])
+    assert "at least 7 seeds" in notes(text_tables(tmp_path, baseline="fedavg")[1])
 
 
 @pytest.mark.parametrize(
-    ("settings", "columns", "remark"),
+    ("settings", "columns", "note"),
     [
         ({"workers": 2}, {}, "seconds do not compare"),
         ({}, {"rejected": [[4]]}, "clients left out in 1 round, "),
@@ -130,7 +127,7 @@ def test_six_seeds_may_be_significant_alone_and_seven_in_two_comparisons(tmp_pat
     ],
 )
 def test_what_a_reader_must_know_of_single_runs(
-    tmp_path: Path, settings: dict[str, Any], columns: dict[str, Any], remark: str
+    tmp_path: Path, settings: dict[str, Any], columns: dict[str, Any], note: str
 ) -> None:
     write_run(
         tmp_path / "a",
@@ -139,14 +136,14 @@ def test_what_a_reader_must_know_of_single_runs(
         status=settings.get("status", "completed"),
     )
     write_run(tmp_path / "b", [0.5], seed=1, columns=columns, **settings)
-    assert remark in notes(pages(tmp_path)[0])
+    assert note in notes(text_tables(tmp_path)[0])
 
 
 def test_large_and_small_values_keep_their_digits(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.5], columns={"loss": [123456.0]})
     write_run(tmp_path / "b", [0.5], method="scaffold", columns={"loss": [0.0000123456]})
     write_run(tmp_path / "c", [0.5], method="fedsam", columns={"loss": [None]})
-    assert [row[2] for row in pages(tmp_path, metric="loss")[0].rows] == [
+    assert [row[2] for row in text_tables(tmp_path, metric="loss")[0].rows] == [
         "1.235e+05",
         "1.235e-05",
         "not finite",
@@ -167,20 +164,10 @@ def test_markdown_has_a_cell_for_each_column_and_no_markup_of_others() -> None:
 
 
 def test_latex_is_a_booktabs_table_with_everything_escaped() -> None:
-    text = latex_text(
-        [
-            TextTable(
-                "50% & more",
-                ("method", "x"),
-                (("a_b#1 $", "0.5 ± 0.1"), (r"c\d{e}", "–")),
-                ("note",),
-            )
-        ]
-    )
+    rows = (("a_b#1 $", "0.5 ± 0.1"), (r"c\d{e}", "–"))
+    text = latex_text([TextTable("50% & more", ("method", "x"), rows, ("note",))])
     lines = [line.strip() for line in text.splitlines()]
-    assert (
-        r"\caption{50\% \& more}" in lines and r"\begin{tabular}{lr}" in lines and "% note" in lines
-    )
+    assert {r"\caption{50\% \& more}", r"\begin{tabular}{lr}", "% note"} <= set(lines)
     assert [line for line in lines if line.endswith(r"\\")] == [
         r"method & x \\",
         r"a\_b\#1 \$ & 0.5 $\pm$ 0.1 \\",
@@ -194,15 +181,19 @@ def test_latex_is_a_booktabs_table_with_everything_escaped() -> None:
     assert text.isascii()
 
 
-def test_latex_of_a_whole_report_is_ascii_and_balanced(three_seeds: Path) -> None:
-    text = latex_text(pages(three_seeds, targets=(0.75,), baseline="fedavg", paper_columns=True))
+def test_latex_of_an_entire_report_is_ascii_and_balanced(three_seeds: Path) -> None:
+    text = latex_text(
+        text_tables(three_seeds, targets=(0.75,), baseline="fedavg", paper_columns=True)
+    )
     tables = "\n".join(line for line in text.splitlines() if not line.startswith("%"))
     assert tables.isascii() and tables.count(r"\begin{table}") == tables.count(r"\end{table}") == 3
     for spec, body in re.findall(
         r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", tables, re.DOTALL
     ):
         rows = [line for line in body.splitlines() if line.endswith(r"\\")]
-        assert rows and all(len(re.findall(r"(?<!\\)&", row)) == len(spec) - 1 for row in rows)
+        assert rows
+        for row in rows:
+            assert len(re.findall(r"(?<!\\)&", row)) == len(spec) - 1
 
 
 def test_the_files_hold_every_row_and_every_run_in_full_precision(
@@ -227,10 +218,8 @@ def test_the_files_hold_every_row_and_every_run_in_full_precision(
         ("fedavg", "0 1 2", "0", "2"),
         ("scaffold", "0 1", "1", "2"),
     ]
-    assert (
-        float(rows[0]["last_mean"]) == (0.7 + (0.7 + 1 / 10) + (0.7 + 2 / 10)) / 3
-        and rows[0]["best_mean"] == ""
-    )
+    assert float(rows[0]["last_mean"]) == (0.7 + (0.7 + 1 / 10) + (0.7 + 2 / 10)) / 3
+    assert rows[0]["best_mean"] == ""
     assert rows[0]["reached_0.7012345678"] == "2"
     runs = list(csv.DictReader((out / "t-runs.csv").open()))
     assert [(run["row"], run["seed"], run["state"], run["counted"]) for run in runs][3:] == [
@@ -238,21 +227,14 @@ def test_the_files_hold_every_row_and_every_run_in_full_precision(
         ("scaffold", "1", "completed", "True"),
         ("scaffold", "2", "diverged", "False"),
     ]
-    assert (
-        runs[1]["last"] == repr(0.7 + 1 / 10)
-        and runs[1]["bytes_to_0.75"] == "300.0"
-        and runs[5]["last"] == ""
-    )
-    assert (
-        "| fedavg | 3 |" in (out / "t.md").read_text()
-        and r"\toprule" in (out / "t.tex").read_text()
-    )
-    again = (out / "t.csv").read_bytes()
-    assert (
-        cli("report", three_seeds, "--targets", "0.75,0.7012345678", "--csv", out / "t.csv").code
-        == 0
-    )
-    assert (out / "t.csv").read_bytes() == again
+    assert runs[1]["last"] == repr(0.7 + 1 / 10) and runs[1]["bytes_to_0.75"] == "300.0"
+    assert runs[5]["last"] == ""
+    assert "| fedavg | 3 |" in (out / "t.md").read_text()
+    assert r"\toprule" in (out / "t.tex").read_text()
+    first_bytes = (out / "t.csv").read_bytes()
+    done = cli("report", three_seeds, "--targets", "0.75,0.7012345678", "--csv", out / "t.csv")
+    assert done.code == 0
+    assert (out / "t.csv").read_bytes() == first_bytes
 
 
 def test_damaged_runs_are_listed_with_the_reason(cli: Cli, three_seeds: Path) -> None:
@@ -288,8 +270,5 @@ def test_a_regression_of_fit_is_compared_by_its_loss(cli: Cli, tmp_path: Path) -
         "report", tmp_path, "--metric", "loss", "--baseline", "fedavg", "--targets", "100"
     )
     assert outcome.code == 0, outcome.err
-    assert (
-        "data given to fit()" in outcome.out
-        and "2 of 2 seeds" in outcome.out
-        and "do not record" in outcome.out
-    )
+    for words in ("data given to fit()", "2 of 2 seeds", "do not record"):
+        assert words in outcome.out

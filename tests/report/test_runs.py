@@ -1,4 +1,4 @@
-"""Which folders are runs, and in which state each is."""
+"""Which folders are runs, and which status each has."""
 
 import json
 import math
@@ -11,8 +11,8 @@ from fedwmsam.errors import InputError
 from fedwmsam.report.runs import RunStatus, find_runs, read_run
 
 
-def names(*places: Path) -> list[str]:
-    return [run.path.name for run in find_runs(places)[0]]
+def names(*folders: Path) -> list[str]:
+    return [run.path.name for run in find_runs(folders)[0]]
 
 
 def test_runs_are_found_up_to_two_folders_below_and_each_once(tmp_path: Path) -> None:
@@ -26,7 +26,8 @@ def test_runs_are_found_up_to_two_folders_below_and_each_once(tmp_path: Path) ->
 
 
 def test_what_holds_no_run_is_named_and_only_refused_if_nothing_is_left(tmp_path: Path) -> None:
-    run, empty = write_run(tmp_path / "run", [0.1]), tmp_path / "empty"
+    run = write_run(tmp_path / "run", [0.1])
+    empty = tmp_path / "empty"
     empty.mkdir()
     assert find_runs([run, empty])[1] == [str(empty)]
     with pytest.raises(InputError, match=r"No runs in .*empty.*config\.toml"):
@@ -36,7 +37,7 @@ def test_what_holds_no_run_is_named_and_only_refused_if_nothing_is_left(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("status", "rounds", "state", "words"),
+    ("summary", "rounds", "status", "words"),
     [
         ("completed", 3, RunStatus.COMPLETED, "completed"),
         (
@@ -52,21 +53,23 @@ def test_what_holds_no_run_is_named_and_only_refused_if_nothing_is_left(tmp_path
             "diverged at round 4: not finite",
         ),
         (None, 5, RunStatus.UNFINISHED, "not finished after 3 of 5 rounds"),
-        # Killed at the start of an extension, when the new goal was written and the old summary not yet gone.
+        # It was killed at the start of an extension: the new number of rounds was written, and the
+        # old summary not yet removed.
         ("completed", 5, RunStatus.UNFINISHED, "not finished after 3 of 5 rounds"),
     ],
 )
-def test_the_state_of_a_run_that_went_on_for_three_rounds(
-    tmp_path: Path, status: str | None, rounds: int, state: RunStatus, words: str
+def test_the_status_of_a_run_that_went_on_for_three_rounds(
+    tmp_path: Path, summary: str | None, rounds: int, status: RunStatus, words: str
 ) -> None:
-    run = read_run(write_run(tmp_path / "run", [0.1, 0.2, 0.3], status=status, rounds=rounds))
-    assert run.state == state and run.counts == (state in (RunStatus.COMPLETED, RunStatus.STOPPED))
+    run = read_run(write_run(tmp_path / "run", [0.1, 0.2, 0.3], status=summary, rounds=rounds))
+    assert run.status == status
+    assert run.is_usable == (status in (RunStatus.COMPLETED, RunStatus.STOPPED))
     assert run.describe() == words
 
 
 def test_a_run_that_has_only_begun_is_empty(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", [], status=None, rounds=3))
-    assert run.state == RunStatus.EMPTY and not run.counts
+    assert run.status == RunStatus.EMPTY and not run.is_usable
 
 
 @pytest.mark.parametrize(
@@ -102,37 +105,35 @@ def test_a_damaged_run_says_what_is_wrong(
     path = write_run(tmp_path / "run", [0.1, 0.2])
     (path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     run = read_run(path)
-    assert run.state == RunStatus.DAMAGED and not run.counts and reason in run.remark, run.remark
+    assert run.status == RunStatus.DAMAGED and not run.is_usable
+    assert reason in run.status_message
 
 
 def test_client_accuracies_of_an_end_that_was_overtaken_do_not_count(tmp_path: Path) -> None:
-    assert (
-        read_run(write_run(tmp_path / "ended", [0.1], client_accuracy=[0.5, None])).clients[0]
-        == 0.5
-    )
-    assert (
-        read_run(write_run(tmp_path / "goes on", [0.1], status=None, client_accuracy=[0.5])).clients
-        == ()
-    )
+    ended = read_run(write_run(tmp_path / "ended", [0.1], client_accuracy=[0.5, None]))
+    assert ended.client_accuracies[0] == 0.5
+    path = write_run(tmp_path / "goes on", [0.1], status=None, client_accuracy=[0.5])
+    assert read_run(path).client_accuracies == ()
 
 
 def test_a_line_cut_short_by_a_crash_is_no_damage(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", [0.1, 0.2], status=None, rounds=3)
     with (path / "metrics.jsonl").open("a") as file:
         file.write('{"round": 3, "acc')
-    assert read_run(path).state == RunStatus.UNFINISHED
+    assert read_run(path).status == RunStatus.UNFINISHED
 
 
 def test_costs_add_up_round_by_round_and_unknown_ones_are_nan(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", [0.1, 0.2, 0.3])
-    assert read_run(path).cost(2) == (2, 4.0, 300, 14)
+    assert read_run(path).cost_at(2) == (2, 4.0, 300, 14)
     (path / "timings.jsonl").unlink()
-    rounds, seconds, traffic, _ = read_run(path).cost(3)
+    rounds, seconds, traffic, _ = read_run(path).cost_at(3)
     assert math.isnan(seconds) and (rounds, traffic) == (3, 450)
 
 
 def test_values_are_those_of_evaluated_rounds_and_null_is_not_a_number(tmp_path: Path) -> None:
-    values = read_run(write_run(tmp_path / "run", [..., 0.2, ..., None])).values("accuracy")
+    run = read_run(write_run(tmp_path / "run", [..., 0.2, ..., None]))
+    values = run.values_by_round("accuracy")
     assert list(values) == [2, 4] and values[2] == 0.2 and math.isnan(values[4])
 
 

@@ -1,4 +1,4 @@
-"""Curves, sweeps and ablations: what pictures are drawn from."""
+"""Curves, sweeps and ablations: the data of plots."""
 
 from pathlib import Path
 from typing import Any
@@ -24,25 +24,21 @@ def test_a_curve_is_the_mean_over_the_rounds_that_all_seeds_have(tmp_path: Path)
     row = table_of(
         tmp_path, [{"accuracy": values, "seed": seed} for seed, values in enumerate(seeds)]
     ).rows[0]
-    found = compute_curve(row, "accuracy")
-    assert found is not None and found.x.tolist() == [1, 2, 4]
-    assert found.mean == pytest.approx([0.2, 0.2, 0.5]) and found.deviation == pytest.approx(
-        [0.02**0.5, 0, 0.02**0.5]
-    )
-    by_bytes, by_seconds = (
-        compute_curve(row, "accuracy", "bytes"),
-        compute_curve(row, "accuracy", "seconds"),
-    )
+    curve = compute_curve(row, "accuracy")
+    assert curve is not None and curve.x.tolist() == [1, 2, 4]
+    assert curve.mean == pytest.approx([0.2, 0.2, 0.5])
+    assert curve.deviation == pytest.approx([0.02**0.5, 0, 0.02**0.5])
+    by_bytes = compute_curve(row, "accuracy", "bytes")
+    by_seconds = compute_curve(row, "accuracy", "seconds")
     assert by_bytes is not None and by_bytes.x.tolist() == [150, 300, 600]
     assert by_seconds is not None and by_seconds.x.tolist() == [2, 4, 8]
 
 
 def test_a_curve_can_be_a_running_mean_of_each_seed(tmp_path: Path) -> None:
-    found = compute_curve(
-        table_of(tmp_path, [{"accuracy": [0.1, 0.3, 0.8, 0.1]}]).rows[0], "accuracy", window=2
-    )
-    assert found is not None and found.mean == pytest.approx([0.1, 0.2, 0.55, 0.45])
-    assert np.isnan(found.deviation).all()
+    (row,) = table_of(tmp_path, [{"accuracy": [0.1, 0.3, 0.8, 0.1]}]).rows
+    curve = compute_curve(row, "accuracy", window=2)
+    assert curve is not None and curve.mean == pytest.approx([0.1, 0.2, 0.55, 0.45])
+    assert np.isnan(curve.deviation).all()
 
 
 def test_a_column_that_is_not_there_has_no_curve(tmp_path: Path) -> None:
@@ -54,13 +50,11 @@ def test_a_sweep_is_an_option_with_three_values_and_all_else_equal(tmp_path: Pat
     runs += [{"method": "fedwmsam", "rho": rho, "accuracy": [0.4]} for rho in (0.1, 0.2, 0.3)]
     runs += [{"method": "mofedsam", "rho": rho} for rho in (0.1, 0.2)]  # two values are no sweep
     runs += [{"method": "fedsam", "rho": 0.7, "lr": 0.3}]  # differs in something else too
-    (found,) = find_sweeps(table_of(tmp_path, runs))
-    assert found.option == "rho" and [line.label for line in found.lines] == ["fedsam", "fedwmsam"]
-    assert found.lines[0].x == (0.1, 0.2, 0.5) and [s.mean for s in found.lines[0].spreads] == [
-        0.1,
-        0.2,
-        0.5,
-    ]
+    (sweep,) = find_sweeps(table_of(tmp_path, runs))
+    assert sweep.option == "rho"
+    assert [line.label for line in sweep.lines] == ["fedsam", "fedwmsam"]
+    assert sweep.lines[0].x == (0.1, 0.2, 0.5)
+    assert [spread.mean for spread in sweep.lines[0].spreads] == [0.1, 0.2, 0.5]
 
 
 def test_an_ablation_is_what_each_change_does_to_the_full_method(tmp_path: Path) -> None:
@@ -74,34 +68,31 @@ def test_an_ablation_is_what_each_change_does_to_the_full_method(tmp_path: Path)
             full | {"seed": seed, "accuracy": [0.5], "correction": "none", "perturbation": "none"},
             {"seed": seed},
         ]
-    (found,) = find_ablations(table_of(tmp_path, runs), ACCURACY)
-    assert (found.reference.config["correction"], found.reference.config["perturbation"]) == (
-        "scaffold",
-        "trajectory",
-    )
-    changes = dict(zip(found.changes, found.differences, strict=True))
-    assert set(changes) == {
+    (ablation,) = find_ablations(table_of(tmp_path, runs), ACCURACY)
+    config = ablation.reference.config
+    assert (config["correction"], config["perturbation"]) == ("scaffold", "trajectory")
+    differences = dict(zip(ablation.changes, ablation.differences, strict=True))
+    assert set(differences) == {
         "correction=none",
         "perturbation=none",
         "perturbation=none, correction=none",
     }
-    assert changes["correction=none"].values == pytest.approx([-0.1, -0.11])
+    assert differences["correction=none"].values == pytest.approx([-0.1, -0.11])
 
 
 def test_the_full_method_of_two_rows_is_the_one_with_the_defaults(tmp_path: Path) -> None:
     runs = [{"method": "fedwmsam", "correction": "none"}, {"method": "fedwmsam"}]
-    (found,) = find_ablations(table_of(tmp_path, runs), ACCURACY)
-    assert found.changes == ("correction=none",)
+    (ablation,) = find_ablations(table_of(tmp_path, runs), ACCURACY)
+    assert ablation.changes == ("correction=none",)
 
 
 def test_a_sweep_alone_is_no_ablation_and_lends_it_only_its_nearest_row(tmp_path: Path) -> None:
     sweep = [{"method": "fedwmsam", "rho": rho} for rho in (0.01, 0.1, 0.2)]
     table = table_of(tmp_path / "a", sweep)
     assert find_ablations(table, ACCURACY) == [] and len(find_sweeps(table)) == 1
-    (found,) = find_ablations(
-        table_of(tmp_path / "b", [*sweep, {"method": "fedwmsam", "correction": "none"}]), ACCURACY
-    )
-    assert found.changes == ("correction=none",)
+    table = table_of(tmp_path / "b", [*sweep, {"method": "fedwmsam", "correction": "none"}])
+    (ablation,) = find_ablations(table, ACCURACY)
+    assert ablation.changes == ("correction=none",)
 
 
 def test_variants_without_a_common_seed_are_not_drawn(tmp_path: Path) -> None:

@@ -89,7 +89,10 @@ def test_what_most_rows_share_goes_without_saying_and_is_said_once(
         "fedavg",
         "fedavg weight_decay_mode=sgd",
     ]
-    assert table.unsaid == ("weight_decay_mode=objective", "fedwmsam rho=0.05 correction=scaffold")
+    assert table.omitted_values == (
+        "weight_decay_mode=objective",
+        "fedwmsam rho=0.05 correction=scaffold",
+    )
 
 
 def test_a_setting_that_differs_is_named_in_every_row(make: Make, tmp_path: Path) -> None:
@@ -118,9 +121,10 @@ def test_what_cannot_be_compared_is_not_in_one_table(
 ) -> None:
     make([0.1, 0.2])
     make([0.1, 0.2, 0.3][: other.get("rounds", 2)], seed=1, **other)
-    tables = comparison(tmp_path).tables
-    assert [[row.seeds for row in table.rows] for table in tables] == [[[0]], [[1]]]
-    assert tables[0].title != tables[1].title
+    first, second = comparison(tmp_path).tables
+    assert [row.seeds for row in first.rows] == [[0]]
+    assert [row.seeds for row in second.rows] == [[1]]
+    assert first.title != second.title
 
 
 def test_other_data_under_the_same_name_are_told_apart(make: Make, tmp_path: Path) -> None:
@@ -136,7 +140,10 @@ def test_other_data_under_the_same_name_are_told_apart(make: Make, tmp_path: Pat
 def test_a_setting_newer_than_a_run_does_not_split_its_row(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One run of fit() says nothing of lr_decay, another has the default: one row, if lr_decay came between the two."""
+    """Of two runs of fit() one says nothing of lr_decay, the other has its default.
+
+    They are one row if lr_decay was added between the two.
+    """
     for seed, line in enumerate(("", "lr_decay = 0.998\n")):
         path = make([0.1], seed=seed)
         (path / "config.toml").write_text(
@@ -166,29 +173,29 @@ def twins(make: Make, tmp_path: Path) -> Path:
             method="scaffold",
             columns=averaged | {"averaged_accuracy": [0.5, 0.9]},
         )
-    half = {"averaged_accuracy": [0.5]}
-    make([0.3], seed=2, twin=8.0, method="scaffold", status=None, rounds=2, columns=half)
+    unfinished = {"averaged_accuracy": [0.5]}
+    make([0.3], seed=2, twin=8.0, method="scaffold", status=None, rounds=2, columns=unfinished)
     make([0.2, 0.4], seed=0, method="fedsam", twin=8.0)
     return tmp_path
 
 
 def test_averaged_twins_are_columns(twins: Path) -> None:
-    (sheet,) = make_text_tables(comparison(twins))
-    place = sheet.header.index("averaged: last")
-    assert sheet.header[place + 1] == "averaged: mean of last 2"
-    cells = {row[0]: row[place : place + 2] for row in sheet.rows}
+    (text_table,) = make_text_tables(comparison(twins))
+    index = text_table.header.index("averaged: last")
+    assert text_table.header[index + 1] == "averaged: mean of last 2"
+    cells = {row[0]: row[index : index + 2] for row in text_table.rows}
     assert cells == {
         "fedavg": ("0.7500 ± 0.0707", "0.6250 ± 0.0354"),
         "scaffold": ("0.9000 ± 0.0000", "0.7000 ± 0.0000"),
         "fedsam": ("–", "–"),
     }
-    assert any(note.startswith("Averaged:") for note in sheet.notes)
+    assert any(note.startswith("Averaged:") for note in text_table.notes)
 
 
 def test_averaged_twins_are_rows_on_request(twins: Path) -> None:
     runs = add_averaged_model_runs(find_runs([twins])[0])
-    found = summarise(runs, make_goal("accuracy", [0.65]), "scaffold twin=8")
-    (table,) = found.tables
+    result = summarise(runs, make_goal("accuracy", [0.65]), "scaffold twin=8")
+    (table,) = result.tables
     assert [row.label for row in table.rows] == [
         "fedavg",
         "fedavg twin=8",
@@ -198,19 +205,16 @@ def test_averaged_twins_are_rows_on_request(twins: Path) -> None:
     ]
     averaged = table.rows[1]
     assert [score.tail for score in averaged.scores] == pytest.approx([0.6, 0.65])
-    assert [score.run.values("loss") for score in averaged.scores] == [{1: 2.0, 2: 3.0}] * 2
-    assert averaged.scores[0].run.values("alpha") == {}, "the twin has no such thing"
+    losses = [score.run.values_by_round("loss") for score in averaged.scores]
+    assert losses == [{1: 2.0, 2: 3.0}] * 2
+    assert averaged.scores[0].run.values_by_round("alpha") == {}, "the twin has no such thing"
     assert averaged.reached(0.65, "rounds").mean == 2 and averaged.total("bytes").mean == 300
-    assert not any(
-        "averaged" in column
-        for row in table.rows
-        for score in row.scores
-        for column in score.run.rows[0]
-    )
+    for score in table.scores:
+        assert not any("averaged" in column for column in score.run.round_records[0])
     assert table.differences[0].label == "fedavg"
     assert table.differences[0].values == pytest.approx([-0.35, -0.35])
-    assert len(table.rows[2].left_out) == 1 and not table.rows[3].left_out, "said once"
-    assert "averaged: last" not in make_text_tables(found)[0].header
+    assert len(table.rows[2].excluded_runs) == 1 and not table.rows[3].excluded_runs, "said once"
+    assert "averaged: last" not in make_text_tables(result)[0].header
 
 
 def test_a_run_with_a_twin_is_the_same_row_as_one_without_and_counts_instead_of_it(
@@ -219,18 +223,17 @@ def test_a_run_with_a_twin_is_the_same_row_as_one_without_and_counts_instead_of_
     make([0.1, 0.6])
     make([0.1, 0.6], twin=8.0, columns={"averaged_accuracy": [0.5, 0.9]})
     make([0.1, 0.7], seed=1)
-    found = comparison(tmp_path)
-    (row,) = found.tables[0].rows
+    result = comparison(tmp_path)
+    (row,) = result.tables[0].rows
     assert (row.label, row.seeds, row.scores[0].averaged_last) == ("fedavg", [0, 1], 0.9)
-    assert any(
-        "and the same numbers; not counted" in note for note in make_text_tables(found)[0].notes
-    )
+    notes = make_text_tables(result)[0].notes
+    assert any("and the same numbers; not counted" in note for note in notes)
 
 
 # What does not count is shown
 
 
-def test_runs_that_do_not_count_are_kept_beside_their_row(make: Make, tmp_path: Path) -> None:
+def test_runs_that_do_not_count_are_kept_with_their_row(make: Make, tmp_path: Path) -> None:
     make([0.1, 0.2], seed=0)
     make([0.9, 0.9], seed=1, status="diverged at round 3: the model is not finite", rounds=2)
     make([0.9], seed=2, status=None, rounds=2)
@@ -240,7 +243,7 @@ def test_runs_that_do_not_count_are_kept_beside_their_row(make: Make, tmp_path: 
     (table,) = comparison(tmp_path).tables
     (row,) = table.rows
     assert row.seeds == [0] and row.spread("last") == pytest.approx((0.2, math.nan, 1), nan_ok=True)
-    assert [run.state for run in row.left_out] == [
+    assert [run.status for run in row.excluded_runs] == [
         RunStatus.DIVERGED,
         RunStatus.UNFINISHED,
         RunStatus.EMPTY,
@@ -251,24 +254,24 @@ def test_runs_that_do_not_count_are_kept_beside_their_row(make: Make, tmp_path: 
 def test_a_run_without_a_readable_configuration_is_listed_apart(make: Make, tmp_path: Path) -> None:
     make([0.1])
     (make([0.1], seed=1) / "config.toml").write_text("= =")
-    found = comparison(tmp_path)
-    assert [run.path.name for run in found.unreadable] == ["run01"] and rows_of(tmp_path) == {
-        "fedavg": [0]
-    }
+    result = comparison(tmp_path)
+    assert [run.path.name for run in result.unreadable_runs] == ["run01"]
+    assert rows_of(tmp_path) == {"fedavg": [0]}
 
 
 def test_a_seed_that_was_run_twice_counts_once(make: Make, tmp_path: Path) -> None:
     make([0.1])
     make([0.1])
     row = comparison(tmp_path).tables[0].rows[0]
-    assert row.seeds == [0] and [run.path.name for run in row.repeated] == ["run01"]
+    assert row.seeds == [0] and [run.path.name for run in row.duplicate_runs] == ["run01"]
 
 
 def test_a_run_without_the_metric_does_not_count(make: Make, tmp_path: Path) -> None:
     make([0.1], columns={"f1": [0.5]})
     make([0.1], seed=1)
     row = comparison(tmp_path, "f1").tables[0].rows[0]
-    assert row.seeds == [0] and [run.state for run in row.left_out] == [RunStatus.UNMEASURED]
+    assert row.seeds == [0]
+    assert [run.status for run in row.excluded_runs] == [RunStatus.UNMEASURED]
 
 
 # Numbers of one run
@@ -278,20 +281,16 @@ def test_the_tail_is_the_last_ten_evaluations_wherever_they_are(make: Make, tmp_
     values = [number / 100 for number in range(30)]
     make([value if number % 2 else ... for number, value in enumerate(values)], evaluate_every=2)
     score = comparison(tmp_path).tables[0].scores[0]
-    assert (
-        score.last == 0.29
-        and score.tail == pytest.approx(np.mean(values[11::2]))
-        and score.evaluations == 10
-    )
+    assert score.last == 0.29 and score.tail == pytest.approx(np.mean(values[11::2]))
+    assert score.evaluations == 10
 
 
 def test_the_best_is_chosen_by_validation_and_only_there(make: Make, tmp_path: Path) -> None:
     make([0.3, 0.9, 0.5], validation=0.1, best_round=3)
     make([0.3, 0.9, 0.5], method="scaffold", validation=0.1, best_round=1)
     scores = comparison(tmp_path).tables[0].scores
-    assert [score.best for score in scores] == [0.5, 0.3] and [
-        score.best_on_test for score in scores
-    ] == [0.9, 0.9]
+    assert [score.best for score in scores] == [0.5, 0.3]
+    assert [score.best_on_test for score in scores] == [0.9, 0.9]
 
 
 def test_without_validation_there_is_no_best(make: Make, tmp_path: Path) -> None:
@@ -328,11 +327,8 @@ def test_a_target_costs_what_was_spent_up_to_its_first_evaluated_round(
 def test_a_target_of_a_loss_is_reached_from_above(make: Make, tmp_path: Path) -> None:
     make([0.1] * 3, columns={"loss": [2.0, 1.0, 0.5]})
     score = comparison(tmp_path, "loss", targets=(1.0, 0.1)).tables[0].scores[0]
-    assert (
-        score.reached[1.0] is not None
-        and score.reached[1.0].rounds == 2
-        and score.reached[0.1] is None
-    )
+    assert score.reached[1.0] is not None and score.reached[1.0].rounds == 2
+    assert score.reached[0.1] is None
     assert score.best_on_test == 0.5
 
 
@@ -357,34 +353,36 @@ def test_which_way_is_better_must_be_known_for_a_target(make: Make, tmp_path: Pa
     assert comparison(tmp_path, "f1").tables[0].scores[0].best_on_test is None
     with pytest.raises(InputError, match=r"f1 .*--better"):
         comparison(tmp_path, "f1", targets=(0.5,))
-    assert (
-        comparison(tmp_path, "f1", targets=(0.6,), better="lower").tables[0].scores[0].reached[0.6]
-        is not None
-    )
+    (table,) = comparison(tmp_path, "f1", targets=(0.6,), better="lower").tables
+    assert table.scores[0].reached[0.6] is not None
 
 
 # Differences
 
 
 def test_differences_are_paired_by_seed(make: Make, tmp_path: Path) -> None:
-    baseline, method = {1: 0.5, 2: 0.6, 3: 0.1}, {2: 0.65, 1: 0.6, 4: 0.9}
+    baseline = {1: 0.5, 2: 0.6, 3: 0.1}
+    method = {2: 0.65, 1: 0.6, 4: 0.9}
     for seed, value in baseline.items():
         make([value], seed=seed)
     for seed, value in method.items():
         make([value], method="scaffold", seed=seed)
     (table,) = comparison(tmp_path, baseline="fedavg").tables
-    (found,) = table.differences
-    assert table.baseline == "fedavg" and found.label == "scaffold" and found.seeds == (1, 2)
-    assert found.values == pytest.approx([0.1, 0.05]) and found.mean == pytest.approx(0.075)
-    assert found.interval == bootstrap_interval(found.values) == pytest.approx((0.05, 0.1))
-    assert (found.better, found.p, found.corrected) == (2, 0.5, 0.5)
+    (difference,) = table.differences
+    assert table.baseline == "fedavg" and difference.label == "scaffold"
+    assert difference.seeds == (1, 2)
+    assert difference.values == pytest.approx([0.1, 0.05])
+    assert difference.mean == pytest.approx(0.075)
+    assert difference.interval == bootstrap_interval(difference.values)
+    assert difference.interval == pytest.approx((0.05, 0.1))
+    assert (difference.wins, difference.p, difference.p_holm) == (2, 0.5, 0.5)
 
 
 def test_lower_is_better_for_a_loss(make: Make, tmp_path: Path) -> None:
     for method, loss in (("fedavg", 1.0), ("scaffold", 0.5)):
         make([0.1], method=method, columns={"loss": [loss]})
-    (found,) = comparison(tmp_path, "loss", baseline="fedavg").tables[0].differences
-    assert found.mean == -0.5 and found.better == 1
+    (difference,) = comparison(tmp_path, "loss", baseline="fedavg").tables[0].differences
+    assert difference.mean == -0.5 and difference.wins == 1
 
 
 def test_holm_corrects_over_the_rows_of_a_table(make: Make, tmp_path: Path) -> None:
@@ -393,8 +391,8 @@ def test_holm_corrects_over_the_rows_of_a_table(make: Make, tmp_path: Path) -> N
         make([0.6 + seed / 100], method="scaffold", seed=seed)  # better on all four: p = 1/8
         make([0.5 + (seed - 1.2) / 10], method="fedsam", seed=seed)
     first, second = comparison(tmp_path, baseline="fedavg").tables[0].differences
-    assert first.p == 0.125 and first.corrected == 0.25
-    assert second.corrected == second.p > 0.25
+    assert first.p == 0.125 and first.p_holm == 0.25
+    assert second.p_holm == second.p > 0.25
 
 
 def test_runs_on_another_partition_are_no_pair(make: Make, tmp_path: Path) -> None:
@@ -417,8 +415,8 @@ def test_a_baseline_that_could_be_several_rows_must_be_named_in_full(
         make([rho], method="fedsam", rho=rho)
     with pytest.raises(InputError, match=r"'fedsam rho=0.1', 'fedsam rho=0.2'"):
         comparison(tmp_path, baseline="fedsam")
-    (found,) = comparison(tmp_path, baseline="fedsam rho=0.2").tables[0].differences
-    assert found.mean == pytest.approx(-0.1)
+    (difference,) = comparison(tmp_path, baseline="fedsam rho=0.2").tables[0].differences
+    assert difference.mean == pytest.approx(-0.1)
 
 
 def test_a_baseline_without_a_common_seed_is_refused(make: Make, tmp_path: Path) -> None:
@@ -434,10 +432,9 @@ def test_a_row_without_a_common_seed_is_shown_without_a_difference(
     make([0.1], seed=1)
     make([0.2], method="scaffold", seed=1)
     make([0.3], method="fedsam", seed=2)
-    found = comparison(tmp_path, baseline="fedavg").tables[0].differences
-    assert [difference.seeds for difference in found] == [(1,), ()] and math.isnan(
-        found[1].corrected
-    )
+    first, second = comparison(tmp_path, baseline="fedavg").tables[0].differences
+    assert first.seeds == (1,) and second.seeds == ()
+    assert math.isnan(second.p_holm)
 
 
 # Independently
@@ -480,13 +477,12 @@ def test_the_table_over_three_seeds_is_what_numpy_makes_of_the_metrics(
         test, validation = np.moveaxis(np.array(runs), -1, 0)
         assert test.shape == (3, 12)
         tails[method] = test[:, 2:].mean(axis=1)
-        chosen = np.array(
-            [row[best] for row, best in zip(test, validation.argmax(axis=1), strict=True)]
-        )
+        best_rounds = validation.argmax(axis=1)
+        best = np.array([row[round] for row, round in zip(test, best_rounds, strict=True)])
         expected = {
             "last": test[:, -1],
             "tail": tails[method],
-            "best": chosen,
+            "best": best,
             "best_on_test": test.max(axis=1),
         }
         for name, values in expected.items():
@@ -505,6 +501,5 @@ def test_a_baselines_words_may_stand_in_any_order(make: Make, tmp_path: Path) ->
         make([rho + lr], method="fedsam", rho=rho, lr=lr)
     (table,) = comparison(tmp_path, baseline="fedsam rho=0.2 lr=0.1").tables
     assert table.baseline and sorted(table.baseline.split()) == ["fedsam", "lr=0.1", "rho=0.2"]
-    assert (
-        table.baseline == comparison(tmp_path, baseline="fedsam lr=0.1 rho=0.2").tables[0].baseline
-    )
+    (other,) = comparison(tmp_path, baseline="fedsam lr=0.1 rho=0.2").tables
+    assert table.baseline == other.baseline

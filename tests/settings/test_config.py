@@ -1,4 +1,4 @@
-"""Settings: which layer wins, what a preset holds, what is refused, and that config.toml says all of it."""
+"""Settings: which layer wins, what a preset holds, what is refused, and what config.toml holds."""
 
 import dataclasses
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedwmsam import METHODS, InputError, toml
 from fedwmsam.settings.config import RunConfig, Settings, parse_assignments, resolve
-from fedwmsam.settings.options import field_types
+from fedwmsam.settings.options import field_types, option
 
 PAPER = {
     "clients": 100,
@@ -38,12 +38,8 @@ def refusal(*layers: dict[str, Any]) -> str:
 
 def test_each_layer_wins_over_the_one_below() -> None:
     defaults = resolve()
-    assert (defaults.rounds, defaults.clients, defaults.batch_size, defaults.lr) == (
-        50,
-        20,
-        50,
-        0.1,
-    )
+    assert (defaults.rounds, defaults.clients, defaults.participation) == (50, 20, 0.25)
+    assert (defaults.batch_size, defaults.lr) == (50, 0.1)
     preset = resolve({"preset": "paper"})
     assert (preset.rounds, preset.clients, preset.participation) == (500, 100, 0.1)
     file = resolve({"preset": "paper", "rounds": 7, "clients": 30})
@@ -59,26 +55,30 @@ def test_a_preset_named_on_the_command_line_stays_below_the_file() -> None:
 
 def test_method_options_are_layered_like_settings() -> None:
     config = resolve({"preset": "paper", "rho": 0.2, "alpha": 0.3}, {"rho": 0.05})
-    assert config.options["rho"] == 0.05 and config.flat()["alpha"] == 0.3
+    assert config.options["rho"] == 0.05 and config.to_flat_dict()["alpha"] == 0.3
     assert config.make_method() == METHODS["fedwmsam"](rho=0.05, alpha=0.3)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_paper_preset_holds_the_papers_values(method: str) -> None:
-    values = resolve({"preset": "paper", "method": method}).flat()
+    values = resolve({"preset": "paper", "method": method}).to_flat_dict()
     assert {key: values[key] for key in PAPER} == PAPER
     if method in ("fedavg", "fedcm", "scaffold", "fedwmsam"):
         assert values["global_lr"] == 1.0
     if method == "fedcm":
         assert values["alpha"] == 0.1
     if method == "fedwmsam":
-        own = {"alpha": 0.1, "adapt_rate": 0.01, "rho": 0.01, "alpha_min": 0.1, "alpha_max": 0.9}
-        assert {key: values[key] for key in own} == own
-        assert (values["perturbation"], values["similarity"], values["correction"]) == (
-            "trajectory",
-            "personalized",
-            "scaffold",
-        )
+        options = {
+            "alpha": 0.1,
+            "adapt_rate": 0.01,
+            "rho": 0.01,
+            "alpha_min": 0.1,
+            "alpha_max": 0.9,
+            "perturbation": "trajectory",
+            "similarity": "personalized",
+            "correction": "scaffold",
+        }
+        assert {key: values[key] for key in options} == options
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -157,12 +157,12 @@ def test_the_ends_of_a_range_are_inside_it() -> None:
 def test_participation_rounds_half_up_and_never_to_nobody(
     participation: float, clients: int, expected: int
 ) -> None:
-    assert Settings(participation=participation).per_round(clients) == expected
+    assert Settings(participation=participation).cohort_size(clients) == expected
 
 
 def test_the_number_of_clients_goes_before_their_share() -> None:
-    assert Settings(participation=0.5, clients_per_round=2).per_round(10) == 2
-    assert Settings(participation=0.01, sampling="bernoulli").per_round(10) == pytest.approx(0.1)
+    assert Settings(participation=0.5, clients_per_round=2).cohort_size(10) == 2
+    assert Settings(participation=0.01, sampling="bernoulli").cohort_size(10) == pytest.approx(0.1)
 
 
 # key=value
@@ -203,8 +203,8 @@ def test_a_bad_assignment_is_explained(text: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("layers_below", [[], [{"clip_norm": 5.0}], [{"preset": "paper"}]], ids=str)
-def test_none_takes_the_limit_away(layers_below: list[dict[str, Any]]) -> None:
-    """`clip_norm` says: none: no limit."""
+def test_none_removes_the_limit(layers_below: list[dict[str, Any]]) -> None:
+    """The help of `clip_norm` says "none: no limit"."""
     config = resolve(*layers_below, parse_assignments(["clip_norm=none"], "fedwmsam"))
     assert config.clip_norm is None
 
@@ -212,9 +212,10 @@ def test_none_takes_the_limit_away(layers_below: list[dict[str, Any]]) -> None:
 # config.toml
 
 
-def written_and_read(config: RunConfig, folder: Path) -> RunConfig:
+def write_and_read(config: RunConfig, folder: Path) -> RunConfig:
+    """Return the configuration that config.toml gives back."""
     path = folder / "config.toml"
-    path.write_text(toml.dump(config.flat()))
+    path.write_text(toml.dump(config.to_flat_dict()))
     return resolve(toml.load(path))
 
 
@@ -227,7 +228,21 @@ def test_the_number_of_clients_is_20_or_what_was_given_or_left_to_the_data() -> 
 
 
 def test_no_limit_survives_the_file(tmp_path: Path) -> None:
-    assert written_and_read(RunConfig(clip_norm=None), tmp_path).clip_norm is None
+    assert write_and_read(RunConfig(clip_norm=None), tmp_path).clip_norm is None
+
+
+def test_any_setting_that_is_switched_off_is_written_as_none() -> None:
+    """Only those are written whose default is a value: left out, they would be read as that."""
+
+    @dataclasses.dataclass(frozen=True)
+    class LargerConfig(RunConfig):
+        limit: float | None = option(2.0, "a limit (none: no limit)")
+        other: float | None = option(None, "another limit (none: no limit)")
+
+    values = LargerConfig(limit=None).to_flat_dict()
+    assert values["limit"] == "none" and values["clip_norm"] == 10.0
+    assert values["other"] is None and "other" not in toml.dump(values)
+    assert LargerConfig(clip_norm=None).to_flat_dict()["clip_norm"] == "none"
 
 
 def test_the_file_holds_every_key_that_has_a_value() -> None:
@@ -246,7 +261,7 @@ def test_the_file_holds_every_key_that_has_a_value() -> None:
         dp_clip=1.0,
         twin=8.0,
     )
-    lines = toml.dump(config.flat()).splitlines()
+    lines = toml.dump(config.to_flat_dict()).splitlines()
     keys = [line.partition(" = ")[0] for line in lines]
     fields = {f.name for f in dataclasses.fields(RunConfig)} - {"options"}
     options = {f.name for f in dataclasses.fields(METHODS["fedwmsam"])}
@@ -342,20 +357,17 @@ def test_what_is_written_resolves_to_the_same_run(
     tmp_path_factory: pytest.TempPathFactory, settings: dict[str, Any], options: dict[str, Any]
 ) -> None:
     config = RunConfig(**settings, options=options)
-    again = written_and_read(config, tmp_path_factory.getbasetemp())
-    assert again.flat() == config.flat()
-    assert again.make_method() == config.make_method()
+    read_back = write_and_read(config, tmp_path_factory.getbasetemp())
+    assert read_back.to_flat_dict() == config.to_flat_dict()
+    assert read_back.make_method() == config.make_method()
 
 
 @given(words)
 def test_any_text_survives_the_file(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.getbasetemp() / "any.toml"
-    path.write_text(
-        toml.dump(
-            {"before": 1, "text": text, "list": [text, 2.5, True], "after": False, "left_out": None}
-        )
-    )
-    assert toml.load(path) == {"before": 1, "text": text, "list": [text, 2.5, True], "after": False}
+    values = {"before": 1, "text": text, "list": [text, 2.5, True], "after": False}
+    path.write_text(toml.dump(values | {"left_out": None}))
+    assert toml.load(path) == values
 
 
 anything = st.recursive(
@@ -375,20 +387,20 @@ keys = st.sampled_from([*SETTINGS, *OPTIONS, "method", "options", "rounds ", "se
 
 @given(st.dictionaries(keys, anything, max_size=4), st.dictionaries(keys, anything, max_size=2))
 def test_any_keys_and_values_are_a_run_or_one_sentence(
-    file: dict[str, Any], given: dict[str, Any]
+    file: dict[str, Any], command_line: dict[str, Any]
 ) -> None:
     try:
-        config = resolve(file, given)
+        config = resolve(file, command_line)
     except InputError as refusal:
         assert str(refusal)
     else:
-        assert resolve(config.flat()).flat() == config.flat()
+        assert resolve(config.to_flat_dict()).to_flat_dict() == config.to_flat_dict()
 
 
 @given(st.dictionaries(st.sampled_from(list(field_types(Settings))), anything, max_size=3))
-def test_any_arguments_are_settings_or_one_sentence(given: dict[str, Any]) -> None:
+def test_any_arguments_are_settings_or_one_sentence(arguments: dict[str, Any]) -> None:
     try:
-        Settings(**given)
+        Settings(**arguments)
     except InputError as refusal:
         assert str(refusal)
 

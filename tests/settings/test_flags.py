@@ -21,9 +21,13 @@ DECLARED = {f.name: f for f in fields(RunConfig) if f.metadata}
 
 
 def flags(command: Callable[..., None]) -> dict[str, Any]:
-    """Each setting that the command has a flag for, with Typer's description of it."""
-    parameters = inspect.signature(command).parameters.values()
-    return {one.name: one.annotation.__metadata__[0] for one in parameters if one.name in DECLARED}
+    """Return Typer's description of each flag of the command that is a setting."""
+    parameters = inspect.signature(command).parameters
+    return {
+        name: parameter.annotation.__metadata__[0]
+        for name, parameter in parameters.items()
+        if name in DECLARED
+    }
 
 
 def test_run_takes_every_setting_and_compare_all_but_method_and_seed() -> None:
@@ -34,7 +38,8 @@ def test_run_takes_every_setting_and_compare_all_but_method_and_seed() -> None:
 
 @pytest.mark.parametrize("name", setting_names())
 def test_help_says_what_the_declaration_says(name: str) -> None:
-    flag, declared = flags(run)[name], DECLARED[name]
+    flag = flags(run)[name]
+    declared = DECLARED[name]
     assert declared.metadata["help"][1:] in flag.help
     assert flag.show_default == (False if declared.default is None else str(declared.default))
     assert flag.rich_help_panel == declared.metadata["panel"] and flag.rich_help_panel in PANELS
@@ -61,10 +66,9 @@ def test_numbers_may_be_words_where_a_word_is_meant(cli: Cli, tmp_path: Path) ->
 
 
 def test_a_flag_is_stronger_than_the_file(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "file.toml").write_text(
-        'lr_decay = 0.9\nrounds = 1\nclients = 4\nmodel = "linear"\n'
-    )
-    given = ("--lr-decay", "0.5", "--evaluate-every", "3", "--out", tmp_path, "--name", "run", "-q")
-    assert cli("run", tmp_path / "file.toml", *given).code == 0
+    file = tmp_path / "file.toml"
+    file.write_text('lr_decay = 0.9\nrounds = 1\nclients = 4\nmodel = "linear"\n')
+    flags = ("--lr-decay", "0.5", "--evaluate-every", "3", "--out", tmp_path, "--name", "run", "-q")
+    assert cli("run", file, *flags).code == 0
     config = toml.load(tmp_path / "run" / "config.toml")
     assert (config["lr_decay"], config["evaluate_every"], config["clients"]) == (0.5, 3, 4)

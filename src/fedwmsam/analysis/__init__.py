@@ -1,1 +1,4 @@
-"""What runs mean: numbers computed from results, without a table or a picture."""
+"""Measurements of finished runs: flatness, landscapes, embeddings, dynamics and the theorem.
+
+Each module computes results from run folders and turns them into tables and plots.
+"""

@@ -1,4 +1,9 @@
-"""A run's dynamics as one record: what was recorded, what its kept states give when replayed, and their summary."""
+"""Dynamics of a run: alignment of perturbations, momentum echo and client drift, in one record.
+
+The record has what the run recorded, what replaying its kept states gives in addition, and a
+summary of both; `recording` defines the values. Groups of runs that differ only in their seed
+become tables and plots.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -41,233 +46,283 @@ from fedwmsam.statistics import FloatArray, mean_spread
 from fedwmsam.training.task import deterministic_torch
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+RecordPath = tuple[str | int, ...]
+"""Keys that lead to a value in a nested record."""
 THOROUGH = RecordingConfig(sample=3000, ascents=1, clients=None)
+"""How a replay measures alignment: more exactly than a recording during the run."""
 STATES = 10
+"""Default number of kept states that are replayed."""
 SUCCESSIVE = 3
-"""Rounds that are replayed from each kept state, if all they read is known."""
+"""Rounds that are replayed from each kept state, as far as client memory was kept."""
 QUARTER = 4
-"""Early is the first quarter of the rounds, late the last."""
+"""Early is the first of so many equal parts of the rounds, late the last."""
 DYNAMICS_FILE = "dynamics.json"
+"""File with a run's dynamics."""
 OSCILLATING_METRICS = ("accuracy", "loss", "similarity", "alpha")
-"""Columns of the metrics whose fluctuation is worth a number."""
-PATHS: dict[str, tuple[str | int, ...]] = {
-    **{name: ("alignment", name, "mean") for name in (*COSINES, "radius")},
-    **{
-        f"{name}_{moment}": ("alignment", name, moment)
-        for name in COSINES
-        for moment in STEP_POSITIONS
-    },
-    "update_norm": ("drift", "norm", "mean"),
-    "update_norm_spread": ("drift", "norm", "spread"),
-    "distance": ("drift", "distance", "mean"),
-    "to_mean": ("drift", "to_mean", "mean"),
-    "to_mean_spread": ("drift", "to_mean", "spread"),
-    "pairs": ("drift", "pairs", "mean"),
-    "coherence": ("drift", "coherence"),
-    "similarity": ("drift", "scalars", "similarity", "mean"),
-    "similarity_spread": ("drift", "scalars", "similarity", "spread"),
-    "global_norm": ("echo", "norm"),
-    "lag_1": ("echo", "lags", 0),
-    "lag_2": ("echo", "lags", 1),
-    "flips": ("echo", "flips"),
-    "straightness": ("echo", "straightness"),
-    "carried": ("echo", "carried", "mean"),
-}
-"""A number of the summary, and where a line has it."""
+"""Columns of the metrics whose oscillation is measured."""
+
+
+def summary_paths() -> dict[str, RecordPath]:
+    """Return the values of a summary by name, with the path to each in a recorded line."""
+    paths: dict[str, RecordPath] = {}
+    for name in (*COSINES, "radius"):
+        paths[name] = ("alignment", name, "mean")
+    for name in COSINES:
+        for position in STEP_POSITIONS:
+            paths[f"{name}_{position}"] = ("alignment", name, position)
+    return paths | {
+        "update_norm": ("drift", "norm", "mean"),
+        "update_norm_spread": ("drift", "norm", "spread"),
+        "distance": ("drift", "distance", "mean"),
+        "to_mean": ("drift", "to_mean", "mean"),
+        "to_mean_spread": ("drift", "to_mean", "spread"),
+        "pairs": ("drift", "pairs", "mean"),
+        "coherence": ("drift", "coherence"),
+        "similarity": ("drift", "scalars", "similarity", "mean"),
+        "similarity_spread": ("drift", "scalars", "similarity", "spread"),
+        "global_norm": ("echo", "norm"),
+        "lag_1": ("echo", "lags", 0),
+        "lag_2": ("echo", "lags", 1),
+        "flips": ("echo", "flips"),
+        "straightness": ("echo", "straightness"),
+        "carried": ("echo", "carried", "mean"),
+    }
+
+
+PATHS = summary_paths()
+"""Values of a summary by name, with the path to each in a recorded line."""
 
 
 def compute_dynamics(
-    folder: Path, states: int = STATES, care: RecordingConfig = THOROUGH
+    folder: Path, states: int = STATES, recording_config: RecordingConfig = THOROUGH
 ) -> Record:
-    """Everything the run's folder can tell; writes nothing."""
+    """Return the dynamics of the run in this folder as one record, and write nothing.
+
+    It has the lines that the run recorded, those of rounds replayed from so many of its kept
+    states, and their means early and late in the run.
+    """
     with deterministic_torch():
-        past = ReplayedRun.of(folder)
-        chosen = spread_out(past.kept(), states)
+        run = ReplayedRun.from_folder(folder)
+        chosen = spread_out(run.kept_rounds(), states)
         recorded = {line["round"]: line for line in read_lines(folder / "recordings.jsonl")}
         lines = dict(recorded)
-        for line in replay_states(past, chosen, care):
-            lines[line["round"]] = merged(recorded.get(line["round"], {}), line)
-        ending = last_rounds(past)
+        for line in replay_states(run, chosen, recording_config):
+            lines[line["round"]] = merge_lines(recorded.get(line["round"], {}), line)
+        ending = last_rounds(run)
     ordered = [lines[round] for round in sorted(lines)]
+    rounds = len(run.round_records)
     return {
-        "method": past.config.method,
-        "seed": past.config.seed,
-        "rounds": len(past.rows),
+        "method": run.config.method,
+        "seed": run.config.seed,
+        "rounds": rounds,
         "recorded": len(recorded),
         "replayed": chosen,
-        "sample": care.sample,
-        "ascents": care.ascents,
-        "not_as_it_was": past.strangers,
+        "sample": recording_config.sample,
+        "ascents": recording_config.ascents,
+        "not_as_it_was": run.mismatched_rounds,
         "last_rounds": ending,
-        "restless": metric_oscillation(past.rows),
+        "restless": metric_oscillation(run.round_records),
         "summary": {
-            name: summarise_dynamics(of_period(ordered, len(past.rows), name))
-            for name in ("early", "late")
+            period: summarise_dynamics(lines_of_period(ordered, rounds, period))
+            for period in ("early", "late")
         },
         "lines": ordered,
     }
 
 
-def merged(recorded: Record, replayed: Record) -> Record:
-    """A replay measures with more care; but only a recording knows all the updates before."""
+def merge_lines(recorded: Record, replayed: Record) -> Record:
+    """Return one line from a round's recording and its replay.
+
+    The replay measures more exactly, but only the recording has compared the update with all those
+    before it: its echo takes precedence.
+    """
     return recorded | replayed | {"echo": replayed["echo"] | recorded.get("echo", {})}
 
 
 def spread_out(rounds: Sequence[int], count: int) -> list[int]:
-    """So many of them, the first and the last included."""
+    """Return at most `count` of the rounds, evenly spread, the first and the last among them."""
     if len(rounds) <= count:
         return list(rounds)
-    return sorted(
-        {rounds[round(place * (len(rounds) - 1) / max(count - 1, 1))] for place in range(count)}
-    )
+    last = len(rounds) - 1
+    indices = {round(number * last / max(count - 1, 1)) for number in range(count)}
+    return sorted(rounds[index] for index in indices)
 
 
 def replay_states(
-    past: ReplayedRun, chosen: Sequence[int], care: RecordingConfig
+    run: ReplayedRun, chosen: Sequence[int], recording_config: RecordingConfig
 ) -> Iterator[Record]:
-    """The line of each chosen round, and those of the rounds right after it, where they can be known."""
-    kept = past.kept()
-    thorough = DynamicsRecorder(RECORDABLE, 1, past.config.seed, care)
-    brief = DynamicsRecorder(("echo",), 10**12, past.config.seed, care)
+    """Yield the line of the round after each chosen state, and those of the next rounds.
+
+    The next rounds, up to `SUCCESSIVE` in all, have only their echo, and only as far as their
+    clients' memory was kept. Straightness is measured up to the next kept state.
+    """
+    kept = run.kept_rounds()
+    everything = DynamicsRecorder(RECORDABLE, 1, run.config.seed, recording_config)
+    only_echo = DynamicsRecorder(("echo",), 10**12, run.config.seed, recording_config)
     for round in chosen:
-        state = past.state(round)
-        found = past.repeat(state, thorough)
-        following = kept[kept.index(round) + 1 :][:1]
-        for later in following:
-            way = l2_norm(past.state(later).server["w"] - state.server["w"])
-            found.line["echo"]["straightness"] = straightness(
-                way, [found.line["echo"]["norm"]], later - round
-            )
-        yield found.line
-        rest = min(SUCCESSIVE - 1, len(past.rows) - found.after.round)
-        for repeated in past.chain(found.after, rest, brief, found.trail):
-            yield repeated.line
+        state = run.load_state(round)
+        replayed = run.replay_round(state, everything)
+        index = kept.index(round)
+        if index + 1 < len(kept):
+            later = kept[index + 1]
+            distance = l2_norm(run.load_state(later).server["w"] - state.server["w"])
+            echo = replayed.recording["echo"]
+            echo["straightness"] = straightness(distance, [echo["norm"]], later - round)
+        yield replayed.recording
+        remaining = min(SUCCESSIVE - 1, len(run.round_records) - replayed.state.round)
+        successors = run.replay_rounds(replayed.state, remaining, only_echo, replayed.past_updates)
+        for successor in successors:
+            yield successor.recording
 
 
-def last_rounds(past: ReplayedRun) -> Record | None:
-    """Successive updates at the end of a run that is over, from its older checkpoint; every method has that."""
-    state = past.last_checkpoint()
+def last_rounds(run: ReplayedRun) -> Record | None:
+    """Return the echo of the last rounds of a finished run, replayed from its oldest checkpoint.
+
+    Every method has it, because checkpoints hold all clients' memory. Return None if less than two
+    rounds can be replayed.
+    """
+    state = run.load_older_checkpoint()
     if state is None:
         return None
     models = [state.server["w"]]
-    models += [
-        repeated.after.server["w"] for repeated in past.chain(state, len(past.rows) - state.round)
-    ]
+    for replayed in run.replay_rounds(state, len(run.round_records) - state.round):
+        models.append(replayed.state.server["w"])
     updates = [after - before for before, after in pairwise(models)]
     if len(updates) < 2:
         return None
-    way, norms = l2_norm(models[-1] - models[0]), [l2_norm(update) for update in updates]
-    turned = [flips(after, before) for before, after in pairwise(updates)]
+    distance = l2_norm(models[-1] - models[0])
+    norms = [l2_norm(update) for update in updates]
+    flip_shares = [flips(after, before) for before, after in pairwise(updates)]
     return {
         "first": state.round + 1,
         "last": state.round + len(updates),
         "autocorrelation": autocorrelation(updates, len(updates) - 1),
-        "flips": mean_of(turned),
-        "straightness": straightness(way, norms, len(updates)),
+        "flips": mean_of(flip_shares),
+        "straightness": straightness(distance, norms, len(updates)),
         "norm": sum(norms) / len(norms),
     }
 
 
-def metric_oscillation(rows: Sequence[Record]) -> Record:
-    """How the metrics fluctuate late in the run."""
-    late = of_period(rows, len(rows), "late")
-    found = {
-        name: [row[name] for row in late if row.get(name) is not None]
-        for name in OSCILLATING_METRICS
-    }
-    return {name: oscillation(values) for name, values in found.items() if values}
+def metric_oscillation(round_records: Sequence[Record]) -> Record:
+    """Return how each oscillating metric fluctuates late in the run."""
+    late = lines_of_period(round_records, len(round_records), "late")
+    result: Record = {}
+    for name in OSCILLATING_METRICS:
+        values = [record[name] for record in late if record.get(name) is not None]
+        if values:
+            result[name] = oscillation(values)
+    return result
 
 
-def of_period(lines: Sequence[Record], rounds: int, period: str) -> list[Record]:
+def lines_of_period(lines: Sequence[Record], rounds: int, period: str) -> list[Record]:
+    """Return the lines of the first quarter of the rounds ("early") or of the last ("late")."""
     if period == "early":
         return [line for line in lines if QUARTER * line["round"] <= rounds]
     return [line for line in lines if QUARTER * line["round"] > (QUARTER - 1) * rounds]
 
 
 def summarise_dynamics(lines: Sequence[Record]) -> Record:
-    """The mean of everything over these lines, over those that have it."""
-    paths: dict[str, tuple[str | int, ...]] = dict(PATHS)
+    """Return the mean of every value over the lines that have it.
+
+    Beside those of `PATHS` these are the norms of the vectors that the server keeps, for itself
+    and for each client.
+    """
+    paths = dict(PATHS)
     for line in lines:
-        kept = line.get("drift", {})
-        paths |= {f"server {name}": ("drift", "server", name) for name in kept.get("server", {})}
-        paths |= {
-            f"client {name}": ("drift", "memory", name, "mean") for name in kept.get("memory", {})
-        }
-    return {name: mean_of([value_at(line, path) for line in lines]) for name, path in paths.items()}
+        drift = line.get("drift", {})
+        for name in drift.get("server", {}):
+            paths[f"server {name}"] = ("drift", "server", name)
+        for name in drift.get("memory", {}):
+            paths[f"client {name}"] = ("drift", "memory", name, "mean")
+    means: Record = {}
+    for name, path in paths.items():
+        means[name] = mean_of([value_at(line, path) for line in lines])
+    return means
 
 
-def value_at(line: Record, path: Sequence[str | int]) -> float | None:
-    value: Any = line
+def value_at(record: Record, path: Sequence[str | int]) -> float | None:
+    """Return the number at a path in a nested record, None if there is none."""
+    value: Any = record
     for key in path:
-        inside = (
-            key in value
-            if isinstance(value, dict)
-            else isinstance(value, list) and int(key) < len(value)
-        )
-        if not inside:
+        if isinstance(value, dict):
+            is_inside = key in value
+        else:
+            is_inside = isinstance(value, list) and int(key) < len(value)
+        if not is_inside:
             return None
         value = value[key]
     return float(value) if isinstance(value, int | float) else None
 
 
-# Of saved runs
+# Dynamics of saved runs
 
 
 def run_dynamics(
-    places: Sequence[Path],
+    folders: Sequence[Path],
     states: int,
     sample: int,
     again: bool,
     plots: tuple[Path, str] | None,
-    say: Callable[[str], None],
+    report_progress: Callable[[str], None],
 ) -> tuple[list[TextTable], list[Path]]:
-    """One run after the other, each written when it is done; a run that went on since is analysed again.
+    """Analyse the runs in these folders one by one; return their tables and the files written.
 
-    `plots` are a folder for pictures and their format. Returns the tables and what was written.
+    Each run's record is written as soon as it is computed. A run that was analysed before is left
+    as it is, unless `again` is set or it has done more rounds since. `plots` has a folder for
+    plots and their format.
     """
-    runs, care = find_readable_runs(places), replace(THOROUGH, sample=sample)
+    runs = find_readable_runs(folders)
+    recording_config = replace(THOROUGH, sample=sample)
     written = []
     for run in runs:
         before = load_analysis(run.path, DYNAMICS_FILE)
-        if again or before is None or before["rounds"] != len(run.rows):
-            say(f"Replaying {run.path} …")
-            found = compute_dynamics(run.path, states, care)
-            written.append(save_analysis(run.path, DYNAMICS_FILE, found))
-            for remark in dynamics_notes(found):
-                say(f"- {remark}")
-    groups = groups_of(runs)
+        if again or before is None or before["rounds"] != len(run.round_records):
+            report_progress(f"Replaying {run.path} …")
+            record = compute_dynamics(run.path, states, recording_config)
+            written.append(save_analysis(run.path, DYNAMICS_FILE, record))
+            for note in dynamics_notes(record):
+                report_progress(f"- {note}")
+    groups = load_groups(runs)
     if plots is not None:
         written += save_plots(dynamics_plots(groups), *plots)
     return dynamics_tables(groups), written
 
 
-def dynamics_notes(found: Record) -> list[str]:
-    """What a reader of the numbers must know of this run."""
+def dynamics_notes(record: Record) -> list[str]:
+    """Return what a reader of this run's dynamics must know."""
     notes = []
-    if not found["recorded"] and not found["replayed"]:
+    if not record["recorded"] and not record["replayed"]:
         notes.append(
             "It kept no states and recorded nothing: run it with --record or --set keep_states=10."
         )
-    if found["not_as_it_was"]:
-        rounds = ", ".join(map(str, found["not_as_it_was"]))
+    if record["not_as_it_was"]:
+        rounds = ", ".join(map(str, record["not_as_it_was"]))
         notes.append(
             f"Rounds {rounds} did not repeat exactly: another machine or version made the run."
         )
-    if found["last_rounds"] is None:
+    if record["last_rounds"] is None:
         notes.append(
             "Its last rounds could not be replayed: it is not finished, or has one checkpoint only."
         )
     return notes
 
 
-def find_readable_runs(places: Sequence[Path]) -> list[LoadedRun]:
-    """Runs that have a round; the others cannot be analysed."""
-    runs = [run for run in find_runs(places)[0] if run.rows and run.state is not RunStatus.DAMAGED]
+def find_readable_runs(folders: Sequence[Path]) -> list[LoadedRun]:
+    """Return the undamaged runs in these folders that have completed a round.
+
+    Raise InputError if there are none.
+    """
+    runs = [
+        run
+        for run in find_runs(folders)[0]
+        if run.round_records and run.status is not RunStatus.DAMAGED
+    ]
     if not runs:
         raise InputError(
-            f"No run in {', '.join(map(str, places))} has done a round that can be read."
+            f"No run in {', '.join(map(str, folders))} has done a round that can be read."
         )
     return runs
 
@@ -283,74 +338,89 @@ CURVES = {
     "to_mean": "update with mean",
     "update_norm": "client update norm",
 }
-"""What is drawn over the rounds, and its axis."""
-PICTURES = {
+"""Values that are plotted over the rounds, with the labels of their axes."""
+PLOTS = {
     "alignment-over-rounds": ("global", "received", "local", "gradients"),
     "echo-over-rounds": ("lag_1", "straightness", "carried"),
     "drift-over-rounds": ("to_mean", "update_norm"),
 }
+"""Names of the plots, with the values that each shows."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """One configuration's records, a seed each."""
+    """The dynamics records of one configuration, one per seed."""
 
     label: str
     records: tuple[Record, ...]
 
     def cell(self, *path: str | int) -> str:
-        """Mean and deviation over the seeds of a number of their records."""
-        known = [value for record in self.records if (value := value_at(record, path)) is not None]
-        return spread_cell(mean_spread(known)) if known else MISSING
+        """Return mean and deviation over the seeds of the value at a path, or a dash."""
+        values = []
+        for record in self.records:
+            value = value_at(record, path)
+            if value is not None:
+                values.append(value)
+        return spread_cell(mean_spread(values)) if values else MISSING
 
     def curve(self, name: str) -> tuple[list[int], FloatArray]:
-        """A number over the rounds that all seeds have it in; a line for each seed."""
-        found = [
-            {
-                line["round"]: value
-                for line in record["lines"]
-                if (value := value_at(line, PATHS[name])) is not None
-            }
-            for record in self.records
-        ]
-        rounds = sorted(set.intersection(*map(set, found)))
-        return rounds, np.array([[values[round] for round in rounds] for values in found])
+        """Return the rounds in which all seeds have a value, and the values, one row per seed."""
+        by_seed = [values_by_round(record, name) for record in self.records]
+        rounds = sorted(set.intersection(*map(set, by_seed)))
+        rows = []
+        for values in by_seed:
+            rows.append([values[round] for round in rounds])
+        return rounds, np.array(rows)
 
 
-def groups_of(runs: Iterable[LoadedRun]) -> list[Group]:
-    """Those runs that have been analysed."""
-    analysed = [
-        (run, record)
-        for run in runs
-        if run.config and (record := load_analysis(run.path, DYNAMICS_FILE))
-    ]
-    records = {run.path: record for run, record in analysed}
-    sets = group_runs([run for run, _ in analysed], row_config)
-    names = make_labels([row_config(members[0]) for members in sets])
-    return [
-        Group(name, tuple(records[run.path] for run in members))
-        for name, members in zip(names, sets, strict=True)
-    ]
+def values_by_round(record: Record, name: str) -> dict[int, float]:
+    """Return a value of `PATHS` by round, for the rounds that have it."""
+    values = {}
+    for line in record["lines"]:
+        value = value_at(line, PATHS[name])
+        if value is not None:
+            values[line["round"]] = value
+    return values
+
+
+def load_groups(runs: Iterable[LoadedRun]) -> list[Group]:
+    """Return the dynamics of the runs that have been analysed, grouped by configuration."""
+    analysed = []
+    records: dict[Path, Record] = {}
+    for run in runs:
+        if run.config and (record := load_analysis(run.path, DYNAMICS_FILE)):
+            analysed.append(run)
+            records[run.path] = record
+    run_groups = group_runs(analysed, row_config)
+    labels = make_labels([row_config(seeds[0]) for seeds in run_groups])
+    groups = []
+    for label, seeds in zip(labels, run_groups, strict=True):
+        groups.append(Group(label, tuple(records[run.path] for run in seeds)))
+    return groups
 
 
 # Tables
 
 
 def dynamics_tables(groups: Sequence[Group]) -> list[TextTable]:
-    return [alignment_sheet(groups), echo_sheet(groups), drift_sheet(groups)] if groups else []
+    """Return the tables of alignment, echo and drift, none if there are no groups."""
+    return [alignment_table(groups), echo_table(groups), drift_table(groups)] if groups else []
 
 
-def rows(
-    groups: Sequence[Group], columns: dict[str, tuple[str | int, ...]]
+def make_rows(
+    groups: Sequence[Group], columns: dict[str, RecordPath]
 ) -> tuple[tuple[str, ...], ...]:
-    return tuple(
-        (group.label, str(len(group.records)), *(group.cell(*path) for path in columns.values()))
-        for group in groups
-    )
+    """Return a row for each group: its label, its number of seeds and a cell for each column."""
+    rows = []
+    for group in groups:
+        cells = [group.cell(*path) for path in columns.values()]
+        rows.append((group.label, str(len(group.records)), *cells))
+    return tuple(rows)
 
 
-def alignment_sheet(groups: Sequence[Group]) -> TextTable:
-    columns: dict[str, tuple[str | int, ...]] = {
+def alignment_table(groups: Sequence[Group]) -> TextTable:
+    """Return the table of the perturbations' alignment, late in the runs."""
+    columns: dict[str, RecordPath] = {
         "global, early": ("summary", "early", "global"),
         "global": ("summary", "late", "global"),
         "received": ("summary", "late", "received"),
@@ -360,33 +430,38 @@ def alignment_sheet(groups: Sequence[Group]) -> TextTable:
         "the same at the first step": ("summary", "late", "gradients_first"),
         "radius": ("summary", "late", "radius"),
     }
-    samples = sorted(
-        {
-            line["alignment"]["sample"]
-            for group in groups
-            for record in group.records
-            for line in record["lines"]
-            if "alignment" in line
-        }
-    )
+    samples = " or ".join(map(str, alignment_samples(groups))) or "none"
     notes = (
-        "Cosines of the perturbation ε with the gradient of the whole federation's loss where the client stands "
-        "(global) and at the model it received (received), with the perturbation that raises that loss most (worst) "
-        "and with the gradient of its own loss (own). SAM on one machine, all data in a batch, has 1 in each.",
-        "Own gradient, global: the cosine of the two gradients, whatever the method does with them.",
-        f"Late is the last quarter of the rounds, early the first. Samples: {' or '.join(map(str, samples)) or 'none'} "
-        "of the training data; clients and their first, middle and last steps are averaged.",
+        "Cosines of the perturbation ε with the gradient of the whole federation's loss where the "
+        "client stands (global) and at the model it received (received), with the perturbation "
+        "that raises that loss most (worst) and with the gradient of its own loss (own). SAM on "
+        "one machine, all data in a batch, has 1 in each.",
+        "Own gradient, global: the cosine of the two gradients, whatever the method does with "
+        "them.",
+        f"Late is the last quarter of the rounds, early the first. Samples: {samples} of the "
+        "training data; clients and their first, middle and last steps are averaged.",
     )
     return TextTable(
         "Alignment of perturbations (late)",
         ("method", "seeds", *columns),
-        rows(groups, columns),
+        make_rows(groups, columns),
         notes,
     )
 
 
-def echo_sheet(groups: Sequence[Group]) -> TextTable:
-    columns: dict[str, tuple[str | int, ...]] = {
+def alignment_samples(groups: Sequence[Group]) -> list[int]:
+    """Return the numbers of samples that alignment was measured on, in rising order."""
+    samples = set()
+    for group in groups:
+        for record in group.records:
+            lines = [line for line in record["lines"] if "alignment" in line]
+            samples |= {line["alignment"]["sample"] for line in lines}
+    return sorted(samples)
+
+
+def echo_table(groups: Sequence[Group]) -> TextTable:
+    """Return the table of momentum echo, late in the runs."""
+    columns: dict[str, RecordPath] = {
         "lag 1": ("summary", "late", "lag_1"),
         "lag 2": ("summary", "late", "lag_2"),
         "straightness": ("summary", "late", "straightness"),
@@ -400,22 +475,25 @@ def echo_sheet(groups: Sequence[Group]) -> TextTable:
         "alternation": ("restless", "accuracy", "alternation"),
     }
     notes = (
-        "Lag n: cosine of a round's update of the global model with the one n rounds before; below 0 it undoes part of "
-        "it. Straightness: distance between kept states over the way walked, 1 is a straight line; updates that have "
-        "nothing to do with each other give 1/√n over n rounds (0.32 over ten).",
-        "Last rounds: replayed one after the other from the checkpoint before the run's end. Flips: the share of "
-        "parameters whose update changed its sign from one round to the next.",
+        "Lag n: cosine of a round's update of the global model with the one n rounds before; "
+        "below 0 it undoes part of it. Straightness: distance between kept states over the way "
+        "walked, 1 is a straight line; updates that have nothing to do with each other give 1/√n "
+        "over n rounds (0.32 over ten).",
+        "Last rounds: replayed one after the other from the checkpoint before the run's end. "
+        "Flips: the share of parameters whose update changed its sign from one round to the next.",
         "Carried: of a local step's energy, the share that is momentum, control variates or duals.",
-        "Noise: deviation of the accuracy's changes from round to round, over √2; residual: its deviation around a "
-        "line; alternation: how often it turns, 2/3 for independent noise. All over the last quarter.",
+        "Noise: deviation of the accuracy's changes from round to round, over √2; residual: its "
+        "deviation around a line; alternation: how often it turns, 2/3 for independent noise. All "
+        "over the last quarter.",
     )
     return TextTable(
-        "Momentum echo (late)", ("method", "seeds", *columns), rows(groups, columns), notes
+        "Momentum echo (late)", ("method", "seeds", *columns), make_rows(groups, columns), notes
     )
 
 
-def drift_sheet(groups: Sequence[Group]) -> TextTable:
-    columns: dict[str, tuple[str | int, ...]] = {
+def drift_table(groups: Sequence[Group]) -> TextTable:
+    """Return the table of client drift, late in the runs."""
+    columns: dict[str, RecordPath] = {
         "update norm": ("summary", "late", "update_norm"),
         "distance": ("summary", "late", "distance"),
         "with the mean": ("summary", "late", "to_mean"),
@@ -425,65 +503,80 @@ def drift_sheet(groups: Sequence[Group]) -> TextTable:
         "its spread": ("summary", "late", "similarity_spread"),
     }
     notes = (
-        "Norms of the clients' updates, their distances to their mean and cosines with it and with each other. "
-        "Coherence: ‖mean‖² over the mean of ‖update‖²; 1 if all agree, 1/S if they are unrelated.",
-        "Similarity: what FedWMSAM computes for each client, with its deviation over the clients of a round. Kept: "
-        "norms of the vectors the server keeps, for itself and for each client of the round.",
+        "Norms of the clients' updates, their distances to their mean and cosines with it and "
+        "with each other. Coherence: ‖mean‖² over the mean of ‖update‖²; 1 if all agree, 1/S if "
+        "they are unrelated.",
+        "Similarity: what FedWMSAM computes for each client, with its deviation over the clients "
+        "of a round. Kept: norms of the vectors the server keeps, for itself and for each client "
+        "of the round.",
     )
-    cells = tuple(
-        (*row, kept_cell(group)) for row, group in zip(rows(groups, columns), groups, strict=True)
-    )
-    return TextTable("Client drift (late)", ("method", "seeds", *columns, "kept"), cells, notes)
+    rows = []
+    for row, group in zip(make_rows(groups, columns), groups, strict=True):
+        rows.append((*row, kept_vectors_cell(group)))
+    header = ("method", "seeds", *columns, "kept")
+    return TextTable("Client drift (late)", header, tuple(rows), notes)
 
 
-def kept_cell(group: Group) -> str:
-    names = dict.fromkeys(name for record in group.records for name in record["summary"]["late"])
-    kept = [
-        name for whose in ("server ", "client ") for name in sorted(names) if name.startswith(whose)
-    ]
-    return (
-        ", ".join(f"‖{name.split()[1]}‖ {group.cell('summary', 'late', name)}" for name in kept)
-        or MISSING
-    )
+def kept_vectors_cell(group: Group) -> str:
+    """Return the norms of the vectors that the server keeps, for itself and for each client."""
+    names: set[str] = set()
+    for record in group.records:
+        names.update(record["summary"]["late"])
+    cells = []
+    for owner in ("server ", "client "):
+        for name in sorted(names):
+            if name.startswith(owner):
+                cells.append(f"‖{name.split()[1]}‖ {group.cell('summary', 'late', name)}")
+    return ", ".join(cells) or MISSING
 
 
-# Pictures
+# Plots
 
 
 def dynamics_plots(groups: Sequence[Group]) -> list[PlotSpec]:
-    """Those there is something to draw for."""
-    found: list[PlotSpec] = []
-    for name, columns in PICTURES.items():
-        known = [column for column in columns if any(group.curve(column)[0] for group in groups)]
-        if known:
-            height = 1.7 * len(known) + 0.3 + legend_height([group.label for group in groups])
-            found.append((name, height, partial(draw_stack, groups, known)))
-    return found
+    """Return the plots of `PLOTS` for which some group has values over the rounds."""
+    plots: list[PlotSpec] = []
+    for name, columns in PLOTS.items():
+        available = [column for column in columns if has_curve(groups, column)]
+        if available:
+            height = 1.7 * len(available) + 0.3 + legend_height([group.label for group in groups])
+            plots.append((name, height, partial(draw_stack, groups, available)))
+    return plots
+
+
+def has_curve(groups: Sequence[Group], name: str) -> bool:
+    """Return whether some group has this value in any round."""
+    return any(group.curve(name)[0] for group in groups)
 
 
 def draw_stack(groups: Sequence[Group], columns: Sequence[str], figure: "Figure") -> None:
-    """One small picture above the other, all over the same rounds."""
-    stack = figure.subplots(len(columns), 1, sharex=True, squeeze=False)[:, 0]
-    for column, axes in zip(columns, stack, strict=True):
+    """Draw a panel for each column, one above the other over the same rounds."""
+    panels = figure.subplots(len(columns), 1, sharex=True, squeeze=False)[:, 0]
+    for column, axes in zip(columns, panels, strict=True):
         for number, group in enumerate(groups):
-            rounds, values = group.curve(column)
-            mean = values.mean(axis=0) if rounds else np.array([])
-            axes.plot(rounds, mean, label=group.label, **line_style(number))
-            if len(values) > 1 and rounds:
-                spread = values.std(axis=0, ddof=1)
-                axes.fill_between(
-                    rounds,
-                    mean - spread,
-                    mean + spread,
-                    color=line_style(number)["color"],
-                    alpha=0.1,
-                    lw=0,
-                )
+            draw_curve(axes, group, column, number)
         axes.set_ylabel(CURVES[column])
         axes.grid()
         if column not in ("update_norm", "straightness", "carried"):
             axes.axhline(0, color="black", linewidth=0.6)
-    set_x_scale(stack[-1], "rounds")
-    stack[-1].set_xlabel("round")
+    set_x_scale(panels[-1], "rounds")
+    panels[-1].set_xlabel("round")
     figure.align_ylabels()
-    add_legend(figure, stack[0], describe_spread([len(group.records) for group in groups]))
+    add_legend(figure, panels[0], describe_spread([len(group.records) for group in groups]))
+
+
+def draw_curve(axes: "Axes", group: Group, column: str, number: int) -> None:
+    """Draw a group's mean over its seeds, and their deviation as a band if there are several."""
+    rounds, values = group.curve(column)
+    mean = values.mean(axis=0) if rounds else np.array([])
+    axes.plot(rounds, mean, label=group.label, **line_style(number))
+    if len(values) > 1 and rounds:
+        spread = values.std(axis=0, ddof=1)
+        axes.fill_between(
+            rounds,
+            mean - spread,
+            mean + spread,
+            color=line_style(number)["color"],
+            alpha=0.1,
+            lw=0,
+        )

@@ -1,9 +1,12 @@
-"""Is this model flat? Curvature and sharpness of a loss at a model, with the error of each number.
+"""Flatness of a model: curvature and sharpness of its loss, with the error of each number.
 
 from fedwmsam.analysis.flatness import measure_flatness
 
-found = measure_flatness(model, x, y)
-found.eigenvalues[0], found.trace, found.sharpness
+flatness = measure_flatness(model, x, y)
+flatness.eigenvalues[0], flatness.trace, flatness.sharpness
+
+`measure_flatness` takes any module and any data; `run_flatness` measures the models of a saved run,
+for all clients together and for single ones, and keeps the results in the run's folder.
 """
 
 import math
@@ -44,24 +47,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ReportProgress = Callable[[str], None]
-"""Takes what is being computed, for whoever waits."""
+"""A function that is told what is being computed, to show it to the user."""
 
 
 @dataclass(frozen=True)
 class FlatnessConfig:
-    """What is measured, and how thoroughly."""
+    """Which measures of flatness are computed, and how thoroughly."""
 
     eigenvalues: int = option(5, "largest eigenvalues of the Hessian", low=1, high=100)
     probes: int = option(30, "random vectors for the trace", low=1, high=10**6)
     rho: tuple[float, ...] = (0.01, 0.05, 0.1)
-    """Radii of the ball in which the loss may rise."""
+    """Radii of the plain balls in which the loss increase is measured."""
     adaptive_rho: tuple[float, ...] = (0.1, 0.5, 1.0)
-    """Radii of the ball that follows the weights, in their unit."""
+    """Radii of the adaptive (weight-scaled) balls, in units of the weights."""
     steps: int = option(10, "steps of ascent from each start", low=1, high=10**4)
     directions: int = option(20, "random directions for the average rise", low=1, high=10**6)
     seed: int = option(0, "key of what is drawn", low=0, high=2**62)
 
     def __post_init__(self) -> None:
+        """Sort the radii; raise InputError if a value is out of range."""
         validate_fields("", self)
         for name in ("rho", "adaptive_rho"):
             radii = getattr(self, name)
@@ -73,31 +77,37 @@ class FlatnessConfig:
 
 @dataclass(frozen=True)
 class Flatness:
-    """Of one loss at one model."""
+    """Curvature and sharpness of one loss at one model."""
 
     loss: float
     gradient_norm: float
     eigenvalues: tuple[float, ...]
-    """The largest of the Hessian, falling; the first is λ_max."""
+    """The largest eigenvalues of the Hessian in falling order; the first is λ_max."""
     residuals: tuple[float, ...]
-    """An eigenvalue of the Hessian is no further away than this."""
+    """Error bounds: some eigenvalue of the Hessian is no further away than this."""
     converged: bool
+    """Whether all eigenvalues converged."""
     trace: MonteCarloEstimate
+    """Trace of the Hessian."""
     trace_is_exact: bool
     sharpness: tuple[LossIncrease, ...]
+    """Loss increase within each plain ball."""
     adaptive: tuple[LossIncrease, ...]
+    """Loss increase within each adaptive (weight-scaled) ball."""
     samples: int
+    """Number of samples the loss is the mean of."""
     of: int
-    """What they were drawn from."""
+    """Number of samples they were drawn from."""
     batch_size: int
     parameters: int
+    """Number of weights."""
 
     def record(self) -> Record:
-        """For a file."""
+        """Return the measurements as a JSON record, which `from_record` reads."""
         return asdict(self) | {
             "trace": self.trace._asdict(),
-            "sharpness": [rise._asdict() for rise in self.sharpness],
-            "adaptive": [rise._asdict() for rise in self.adaptive],
+            "sharpness": [increase._asdict() for increase in self.sharpness],
+            "adaptive": [increase._asdict() for increase in self.adaptive],
         }
 
 
@@ -110,59 +120,70 @@ def measure_flatness(
     samples: int | None = 5000,
     batch_size: int = 1000,
     say: ReportProgress = lambda _: None,
-    **wanted: Any,
+    **config: Any,
 ) -> Flatness:
-    """Of any module on any data: the mean `loss` over (at most) so many samples, without dropout or augmentation.
+    """Measure the flatness of any module on any data, and leave the module as it is.
 
-    The model itself is left as it is. What else can be wanted is in `Wanted`: eigenvalues, rho, seed …
+    Measured is the mean `loss` over at most so many samples (None: all), without dropout or
+    augmentation. `say` is called with what is being computed. Further keyword arguments are the
+    fields of `FlatnessConfig`: eigenvalues, probes, rho, adaptive_rho, steps, directions, seed.
+    Raise InputError if one is out of range.
     """
     if (samples is not None and samples < 1) or batch_size < 1:
         raise InputError(
             f"samples and batch_size must be at least 1, not {samples} and {batch_size}."
         )
-    known = FlatnessConfig(**wanted)
+    flatness_config = FlatnessConfig(**config)
     with deterministic_torch():
         task = Task(model, make_objective(loss))
-        data = make_data_adapter(task).samples((inputs, targets), "The data")
+        data = make_data_adapter(task).to_samples((inputs, targets), "The data")
         sample = draw_sample(
-            data, samples, batch_size, rng.derive_seed(known.seed, "global sample")
+            data, samples, batch_size, rng.derive_seed(flatness_config.seed, "global sample")
         )
-        return flatness_at(LossSurface(task, sample), task.initial_weights, known, say)
+        surface = LossSurface(task, sample)
+        return flatness_at(surface, task.initial_weights, flatness_config, say)
 
 
 def flatness_at(
-    surface: LossSurface, w: Tensor, wanted: FlatnessConfig, say: ReportProgress = lambda _: None
+    surface: LossSurface,
+    w: Tensor,
+    config: FlatnessConfig,
+    report_progress: ReportProgress = lambda _: None,
 ) -> Flatness:
-    """Of a loss surface at w; the caller has put the model's buffers in place."""
+    """Measure the flatness of a loss surface at w.
+
+    The task must already have the model's buffers.
+    """
     sample = surface.sample
     gradient, loss = surface.gradient(w)
-    say("eigenvalues")
-    along = partial(surface.product, w)
-    spectrum = largest_eigenvalues(along, w, wanted.eigenvalues, wanted.seed)
-    say("trace")
-    estimate, exact = estimate_trace(along, w, wanted.probes, wanted.seed, spectrum)
-    climb = partial(
+    report_progress("eigenvalues")
+    product = partial(surface.hessian_vector_product, w)
+    spectrum = largest_eigenvalues(product, w, config.eigenvalues, config.seed)
+    report_progress("trace")
+    trace, trace_is_exact = estimate_trace(product, w, config.probes, config.seed, spectrum)
+    measure = partial(
         measure_sharpness,
         surface,
         w,
-        steps=wanted.steps,
-        directions=wanted.directions,
-        seed=wanted.seed,
+        steps=config.steps,
+        directions=config.directions,
+        seed=config.seed,
         hints=[spectrum.vectors[0]],
     )
-    say("sharpness")
-    plain = climb(wanted.rho)
-    say("adaptive sharpness")
+    report_progress("sharpness")
+    plain = measure(config.rho)
+    report_progress("adaptive sharpness")
+    adaptive = measure(config.adaptive_rho, adaptive=True)
     return Flatness(
         loss=loss,
         gradient_norm=float(torch.linalg.vector_norm(gradient)),
         eigenvalues=tuple(map(float, spectrum.values)),
         residuals=tuple(map(float, spectrum.residuals)),
         converged=spectrum.converged,
-        trace=estimate,
-        trace_is_exact=exact,
+        trace=trace,
+        trace_is_exact=trace_is_exact,
         sharpness=plain,
-        adaptive=climb(wanted.adaptive_rho, adaptive=True),
+        adaptive=adaptive,
         samples=sample.count,
         of=sample.total,
         batch_size=sample.batch_size,
@@ -171,58 +192,64 @@ def flatness_at(
 
 
 def from_record(record: Mapping[str, Any]) -> Flatness:
-    """What `record` wrote; what was not finite is NaN again."""
+    """Return the flatness that `Flatness.record` wrote; values that were not finite become NaN."""
     values = {**record}
+    for name in ("loss", "gradient_norm"):
+        values[name] = float_or_nan(values[name])
     for name in ("eigenvalues", "residuals"):
         values[name] = tuple(map(float_or_nan, values[name]))
     for name in ("sharpness", "adaptive"):
-        values[name] = tuple(
-            LossIncrease(**{key: float_or_nan(value) for key, value in rise.items()})
-            for rise in values[name]
-        )
-    values["trace"] = MonteCarloEstimate(
-        **{key: float_or_nan(value) for key, value in values["trace"].items()}
-    )
-    return Flatness(
-        **values | {key: float_or_nan(values[key]) for key in ("loss", "gradient_norm")}
-    )
+        values[name] = tuple(LossIncrease(**floats(increase)) for increase in values[name])
+    values["trace"] = MonteCarloEstimate(**floats(values["trace"]))
+    return Flatness(**values)
+
+
+def floats(record: Mapping[str, Any]) -> dict[str, float]:
+    """Return the record with its values as floats, NaN for those that are none."""
+    return {key: float_or_nan(value) for key, value in record.items()}
 
 
 def float_or_nan(value: object) -> float:
+    """Return a number as a float, and NaN for anything else (JSON has null instead of NaN)."""
     return float(value) if isinstance(value, int | float) else float("nan")
 
 
-# Of a run's models
+# Flatness of saved runs
 
 
-FLATNESS_FILE, AVERAGED_FLATNESS_FILE = "flatness.json", "flatness-averaged.json"
-"""Of a run's models, and of their averaged twins."""
+FLATNESS_FILE = "flatness.json"
+"""File with the flatness of a run's models."""
+AVERAGED_FLATNESS_FILE = "flatness-averaged.json"
+"""File with the flatness of a run's averaged models (the twins)."""
 
 
 @dataclass(frozen=True)
 class SampleConfig:
-    """Which samples, of whom."""
+    """Which samples and single clients of a run are measured."""
 
     samples: int | None = 5000
-    """At most so many of all clients' training samples, and of each client's own; None: all."""
+    """Most samples of all clients' training data, and of each single client's; None: all."""
     clients: int | None = 10
-    """So many clients are measured one by one; None: all."""
+    """Number of clients that are measured one by one; None: all."""
     batch_size: int = 1000
 
 
 @dataclass(frozen=True)
 class RoundFlatness:
-    """A run's model after so many rounds."""
+    """Flatness of a run's model after so many rounds."""
 
     round: int
-    all: Flatness
+    pooled: Flatness
+    """Flatness of the loss over all clients' samples together."""
     clients: dict[int, Flatness]
+    """Flatness of the losses of single clients."""
 
     def record(self) -> Record:
+        """Return the measurements as a JSON record, without the round."""
         return {
-            "global": self.all.record(),
+            "global": self.pooled.record(),
             "clients": [
-                {"client": client} | found.record() for client, found in self.clients.items()
+                {"client": client} | flatness.record() for client, flatness in self.clients.items()
             ],
         }
 
@@ -230,214 +257,256 @@ class RoundFlatness:
 def run_flatness(
     run: SavedRun,
     rounds: list[int],
-    wanted: FlatnessConfig,
-    scope: SampleConfig,
-    place: Path,
-    say: ReportProgress = lambda _: None,
+    config: FlatnessConfig,
+    sample_config: SampleConfig,
+    folder: Path,
+    report_progress: ReportProgress = lambda _: None,
     averaged: bool = False,
 ) -> list[RoundFlatness]:
-    """Measured, or read from `place` if it was measured like that before; each round is kept there at once.
+    """Return the flatness of a run's models after these rounds, or of its averaged models.
 
-    `averaged`: of the averaged twins instead of the models.
+    What the folder holds already, measured with the same settings, is read instead of measured.
+    Each round is written as soon as it is measured.
     """
-    archive = AnalysisCache(
-        place / (AVERAGED_FLATNESS_FILE if averaged else FLATNESS_FILE),
-        asdict(wanted) | asdict(scope),
+    cache = AnalysisCache(
+        folder / (AVERAGED_FLATNESS_FILE if averaged else FLATNESS_FILE),
+        asdict(config) | asdict(sample_config),
     )
-    missing = [round for round in rounds if round not in archive]
+    missing = [round for round in rounds if round not in cache]
     if missing:
         with deterministic_torch():
-            everyone, single = surfaces(run, scope, wanted.seed)
+            pooled_surface, client_surfaces = make_surfaces(run, sample_config, config.seed)
             for round in missing:
                 w, _ = run.load(round, averaged)
-                archive.put(round, at_round(round, w, everyone, single, wanted, say).record())
-    return [round_from(archive.path, archive.found[round]) for round in rounds]
+                measured = measure_round(
+                    round, w, pooled_surface, client_surfaces, config, report_progress
+                )
+                cache.put(round, measured.record())
+    return [parse_round(cache.path, cache.records[round]) for round in rounds]
 
 
-def surfaces(
-    run: SavedRun, scope: SampleConfig, seed: int
+def make_surfaces(
+    run: SavedRun, sample_config: SampleConfig, seed: int
 ) -> tuple[LossSurface, dict[int, LossSurface]]:
-    """Of the loss of everybody, and of some clients' losses."""
-    clients, size, task = run.experiment.clients, scope.batch_size, run.task
-    everyone = draw_sample(
-        pool_clients(clients), scope.samples, size, rng.derive_seed(seed, "global sample")
+    """Return the loss surface of all clients' samples, and those of some single clients."""
+    clients = run.experiment.clients
+    task = run.task
+    most = sample_config.samples
+    batch_size = sample_config.batch_size
+    pooled_sample = draw_sample(
+        pool_clients(clients), most, batch_size, rng.derive_seed(seed, "global sample")
     )
-    chosen = draw_clients(len(clients), scope.clients, seed)
-    own = client_samples(clients, chosen, scope.samples, size, seed)
-    return LossSurface(task, everyone), {
-        client: LossSurface(task, sample) for client, sample in zip(chosen, own, strict=True)
+    chosen = draw_clients(len(clients), sample_config.clients, seed)
+    samples = client_samples(clients, chosen, most, batch_size, seed)
+    client_surfaces = {
+        client: LossSurface(task, sample) for client, sample in zip(chosen, samples, strict=True)
     }
+    return LossSurface(task, pooled_sample), client_surfaces
 
 
-def at_round(
+def measure_round(
     round: int,
     w: Tensor,
-    everyone: LossSurface,
-    single: dict[int, LossSurface],
-    wanted: FlatnessConfig,
-    say: ReportProgress,
+    pooled_surface: LossSurface,
+    client_surfaces: dict[int, LossSurface],
+    config: FlatnessConfig,
+    report_progress: ReportProgress,
 ) -> RoundFlatness:
-    together = flatness_at(
-        everyone, w, wanted, lambda what: say(f"round {round}, all clients: {what}")
+    """Measure the flatness at w for all clients together and for each single one.
+
+    Of single clients only the largest eigenvalue is computed.
+    """
+    pooled = flatness_at(
+        pooled_surface,
+        w,
+        config,
+        lambda what: report_progress(f"round {round}, all clients: {what}"),
     )
     clients = {}
-    for place, (client, surface) in enumerate(single.items(), start=1):
-        say(f"round {round}, client {place} of {len(single)}")
-        clients[client] = flatness_at(surface, w, replace(wanted, eigenvalues=1))
-    return RoundFlatness(round, together, clients)
+    for number, (client, surface) in enumerate(client_surfaces.items(), start=1):
+        report_progress(f"round {round}, client {number} of {len(client_surfaces)}")
+        clients[client] = flatness_at(surface, w, replace(config, eigenvalues=1))
+    return RoundFlatness(round, pooled, clients)
 
 
-def round_from(path: Path, record: Record) -> RoundFlatness:
+def parse_round(path: Path, record: Record) -> RoundFlatness:
+    """Return the flatness in a round's record.
+
+    Raise InputError, naming the path, if the record is damaged.
+    """
     try:
-        clients = {
-            one["client"]: from_record({k: v for k, v in one.items() if k != "client"})
-            for one in record["clients"]
-        }
+        clients = {}
+        for client_record in record["clients"]:
+            values = dict(client_record)
+            client = values.pop("client")
+            clients[client] = from_record(values)
         return RoundFlatness(record["round"], from_record(record["global"]), clients)
     except (KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}); remove it and analyse again.") from error
 
 
 def read_flatness(path: Path) -> tuple[Record, Iterator[RoundFlatness]]:
-    """A file's settings, and its rounds, rising."""
-    settings, found = read_analysis_cache(path)
-    return settings, (round_from(path, found[round]) for round in sorted(found))
+    """Return the settings of a flatness file, and its rounds in rising order."""
+    settings, records = read_analysis_cache(path)
+    return settings, (parse_round(path, records[round]) for round in sorted(records))
 
 
-Named = tuple[str, RoundFlatness]
-RISES = (
-    "Largest: found by ascent within the distance ρ, so the true one may be larger; average: over random directions of "
-    "length ρ, ± standard error. The adaptive ball follows the weights' sizes. Lower is flatter.",
+NamedFlatness = tuple[str, RoundFlatness]
+"""A run's name and the flatness of one of its models."""
+INCREASE_NOTES = (
+    "Largest: found by ascent within the distance ρ, so the true one may be larger; average: over "
+    "random directions of length ρ, ± standard error. The adaptive ball follows the weights' "
+    "sizes. Lower is flatter.",
 )
 
 
-def digits(value: float) -> str:
+def four_digit_cell(value: float) -> str:
+    """Return a value with four significant digits, and a dash for NaN."""
     return MISSING if math.isnan(value) else f"{value:.4g}"
 
 
-def with_error(estimate: MonteCarloEstimate) -> str:
-    return digits(estimate.value) + (
-        "" if math.isnan(estimate.error) else f" ± {estimate.error:.2g}"
-    )
+def estimate_cell(estimate: MonteCarloEstimate) -> str:
+    """Return an estimate with its standard error, if that is known."""
+    error = "" if math.isnan(estimate.error) else f" ± {estimate.error:.2g}"
+    return four_digit_cell(estimate.value) + error
 
 
 # Tables of single runs
 
 
-def flatness_sheets(named: Sequence[Named], settings: Record) -> list[TextTable]:
-    """Curvature, and rises if any were wanted."""
-    return [
-        curvature_sheet(named, settings),
-        *(sheet for sheet in [rise_sheet(named)] if sheet.rows),
-    ]
+def flatness_tables(named: Sequence[NamedFlatness], settings: Record) -> list[TextTable]:
+    """Return a table of curvature, and one of loss increases if any radius was measured."""
+    tables = [curvature_table(named, settings)]
+    increases = increase_table(named)
+    if increases.rows:
+        tables.append(increases)
+    return tables
 
 
-def curvature_sheet(named: Sequence[Named], settings: Record) -> TextTable:
-    count = max(len(one.all.eigenvalues) for _, one in named)
+def curvature_table(named: Sequence[NamedFlatness], settings: Record) -> TextTable:
+    """Return a table of loss, gradient norm, eigenvalues and trace, one row per run and round."""
+    count = max(len(measured.pooled.eigenvalues) for _, measured in named)
+    has_clients = any(measured.clients for _, measured in named)
     header = (
         "run",
         "round",
         "loss",
         "‖gradient‖",
-        *(f"λ{subscript(n)}" for n in range(1, count + 1)),
+        *(f"λ{subscript(number)}" for number in range(1, count + 1)),
         "trace",
     )
-    single = any(one.clients for _, one in named)
-    header += ("λ₁ of single clients", "their trace") if single else ()
+    if has_clients:
+        header += ("λ₁ of single clients", "their trace")
     rows = []
-    for name, one in named:
-        found = one.all
-        values = [digits(value) for value in found.eigenvalues]
-        rows.append(
-            (
-                name,
-                str(one.round),
-                digits(found.loss),
-                digits(found.gradient_norm),
-                *values,
-                *([MISSING] * (count - len(values))),
-                with_error(found.trace),
-                *((over_clients(one, largest), over_clients(one, whole_trace)) if single else ()),
-            )
-        )
+    for name, measured in named:
+        pooled = measured.pooled
+        eigenvalues = [four_digit_cell(value) for value in pooled.eigenvalues]
+        row = [
+            name,
+            str(measured.round),
+            four_digit_cell(pooled.loss),
+            four_digit_cell(pooled.gradient_norm),
+            *eigenvalues,
+            *([MISSING] * (count - len(eigenvalues))),
+            estimate_cell(pooled.trace),
+        ]
+        if has_clients:
+            row += [
+                clients_cell(measured, top_eigenvalue),
+                clients_cell(measured, trace_value),
+            ]
+        rows.append(tuple(row))
     return TextTable("Curvature", header, tuple(rows), tuple(curvature_notes(named, settings)))
 
 
-def curvature_notes(named: Sequence[Named], settings: Record) -> Iterator[str]:
-    found = named[0][1].all
+def curvature_notes(named: Sequence[NamedFlatness], settings: Record) -> Iterator[str]:
+    """Yield the notes of the table of curvature: samples, probes, clients and convergence."""
+    pooled = named[0][1].pooled
     yield (
-        f"All clients: {found.samples:,} of {found.of:,} training samples, each counting alike, in batches of "
-        f"{found.batch_size:,}; without augmentation, dropout and weight decay; seed {settings['seed']}."
+        f"All clients: {pooled.samples:,} of {pooled.of:,} training samples, each counting alike, "
+        f"in batches of {pooled.batch_size:,}; "
+        f"without augmentation, dropout and weight decay; seed {settings['seed']}."
     )
-    probes = settings["probes"]
-    error = (
-        f"± standard error of {probes} random probes"
-        if probes > 1
-        else "of one random probe, its error unknown"
-    )
-    yield f"Trace: {'exact' if found.trace_is_exact else error}; {found.parameters:,} weights."
-    clients = [client for _, one in named for client in one.clients.values()]
+    yield f"Trace: {trace_note(pooled, settings['probes'])}; {pooled.parameters:,} weights."
+    clients: list[Flatness] = []
+    for _, measured in named:
+        clients += measured.clients.values()
     if clients:
         sizes = [client.samples for client in clients]
         yield (
-            f"Single clients: {len(named[0][1].clients)} of them, {min(sizes):,} to {max(sizes):,} samples each; mean "
-            "(lowest to highest). Over all clients, if they have as many samples each, the mean λ₁ is never below the "
+            f"Single clients: {len(named[0][1].clients)} of them, "
+            f"{min(sizes):,} to {max(sizes):,} samples each; mean (lowest to highest). "
+            "Over all clients, if they have as many samples each, the mean λ₁ is never below the "
             "λ₁ of their common loss."
         )
-    if not all(one.converged for _, entry in named for one in (entry.all, *entry.clients.values())):
-        yield "Some eigenvalues did not converge; the file says how far off each may be (residuals)."
-
-
-def rise_sheet(named: Sequence[Named]) -> TextTable:
-    """A row for each ball."""
-    single = any(one.clients for _, one in named)
-    header = (
-        "run",
-        "round",
-        "ball",
-        "ρ",
-        "largest rise",
-        "average rise",
-        *(["largest, single clients"] * single),
-    )
-    rows = tuple(
-        (
-            name,
-            str(one.round),
-            ball,
-            f"{rise.rho:g}",
-            digits(rise.worst),
-            with_error(MonteCarloEstimate(rise.average, rise.average_error)),
-            *([over_clients(one, worst(kind, place))] * single),
+    every = [*(measured.pooled for _, measured in named), *clients]
+    if not all(flatness.converged for flatness in every):
+        yield (
+            "Some eigenvalues did not converge; the file says how far off each may be (residuals)."
         )
-        for name, one in named
-        for kind, ball in (("sharpness", "plain"), ("adaptive", "adaptive"))
-        for place, rise in enumerate(getattr(one.all, kind))
-    )
-    return TextTable("Rise of the loss near the model", header, rows, RISES)
 
 
-def over_clients(one: RoundFlatness, value: Callable[[Flatness], float]) -> str:
-    values = [value(client) for client in one.clients.values()]
+def trace_note(flatness: Flatness, probes: int) -> str:
+    """Return how exact the trace is, in words."""
+    if flatness.trace_is_exact:
+        return "exact"
+    if probes > 1:
+        return f"± standard error of {probes} random probes"
+    return "of one random probe, its error unknown"
+
+
+def increase_table(named: Sequence[NamedFlatness]) -> TextTable:
+    """Return a table of loss increases, one row per run, round and ball."""
+    has_clients = any(measured.clients for _, measured in named)
+    header = ["run", "round", "ball", "ρ", "largest rise", "average rise"]
+    if has_clients:
+        header.append("largest, single clients")
+    rows = []
+    for name, measured in named:
+        for kind, ball in (("sharpness", "plain"), ("adaptive", "adaptive")):
+            for index, increase in enumerate(getattr(measured.pooled, kind)):
+                average = MonteCarloEstimate(increase.average, increase.average_error)
+                row = [
+                    name,
+                    str(measured.round),
+                    ball,
+                    f"{increase.rho:g}",
+                    four_digit_cell(increase.worst),
+                    estimate_cell(average),
+                ]
+                if has_clients:
+                    row.append(clients_cell(measured, worst_increase(kind, index)))
+                rows.append(tuple(row))
+    return TextTable("Rise of the loss near the model", tuple(header), tuple(rows), INCREASE_NOTES)
+
+
+def clients_cell(measured: RoundFlatness, value: Callable[[Flatness], float]) -> str:
+    """Return mean and range of a value over the single clients, a dash if there are none."""
+    values = [value(client) for client in measured.clients.values()]
     return f"{np.mean(values):.4g} ({min(values):.3g} to {max(values):.3g})" if values else MISSING
 
 
-def largest(found: Flatness) -> float:
-    return found.eigenvalues[0]
+def top_eigenvalue(flatness: Flatness) -> float:
+    """Return the largest eigenvalue of the Hessian."""
+    return flatness.eigenvalues[0]
 
 
-def whole_trace(found: Flatness) -> float:
-    return found.trace.value
+def trace_value(flatness: Flatness) -> float:
+    """Return the trace of the Hessian, without its error."""
+    return flatness.trace.value
 
 
-def worst(kind: str, place: int) -> Callable[[Flatness], float]:
-    def value(found: Flatness) -> float:
-        return float(getattr(found, kind)[place].worst)
+def worst_increase(kind: str, index: int) -> Callable[[Flatness], float]:
+    """Return a function that gives the largest increase of this kind at this radius' index."""
+
+    def value(flatness: Flatness) -> float:
+        return float(getattr(flatness, kind)[index].worst)
 
     return value
 
 
 def subscript(number: int) -> str:
+    """Return a number in subscript digits."""
     return "".join(chr(ord("₀") + int(digit)) for digit in str(number))
 
 
@@ -445,51 +514,56 @@ def subscript(number: int) -> str:
 
 
 MeasuredFlatness = tuple[Record, RoundFlatness]
-"""With which settings, and what was found."""
+"""The settings of a measurement and its result."""
 
 
 def read_last_flatness(run: LoadedRun, averaged: bool = False) -> list[MeasuredFlatness]:
-    """What is known of a run's last measured model, or averaged twin; nothing if none was measured."""
-    path = (
-        run.path
-        / "analysis"
-        / (AVERAGED_FLATNESS_FILE if averaged or run.is_twin else FLATNESS_FILE)
-    )
+    """Return the flatness of the last model that was measured, or of its averaged model.
+
+    The list has one entry, or none if nothing was measured.
+    """
+    averaged = averaged or run.is_averaged_model
+    path = run.path / "analysis" / (AVERAGED_FLATNESS_FILE if averaged else FLATNESS_FILE)
     if not path.exists():
         return []
     settings, rounds = read_flatness(path)
-    return [(settings, one) for one in list(rounds)[-1:]]
+    return [(settings, measured) for measured in list(rounds)[-1:]]
 
 
 def measured_rows(
     table: ResultTable, complain: Callable[[str], None], averaged: bool = False
 ) -> dict[str, list[MeasuredFlatness]]:
-    """Each row's, over those of its seeds that were measured; rows without any are left out."""
-    found: dict[str, list[MeasuredFlatness]] = {}
+    """Return, by label, the measurements of each row's seeds; rows without any are left out.
+
+    `complain` is called with a message for each file that cannot be read.
+    """
+    measurements: dict[str, list[MeasuredFlatness]] = {}
     for row in table.rows:
         for score in row.scores:
             try:
-                found.setdefault(row.label, []).extend(read_last_flatness(score.run, averaged))
+                measured = read_last_flatness(score.run, averaged)
+                measurements.setdefault(row.label, []).extend(measured)
             except InputError as error:
                 complain(f"{row.label}, seed {score.run.seed}: {error}")
-    return {label: of for label, of in found.items() if of}
+    return {label: measured for label, measured in measurements.items() if measured}
 
 
-def seeds_sheet(table: ResultTable) -> TextTable | None:
-    """Flatness over the seeds, None if it was never measured."""
+def seeds_table(table: ResultTable) -> TextTable | None:
+    """Return a table of flatness over the seeds of each row, None if it was never measured."""
     notes: list[str] = []
     rows = measured_rows(table, notes.append)
     if not rows:
         return None
-    twins = (
-        {}
-        if any(score.run.is_twin for score in table.scores)
-        else measured_rows(table, notes.append, averaged=True)
-    )
-    known = [one for found in (*rows.values(), *twins.values()) for one in found]
-    example = known[0][1].all
+    averaged_rows: dict[str, list[MeasuredFlatness]] = {}
+    if not any(score.run.is_averaged_model for score in table.scores):
+        averaged_rows = measured_rows(table, notes.append, averaged=True)
+    measurements: list[MeasuredFlatness] = []
+    for measured in (*rows.values(), *averaged_rows.values()):
+        measurements += measured
+    example = measurements[0][1].pooled
     radii = {
-        kind: [rise.rho for rise in getattr(example, kind)] for kind in ("sharpness", "adaptive")
+        "sharpness": [increase.rho for increase in example.sharpness],
+        "adaptive": [increase.rho for increase in example.adaptive],
     }
     header = (
         "method",
@@ -501,115 +575,145 @@ def seeds_sheet(table: ResultTable) -> TextTable | None:
         "λ₁ of single clients",
         *(f"rise within ρ = {rho:g}" for rho in radii["sharpness"]),
         *(f"adaptive, ρ = {rho:g}" for rho in radii["adaptive"]),
-        *(["λ₁ of the average"] if twins else []),
     )
-    cells = tuple(
-        (
-            label,
-            str(len(found)),
-            *seeds_cells([one for _, one in found], radii),
-            *([largest_cell([one for _, one in twins.get(label, [])])] if twins else []),
-        )
-        for label, found in rows.items()
+    if averaged_rows:
+        header += ("λ₁ of the average",)
+    cells = []
+    for label, measured in rows.items():
+        row = [label, str(len(measured)), *seeds_cells(measured, radii)]
+        if averaged_rows:
+            row.append(top_eigenvalue_cell(averaged_rows.get(label, [])))
+        cells.append(tuple(row))
+    notes += seeds_notes(measurements)
+    return TextTable(
+        "Flatness of the last model that was measured", header, tuple(cells), tuple(notes)
     )
-    if len({str(settings) for settings, _ in known}) > 1:
-        notes.append(
-            "Not all were measured with the same settings (samples, seed, radii …): those do not compare."
+
+
+def seeds_notes(measurements: Sequence[MeasuredFlatness]) -> Iterator[str]:
+    """Yield the notes of a table over the seeds, among them what does not compare."""
+    if len({str(settings) for settings, _ in measurements}) > 1:
+        yield (
+            "Not all were measured with the same settings (samples, seed, radii …): "
+            "those do not compare."
         )
-    if len({one.round for _, one in known}) > 1:
-        notes.append("Not all were measured after the same number of rounds: those do not compare.")
-    notes += [
-        "λ₁: largest eigenvalue of the Hessian of the training loss. A rise is the largest found within the distance "
-        "ρ; the adaptive ball follows the weights' sizes. Lower is flatter.",
-        f"On {example.samples:,} of {example.of:,} training samples and {len(known[0][1].clients)} single clients; "
-        "mean ± standard deviation (n − 1) over the seeds.",
-    ]
-    return TextTable("Flatness of the last model that was measured", header, cells, tuple(notes))
-
-
-def seeds_cells(found: Sequence[RoundFlatness], radii: dict[str, list[float]]) -> Iterator[str]:
-    def cell(value: Callable[[RoundFlatness], float]) -> str:
-        return spread_cell(mean_spread([value(one) for one in found]))
-
-    yield ", ".join(map(str, sorted({one.round for one in found})))
-    yield cell(lambda one: one.all.loss)
-    yield cell(lambda one: one.all.eigenvalues[0])
-    yield cell(lambda one: one.all.trace.value)
-    single = all(one.clients for one in found)
+    if len({measured.round for _, measured in measurements}) > 1:
+        yield "Not all were measured after the same number of rounds: those do not compare."
     yield (
-        cell(lambda one: float(np.mean([c.eigenvalues[0] for c in one.clients.values()])))
-        if single
-        else MISSING
+        "λ₁: largest eigenvalue of the Hessian of the training loss. A rise is the largest found "
+        "within the distance ρ; the adaptive ball follows the weights' sizes. Lower is flatter."
     )
-    for kind, wanted in radii.items():
-        for rho in wanted:
-            yield cell(lambda one, kind=kind, rho=rho: rise_at(one.all, kind, rho))  # type: ignore[misc]
+    first = measurements[0][1]
+    yield (
+        f"On {first.pooled.samples:,} of {first.pooled.of:,} training samples and "
+        f"{len(first.clients)} single clients; "
+        "mean ± standard deviation (n − 1) over the seeds."
+    )
 
 
-def largest_cell(found: Sequence[RoundFlatness]) -> str:
-    return spread_cell(mean_spread([one.all.eigenvalues[0] for one in found])) if found else MISSING
+def seeds_cells(
+    measurements: Sequence[MeasuredFlatness], radii: dict[str, list[float]]
+) -> Iterator[str]:
+    """Yield a row's cells: the rounds, then mean and deviation over the seeds of each measure."""
+    seeds = [measured for _, measured in measurements]
+
+    def cell(value: Callable[[RoundFlatness], float]) -> str:
+        return spread_cell(mean_spread([value(measured) for measured in seeds]))
+
+    yield ", ".join(map(str, sorted({measured.round for measured in seeds})))
+    yield cell(lambda measured: measured.pooled.loss)
+    yield cell(lambda measured: top_eigenvalue(measured.pooled))
+    yield cell(lambda measured: trace_value(measured.pooled))
+    has_clients = all(measured.clients for measured in seeds)
+    yield cell(mean_client_eigenvalue) if has_clients else MISSING
+    for kind, rhos in radii.items():
+        for rho in rhos:
+            yield cell(partial(worst_increase_within, kind=kind, rho=rho))
 
 
-def rise_at(found: Flatness, kind: str, rho: float) -> float:
-    return next((rise.worst for rise in getattr(found, kind) if rise.rho == rho), math.nan)
+def mean_client_eigenvalue(measured: RoundFlatness) -> float:
+    """Return the mean over the single clients of their largest eigenvalue."""
+    return float(np.mean(client_eigenvalues(measured)))
 
 
-# Pictures over the rounds
+def worst_increase_within(measured: RoundFlatness, kind: str, rho: float) -> float:
+    """Return the largest increase of all clients' loss within ρ, NaN if it was not measured."""
+    increases = getattr(measured.pooled, kind)
+    return next((increase.worst for increase in increases if increase.rho == rho), math.nan)
 
 
-def flatness_pictures(found: Sequence[RoundFlatness], prefix: str = "") -> list[PlotSpec]:
-    """One round is a number, not a picture; the names of the pictures' files begin with the prefix."""
-    if len(found) < 2:
+def top_eigenvalue_cell(measurements: Sequence[MeasuredFlatness]) -> str:
+    """Return mean and deviation of the largest eigenvalue, a dash without measurements."""
+    values = [top_eigenvalue(measured.pooled) for _, measured in measurements]
+    return spread_cell(mean_spread(values)) if values else MISSING
+
+
+# Plots over the rounds
+
+
+def flatness_plots(measurements: Sequence[RoundFlatness], prefix: str = "") -> list[PlotSpec]:
+    """Return plots of a run's flatness over its rounds, none if there is only one round.
+
+    The names of the plots' files begin with the prefix.
+    """
+    if len(measurements) < 2:
         return []
-    names = ["all clients", "mean of single clients"] if found[0].clients else ["all clients"]
-    pictures: list[PlotSpec] = [
+    labels = ["all clients"]
+    if measurements[0].clients:
+        labels.append("mean of single clients")
+    plots: list[PlotSpec] = [
         (
             f"{prefix}largest-eigenvalue-over-rounds",
-            2.0 + legend_height(names),
-            partial(draw_eigenvalues, found),
+            2.0 + legend_height(labels),
+            partial(draw_eigenvalues, measurements),
         )
     ]
-    radii = [rise_name(rise.rho) for rise in found[0].all.sharpness]
-    if radii:
-        pictures.append(
+    radius_labels = [radius_label(increase.rho) for increase in measurements[0].pooled.sharpness]
+    if radius_labels:
+        plots.append(
             (
                 f"{prefix}sharpness-over-rounds",
-                2.0 + legend_height(radii),
-                partial(draw_rises, found),
+                2.0 + legend_height(radius_labels),
+                partial(draw_increases, measurements),
             )
         )
-    return pictures
+    return plots
 
 
-def draw_eigenvalues(found: Sequence[RoundFlatness], figure: "Figure") -> None:
+def draw_eigenvalues(measurements: Sequence[RoundFlatness], figure: "Figure") -> None:
+    """Draw the largest eigenvalue over the rounds, of all clients' loss and of single clients'."""
     axes = figure.add_subplot()
-    rounds = [one.round for one in found]
-    axes.plot(
-        rounds, [one.all.eigenvalues[0] for one in found], label="all clients", **line_style(0)
-    )
-    if found[0].clients:
-        values = np.array(
-            [[client.eigenvalues[0] for client in one.clients.values()] for one in found]
-        )
+    rounds = [measured.round for measured in measurements]
+    eigenvalues = [top_eigenvalue(measured.pooled) for measured in measurements]
+    axes.plot(rounds, eigenvalues, label="all clients", **line_style(0))
+    has_clients = bool(measurements[0].clients)
+    if has_clients:
+        values = np.array([client_eigenvalues(measured) for measured in measurements])
         axes.plot(rounds, values.mean(axis=1), label="mean of single clients", **line_style(1))
         low, high = np.quantile(values, [0.1, 0.9], axis=1)
         axes.fill_between(rounds, low, high, color=COLOURS[1], alpha=0.2, linewidth=0)
     axes.set(xlabel="round", ylabel="largest eigenvalue", ylim=(0, None))
     axes.grid()
-    add_legend(figure, axes, "band: 10 to 90 % of the clients" if found[0].clients else "")
+    add_legend(figure, axes, "band: 10 to 90 % of the clients" if has_clients else "")
 
 
-def draw_rises(found: Sequence[RoundFlatness], figure: "Figure") -> None:
+def client_eigenvalues(measured: RoundFlatness) -> list[float]:
+    """Return the largest eigenvalue of each single client's loss."""
+    return [top_eigenvalue(client) for client in measured.clients.values()]
+
+
+def draw_increases(measurements: Sequence[RoundFlatness], figure: "Figure") -> None:
+    """Draw the largest increase of all clients' loss over the rounds, one line per radius."""
     axes = figure.add_subplot()
-    for number, rise in enumerate(found[0].all.sharpness):
-        values = [one.all.sharpness[number].worst for one in found]
-        axes.plot(
-            [one.round for one in found], values, label=rise_name(rise.rho), **line_style(number)
-        )
+    rounds = [measured.round for measured in measurements]
+    for number, increase in enumerate(measurements[0].pooled.sharpness):
+        values = [measured.pooled.sharpness[number].worst for measured in measurements]
+        axes.plot(rounds, values, label=radius_label(increase.rho), **line_style(number))
     axes.set(xlabel="round", ylabel="largest rise of the loss", ylim=(0, None))
     axes.grid()
     add_legend(figure, axes, "all clients' loss")
 
 
-def rise_name(rho: float) -> str:
+def radius_label(rho: float) -> str:
+    """Return the legend's entry of a radius."""
     return f"within ρ = {rho:g}"

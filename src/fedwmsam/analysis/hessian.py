@@ -1,9 +1,11 @@
-"""Curvature of a loss from products of its Hessian with vectors: largest eigenvalues and trace.
+"""Curvature of a loss from Hessian-vector products: largest eigenvalues and trace.
 
-The Hessian of P weights has P² entries and is never formed; a product with it costs about two gradients.
+The Hessian of P weights has P² entries and is never formed; a product with it costs about two
+gradients. Eigenvalues are found by Lanczos iteration with full re-orthogonalisation and thick
+restart, the trace by Hutchinson's estimator with Rademacher probes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,16 +17,17 @@ from fedwmsam import rng
 from fedwmsam.statistics import FloatArray
 
 Product = Callable[[Tensor], Tensor]
-"""v → H v."""
+"""A function from a vector v to the Hessian-vector product H v."""
 TOLERANCE = 1e-4
-"""Length of an eigenpair's residual, as a share of the largest eigenvalue."""
+"""Largest residual norm of a converged eigenpair, as a share of the largest |eigenvalue|."""
 MOST_PRODUCTS = 500
+"""Hessian-vector products after which the Lanczos iteration gives up."""
 EXTRA_BASIS_VECTORS = 30
-"""Vectors kept beside two for each wanted eigenvalue."""
+"""Size of the Lanczos basis beyond two vectors for each requested eigenvalue."""
 
 
 class MonteCarloEstimate(NamedTuple):
-    """A mean of random draws and its standard error."""
+    """A mean over random draws, with its standard error."""
 
     value: float
     error: float
@@ -32,15 +35,17 @@ class MonteCarloEstimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The largest eigenvalues, falling."""
+    """The largest eigenvalues of a Hessian in falling order, with their eigenvectors."""
 
     values: FloatArray
     vectors: Tensor
-    """A row each."""
+    """One eigenvector per row."""
     residuals: FloatArray
-    """‖H v − λ v‖: an eigenvalue of H is no further away from λ than this."""
+    """‖H v − λ v‖ of each pair: some eigenvalue of H is no further away from λ than this."""
     products: int
+    """Hessian-vector products that were computed."""
     converged: bool
+    """Whether all residuals are within the tolerance."""
 
 
 def largest_eigenvalues(
@@ -51,53 +56,83 @@ def largest_eigenvalues(
     tolerance: float = TOLERANCE,
     most: int = MOST_PRODUCTS,
 ) -> Spectrum:
-    """Lanczos' method with full re-orthogonalisation, restarted with its best vectors when its room is used up.
+    """Return the `count` algebraically largest eigenvalues of the operator `product`.
 
-    Largest means highest above zero, not furthest from it. From a single start an eigenvalue that occurs several times
-    is found once, unless the vectors found span all of what H can reach. `like` gives size, type and device.
+    This is Lanczos iteration with full re-orthogonalisation and thick restart: a full basis is
+    replaced by its best Ritz vectors. `most` limits the number of Hessian-vector products; `like`
+    gives the size, dtype and device of the vectors.
+
+    Largest means highest above zero, not furthest from it. From a single start vector a multiple
+    eigenvalue is found only once, unless the Krylov space is exhausted and a new start is drawn.
     """
     size = like.numel()
     count = min(count, size)
-    room = min(size, 2 * count + EXTRA_BASIS_VECTORS)
-    basis, projected, used = like.new_zeros(room, size), np.zeros((room, room)), 0
+    capacity = min(size, 2 * count + EXTRA_BASIS_VECTORS)
+    basis = like.new_zeros(capacity, size)
+    projected = np.zeros((capacity, capacity))
     draw = GaussianVectors(like, seed, "lanczos")
-    rest, values, vectors, errors, done = draw(), np.zeros(0), np.zeros((0, 0)), np.zeros(0), False
+    rest = draw()
+    values = np.zeros(0)
+    vectors = np.zeros((0, 0))
+    errors = np.zeros(0)
+    converged = False
+    used = 0
     products = 0
-    while not done and products < most:
-        if used == room:
+    while not converged and products < most:
+        if used == capacity:
             used = restart(basis, projected, values, vectors, count)
         basis[used] = rest / torch.linalg.vector_norm(rest)
-        image, products, used = product(basis[used]), products + 1, used + 1
+        image = product(basis[used])
+        products += 1
+        used += 1
         coefficients, rest = orthogonalise(image, basis[:used])
-        projected[used - 1, :used] = projected[:used, used - 1] = (
-            coefficients.double().cpu().numpy()
-        )
-        values, vectors = (array[..., ::-1] for array in np.linalg.eigh(projected[:used, :used]))
+        entries = coefficients.double().cpu().numpy()
+        projected[used - 1, :used] = entries
+        projected[:used, used - 1] = entries
+        values, vectors = falling_eigenpairs(projected[:used, :used])
         length = float(torch.linalg.vector_norm(rest))
-        errors, scale = length * np.abs(vectors[-1]), float(np.abs(values).max())
-        done = used == size or (used >= count and bool((errors[:count] <= tolerance * scale).all()))
-        if (
-            length <= 100 * torch.finfo(like.dtype).eps * scale
-        ):  # nothing new can be reached from here
+        errors = length * np.abs(vectors[-1])
+        scale = float(np.abs(values).max())
+        within = used >= count and bool((errors[:count] <= tolerance * scale).all())
+        converged = used == size or within
+        if length <= 100 * torch.finfo(like.dtype).eps * scale:
+            # The Krylov space is exhausted: go on with a new random start vector.
             rest = orthogonalise(draw(), basis[:used])[1]
     chosen = torch.from_numpy(vectors[:, :count].copy()).to(basis)
     return Spectrum(
-        values[:count].copy(), chosen.T @ basis[:used], errors[:count].copy(), products, done
+        values=values[:count].copy(),
+        vectors=chosen.T @ basis[:used],
+        residuals=errors[:count].copy(),
+        products=products,
+        converged=converged,
     )
 
 
+def falling_eigenpairs(matrix: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return a symmetric matrix's eigenvalues in falling order and its eigenvectors as columns."""
+    values, vectors = np.linalg.eigh(matrix)
+    return values[..., ::-1], vectors[..., ::-1]
+
+
 def orthogonalise(v: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
-    """v's coefficients on orthonormal rows and what they leave over; twice, because once leaves rounding errors."""
+    """Return v's coefficients on the orthonormal rows of `basis`, and the remainder of v.
+
+    The projection is done twice, because once leaves rounding errors along the basis.
+    """
     coefficients = basis @ v
     rest = v - coefficients @ basis
-    again = basis @ rest
-    return coefficients + again, rest - again @ basis
+    corrections = basis @ rest
+    return coefficients + corrections, rest - corrections @ basis
 
 
 def restart(
     basis: Tensor, projected: FloatArray, values: FloatArray, vectors: FloatArray, count: int
 ) -> int:
-    """Make room: the best half of the free vectors stays beside those wanted, and no progress is lost."""
+    """Replace a full Lanczos basis by its best Ritz vectors and return how many were kept.
+
+    Besides the `count` requested ones, the best half of the others is kept (thick restart), so that
+    what the iteration has learned about the largest eigenvalues is not lost.
+    """
     keep = count + (len(values) - count) // 2
     best = torch.from_numpy(vectors[:, :keep].copy()).to(basis)
     basis[:keep] = best.T @ basis
@@ -109,50 +144,52 @@ def restart(
 def estimate_trace(
     product: Product, like: Tensor, probes: int, seed: int = 0, spectrum: Spectrum | None = None
 ) -> tuple[MonteCarloEstimate, bool]:
-    """Hutchinson's estimate: the mean of zᵀHz over random signs z; and whether it is exact.
+    """Return Hutchinson's estimate of the trace of H, and whether it is exact.
 
-    The part of the trace in known eigenvectors is their eigenvalues' sum; only the rest is estimated, which takes the
-    largest terms out of the error. With as many probes as weights, the unit vectors give the trace itself.
+    The estimate is the mean of zᵀHz over Rademacher vectors z. If a `spectrum` is given, the part
+    of the trace in its eigenvectors is the sum of their eigenvalues, and only the rest is estimated
+    (deflation): this takes the largest terms out of the error. With at least as many probes as
+    weights, the trace is computed exactly from the unit vectors.
     """
     size = like.numel()
     if probes >= size:
-        return MonteCarloEstimate(
-            float(sum(product(unit)[place] for place, unit in enumerate(units(like)))), 0.0
-        ), True
-    known = like.new_zeros(0, size) if spectrum is None else spectrum.vectors
+        diagonal = (product(unit)[index] for index, unit in enumerate(unit_vectors(like)))
+        return MonteCarloEstimate(float(sum(diagonal)), 0.0), True
+    deflated = like.new_zeros(0, size) if spectrum is None else spectrum.vectors
     draw = RademacherVectors(like, seed, "hutchinson")
     values = []
     for _ in range(probes):
-        z = orthogonalise(draw(), known)[1]
+        z = orthogonalise(draw(), deflated)[1]
         values.append(float(torch.dot(z.double(), product(z).double())))
-    found = 0.0 if spectrum is None else float(spectrum.values.sum())
+    deflated_trace = 0.0 if spectrum is None else float(spectrum.values.sum())
     error = float(np.std(values, ddof=1) / np.sqrt(probes)) if probes > 1 else float("nan")
-    return MonteCarloEstimate(found + float(np.mean(values)), error), False
+    return MonteCarloEstimate(deflated_trace + float(np.mean(values)), error), False
 
 
-def units(like: Tensor) -> "map[Tensor]":
-    def unit(place: int) -> Tensor:
+def unit_vectors(like: Tensor) -> Iterator[Tensor]:
+    """Yield the unit vectors e₁, e₂ … of the size, dtype and device of `like`."""
+    for index in range(like.numel()):
         v = torch.zeros_like(like)
-        v[place] = 1.0
-        return v
-
-    return map(unit, range(like.numel()))
+        v[index] = 1.0
+        yield v
 
 
 class GaussianVectors:
-    """Vectors of standard normal numbers, the next one on each call."""
+    """A seeded source of vectors with independent standard normal entries, one per call."""
 
     def __init__(self, like: Tensor, seed: int, purpose: str, *indices: int) -> None:
-        self.like, self.stream = like, rng.generator(seed, purpose, *indices)
+        self.like = like
+        self.stream = rng.generator(seed, purpose, *indices)
 
     def __call__(self) -> Tensor:
+        """Draw the next vector."""
         return torch.from_numpy(self.stream.standard_normal(self.like.numel())).to(self.like)
 
 
 class RademacherVectors(GaussianVectors):
-    """Vectors of +1 and −1."""
+    """A seeded source of vectors with independent entries ±1, one per call."""
 
     def __call__(self) -> Tensor:
-        return torch.from_numpy(2.0 * self.stream.integers(0, 2, self.like.numel()) - 1.0).to(
-            self.like
-        )
+        """Draw the next vector."""
+        signs = 2.0 * self.stream.integers(0, 2, self.like.numel()) - 1.0
+        return torch.from_numpy(signs).to(self.like)

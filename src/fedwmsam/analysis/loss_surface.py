@@ -1,4 +1,9 @@
-"""Which samples an analysis looks at: a fixed sample of all clients' training data, and of single clients'."""
+"""The loss surface of a model: mean loss, gradient and Hessian-vector products on fixed samples.
+
+A `Sample` is drawn once, by seed, from all clients' training data or from that of one client. A
+`LossSurface` is the mean loss over such a sample as a function of the weights. Unlike
+`recording.training_surface.TrainingSurface` it is in evaluation mode and without weight decay.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,54 +21,59 @@ from fedwmsam.training.task import Batch, Samples, Task
 
 @dataclass(frozen=True)
 class Sample:
-    """Fixed samples, ready for a model, in batches; what they were drawn from is `total` samples."""
+    """Samples that were drawn once, in batches that a model can take."""
 
     batches: tuple[Batch, ...]
     count: int
+    """Number of samples drawn."""
     total: int
+    """Number of samples they were drawn from."""
     batch_size: int
 
 
 def draw_sample(samples: Samples, most: int | None, batch_size: int, stream: int) -> Sample:
-    """`most` of the samples (None: all) without augmentation, picked by a keyed stream; in their own order."""
+    """Draw at most `most` samples (None: all) without replacement, seeded by `stream`.
+
+    The samples keep their order and are not augmented.
+    """
     return gather_sample(samples, draw_indices(len(samples), most, stream), batch_size)
 
 
 def gather_sample(samples: Samples, index: Tensor, batch_size: int) -> Sample:
+    """Return the samples at these indices in batches."""
     batches = tuple(samples.batch(part) for part in torch.split(index, batch_size))
     return Sample(batches, len(index), len(samples), batch_size)
 
 
 def draw_indices(count: int, most: int | None, stream: int) -> Tensor:
+    """Draw at most `most` (None: all) of the indices 0 … count − 1, in rising order."""
     if most is None or most >= count:
         return torch.arange(count)
-    return torch.from_numpy(
-        np.sort(np.random.Generator(np.random.PCG64(stream)).choice(count, most, replace=False))
-    )
+    random = np.random.Generator(np.random.PCG64(stream))
+    return torch.from_numpy(np.sort(random.choice(count, most, replace=False)))
 
 
 def pool_clients(clients: Clients) -> Samples:
-    """All clients' samples as one set, in which every sample counts alike."""
+    """Concatenate all clients' samples, so that every sample has the same weight."""
     return ConcatSamples([clients[client] for client in range(len(clients))])
 
 
 def clients_of_samples(clients: Clients, index: Tensor) -> Tensor:
-    """The client of each sample of `everybody`."""
+    """Return the client of each sample, given by its index into `pool_clients(clients)`."""
     ends = torch.tensor([len(clients[client]) for client in range(len(clients))]).cumsum(0)
     return torch.searchsorted(ends, index, right=True)
 
 
-def draw_clients(clients: int, wanted: int | None, seed: int) -> list[int]:
-    """So many of them (None: all), picked by the seed."""
-    return [
-        int(client)
-        for client in draw_indices(clients, wanted, rng.derive_seed(seed, "some clients"))
-    ]
+def draw_clients(clients: int, most: int | None, seed: int) -> list[int]:
+    """Draw at most `most` (None: all) of so many clients, in rising order."""
+    index = draw_indices(clients, most, rng.derive_seed(seed, "some clients"))
+    return [int(client) for client in index]
 
 
 def client_samples(
     clients: Clients, chosen: Sequence[int], most: int | None, batch_size: int, seed: int
 ) -> list[Sample]:
+    """Draw at most `most` samples (None: all) from each of the chosen clients."""
     return [
         draw_sample(
             clients[client], most, batch_size, rng.derive_seed(seed, "client sample", client)
@@ -73,69 +83,79 @@ def client_samples(
 
 
 class LossSurface:
-    """In evaluation mode: no dropout, BatchNorm with its kept statistics, which nothing here changes.
+    """The mean loss over a sample as a function of the model's flat weight vector.
 
-    A batch counts by its size, so that the batch size does not change the mean. Weight decay is not in it.
+    The model is in evaluation mode: without dropout, and BatchNorm uses its running statistics,
+    which are not changed. Every batch is weighted by its size, so the mean does not depend on the
+    batch size. Weight decay is not included.
     """
 
     def __init__(self, task: Task, sample: Sample) -> None:
-        self.task, self.sample = task, sample
-        # A small step changes the mean loss by less than a 32-bit sum can tell; users' own losses may not take doubles.
-        self.exact = task.objective.loss in [objective.loss for objective in OBJECTIVES.values()]
+        self.task = task
+        self.sample = sample
+        # The mean loss is computed in float64, because a small step changes it by less than a
+        # float32 sum can resolve. Users' own losses may not accept float64.
+        self.in_double = task.objective.loss in [
+            objective.loss for objective in OBJECTIVES.values()
+        ]
         self.parameters = [p for p in task.model.parameters() if p.requires_grad]
 
     @property
     def size(self) -> int:
-        return self.task.size
+        """Return the number of trained weights."""
+        return self.task.parameter_count
 
     def loss(self, w: Tensor) -> float:
+        """Return the mean loss at w."""
         with torch.no_grad():
-            return sum(float(self._part(batch)) for batch in self._batches(w))
+            return sum(float(self._weighted_loss(batch)) for batch in self._batches(w))
 
     def gradient(self, w: Tensor) -> tuple[Tensor, float]:
-        """And the loss."""
-        total, loss = torch.zeros_like(w), 0.0
+        """Return the gradient of the mean loss at w, and the mean loss itself."""
+        total = torch.zeros_like(w)
+        loss = 0.0
         for batch in self._batches(w):
-            part = self._part(batch)
-            total += flat(torch.autograd.grad(part, self.parameters, materialize_grads=True))
+            part = self._weighted_loss(batch)
+            total += flatten(torch.autograd.grad(part, self.parameters, materialize_grads=True))
             loss += float(part.detach())
         return total, loss
 
-    def product(self, w: Tensor, v: Tensor) -> Tensor:
-        """The Hessian at w times v, by differentiating the slope along v once more."""
+    def hessian_vector_product(self, w: Tensor, v: Tensor) -> Tensor:
+        """Return the Hessian at w times v, as the gradient of the directional derivative along v.
+
+        This costs about two gradients; the Hessian itself is never formed.
+        """
         pieces = [v[slot.slice].view(slot.shape) for slot in self.task.layout]
         total = torch.zeros_like(w)
         with sdpa_kernel(SDPBackend.MATH):  # fused attention can be differentiated only once
             for batch in self._batches(w):
-                loss = self._part(batch)
-                first = torch.autograd.grad(
+                loss = self._weighted_loss(batch)
+                gradient = torch.autograd.grad(
                     loss, self.parameters, create_graph=True, materialize_grads=True
                 )
-                slope = torch.stack(
-                    [(a * b).sum() for a, b in zip(first, pieces, strict=True)]
-                ).sum()
+                products = [(g * piece).sum() for g, piece in zip(gradient, pieces, strict=True)]
+                slope = torch.stack(products).sum()
                 if slope.requires_grad:  # a loss that is linear in the weights has no curvature
-                    total += flat(
-                        torch.autograd.grad(slope, self.parameters, materialize_grads=True)
-                    )
+                    second = torch.autograd.grad(slope, self.parameters, materialize_grads=True)
+                    total += flatten(second)
         return total
 
     def _batches(self, w: Tensor) -> Iterator[Batch]:
-        self.task.load(w)
+        self.task.load_weights(w)
         self.task.model.eval()
         yield from self.sample.batches
 
-    def _part(self, batch: Batch) -> Tensor:
-        """What a batch adds to the mean loss."""
+    def _weighted_loss(self, batch: Batch) -> Tensor:
+        """Return the batch's mean loss times its share of the samples."""
         inputs, targets = batch
         outputs = self.task.model(inputs)
-        if self.exact:
-            outputs, targets = (
-                outputs.double(),
-                targets.double() if targets.is_floating_point() else targets,
-            )
+        if self.in_double:
+            outputs = outputs.double()
+            if targets.is_floating_point():
+                targets = targets.double()
         return self.task.objective.loss(outputs, targets) * (len(targets) / self.sample.count)
 
 
-def flat(pieces: tuple[Tensor, ...]) -> Tensor:
+def flatten(pieces: tuple[Tensor, ...]) -> Tensor:
+    """Concatenate one tensor per parameter into one flat vector."""
     return torch.cat([piece.reshape(-1) for piece in pieces])

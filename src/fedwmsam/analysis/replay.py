@@ -1,4 +1,8 @@
-"""Rounds of a run that is over, repeated exactly from what its folder kept."""
+"""Exact replay of rounds of a finished run, from the states and checkpoints that its folder keeps.
+
+A replayed round computes the same client updates as the run did, so that a recorder can observe
+what was not recorded at the time.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -26,17 +30,19 @@ from fedwmsam.settings.config import RunConfig
 
 @dataclass
 class ReplayedRun:
-    """A run's folder, its federation made again, and the numbers it wrote. Nothing in it is changed."""
+    """A run folder with its federation made again, to replay rounds; the folder is not changed."""
 
     folder: Path
     config: RunConfig
     federation: Federation
-    rows: list[Record]
-    strangers: list[int] = field(default_factory=list)
-    """Rounds whose replay did not give the numbers the run wrote."""
+    round_records: list[Record]
+    """The run's metrics, one record per round."""
+    mismatched_rounds: list[int] = field(default_factory=list)
+    """Rounds whose replay did not give the metrics that the run wrote."""
 
     @classmethod
-    def of(cls, folder: Path) -> "ReplayedRun":
+    def from_folder(cls, folder: Path) -> "ReplayedRun":
+        """Prepare the federation of the run in this folder and read its metrics."""
         experiment = prepare(load_config(require_run_folder(folder)))
         config = experiment.config
         federation = make_federation(
@@ -44,83 +50,107 @@ class ReplayedRun:
         )
         return cls(folder, config, federation, read_lines(folder / "metrics.jsonl"))
 
-    def kept(self) -> list[int]:
-        """The rounds before which the state was kept, the first one first."""
+    def kept_rounds(self) -> list[int]:
+        """Return the rounds whose state was kept, as completed rounds, in rising order."""
         return checkpoint.rounds_in(self.folder / "states")[::-1]
 
-    def state(self, round: int) -> State:
+    def load_state(self, round: int) -> State:
+        """Return the kept state after so many rounds; raise InputError if its file is damaged."""
         path = checkpoint.path_of(self.folder / "states", round)
         try:
             return unpack_replay_state(self.federation, checkpoint.read_checkpoint(path))
         except DamagedFileError as damage:
             raise InputError(f"{damage}; remove it, the other states are enough.") from damage
 
-    def repeat(
-        self, state: State, recorder: RoundRecorder | None = None, trail: Vectors | None = None
+    def replay_round(
+        self,
+        state: State,
+        recorder: RoundRecorder | None = None,
+        past_updates: Vectors | None = None,
     ) -> "ReplayedRound":
-        """The round after `state` once more, looked at by the recorder."""
-        watch = (
-            recorder.watch(self.federation, state, trail or {})
-            if recorder
-            else RoundHook(self.federation)
-        )
-        after, record = run_round(watch.federation, state, watch.observe)
-        if state.round < len(self.rows) and any(
-            self.rows[state.round].get(key) != record[key] for key in record
-        ):
-            self.strangers.append(after.round)
-        return ReplayedRound(after, *watch.finish(after))
+        """Replay the round after `state`, observed by the recorder.
 
-    def chain(
+        The past updates are those that the replay of the round before has returned. If the metrics
+        differ from those of the run, the round is added to `mismatched_rounds`.
+        """
+        if recorder:
+            hook = recorder.make_hook(self.federation, state, past_updates or {})
+        else:
+            hook = RoundHook(self.federation)
+        after, record = run_round(hook.federation, state, hook.observe_result)
+        if state.round < len(self.round_records):
+            original = self.round_records[state.round]
+            if any(original.get(key) != record[key] for key in record):
+                self.mismatched_rounds.append(after.round)
+        return ReplayedRound(after, *hook.finish_round(after))
+
+    def replay_rounds(
         self,
         state: State,
         rounds: int,
         recorder: RoundRecorder | None = None,
-        trail: Vectors | None = None,
+        past_updates: Vectors | None = None,
     ) -> Iterator["ReplayedRound"]:
-        """Successive rounds, for as long as what they read is known."""
+        """Yield up to `rounds` successive replayed rounds after `state`.
+
+        End early where a cohort's client memory was not kept, or where the run diverges.
+        """
         for _ in range(rounds):
-            if not self.all_known(state):
+            if not self.has_cohort_memory(state):
                 return
             try:
-                repeated = self.repeat(state, recorder, trail)
+                replayed = self.replay_round(state, recorder, past_updates)
             except Diverged:
                 return
-            state, trail = repeated.after, repeated.trail
-            yield repeated
+            state = replayed.state
+            past_updates = replayed.past_updates
+            yield replayed
 
-    def all_known(self, state: State) -> bool:
-        """Whether the memory holds a row for every client of the next cohort that has one."""
+    def has_cohort_memory(self, state: State) -> bool:
+        """Return whether the state has the memory of all clients of the next cohort.
+
+        Clients that have not taken part before have none and need none; nor does any client of a
+        method without client memory.
+        """
         if not self.federation.method.memory_init(state.server["w"]):
             return True
         schedule = self.federation.schedule
         missing = {client for client in schedule.cohort(state.round) if client not in state.memory}
         return not any(missing.intersection(schedule.cohort(round)) for round in range(state.round))
 
-    def last_checkpoint(self) -> State | None:
-        """The older of the checkpoints of a run that has ended: from there its last rounds can be repeated."""
+    def load_older_checkpoint(self) -> State | None:
+        """Return the state of the oldest checkpoint, from which the last rounds can be replayed.
+
+        Return None if the run is not finished, or the checkpoint is missing or damaged.
+        """
         rounds = checkpoint.rounds_in(self.folder / "checkpoints")
         if not rounds or not (self.folder / "summary.json").exists():
             return None
+        path = checkpoint.path_of(self.folder / "checkpoints", rounds[-1])
         try:
-            return self.complete_state(
-                checkpoint.read_checkpoint(
-                    checkpoint.path_of(self.folder / "checkpoints", rounds[-1])
-                )
-            )
+            return self.complete_state(checkpoint.read_checkpoint(path))
         except DamagedFileError:
             return None
 
-    def complete_state(self, found: Checkpoint) -> State:
-        """With every client's row: read where it lies, while what the replay changes stays in RAM."""
-        store, device = RunFolder(self.folder).store, self.federation.task.device
-        store.check(found)
-        memory = ClientMemory(store, inf, device).stored(store.adopt([found])[0])
-        return unpack_state(self.federation, found, memory)
+    def complete_state(self, saved: Checkpoint) -> State:
+        """Return a checkpoint's state with the memory of every client.
+
+        The memory is read from the run's client store; what a replay changes stays in RAM.
+        """
+        store = RunFolder(self.folder).store
+        store.check(saved)
+        memory = ClientMemory(store, inf, self.federation.task.device)
+        return unpack_state(
+            self.federation, saved, memory.with_slots(store.restore_slots([saved])[0])
+        )
 
 
 @dataclass(frozen=True)
 class ReplayedRound:
-    after: State
-    line: Record
-    trail: Vectors
+    """A replayed round: the state after it and what the recorder observed."""
+
+    state: State
+    recording: Record
+    """The line that the recorder would have written."""
+    past_updates: Vectors
+    """The newest updates of the global model, which the next round is compared with."""

@@ -1,4 +1,9 @@
-"""A run's models at the rounds it kept, with the data it was trained on; and what was found out about them."""
+"""Saved runs: the models that a run folder keeps, their training data, and analyses of them.
+
+A `SavedRun` loads the models of a run folder. An `AnalysisCache` keeps what an analysis found for
+each round, so that it is not computed again; `save_analysis` and `load_analysis` keep one record
+per run.
+"""
 
 import json
 from functools import cached_property
@@ -18,86 +23,106 @@ from fedwmsam.training.task import Task
 
 
 class SavedRun:
-    """A run folder to be looked at; nothing in it is changed but the folder `analysis`."""
+    """A run folder whose models can be loaded; only its subfolder `analysis` is ever written to."""
 
     def __init__(self, path: Path) -> None:
         self.path = require_run_folder(path)
 
     @cached_property
     def experiment(self) -> Experiment:
+        """Return the run's experiment: its data, partition and model, prepared anew.
+
+        Raise InputError if the data are not those of the run.
+        """
         experiment = prepare(load_config(self.path))
         experiment.check_data(self.path)
         return experiment
 
     @property
     def task(self) -> Task:
+        """Return the task of the run's experiment."""
         return self.experiment.task
 
     @cached_property
-    def places(self) -> dict[int, Path]:
-        """Completed rounds → the file with the model after them."""
-        found = {
-            round: checkpoint.path_of(self.path / folder, round)
-            for folder in ("checkpoints", "states")
-            for round in checkpoint.rounds_in(self.path / folder)
-        }
-        model, summary = self.path / "model.safetensors", self.path / "summary.json"
+    def model_files(self) -> dict[int, Path]:
+        """Return the file that holds the model after so many completed rounds, in rising order.
+
+        Raise InputError if the folder holds no model.
+        """
+        files: dict[int, Path] = {}
+        for folder in (self.path / "checkpoints", self.path / "states"):
+            for round in checkpoint.rounds_in(folder):
+                files[round] = checkpoint.path_of(folder, round)
+        model = self.path / "model.safetensors"
+        summary = self.path / "summary.json"
         if model.exists() and summary.exists():
             rounds = read_json(summary).get("rounds")
             if not isinstance(rounds, int):
                 raise InputError(f"{summary} does not say how many rounds were done.")
-            found[rounds] = model
-        if not found:
+            files[rounds] = model
+        if not files:
             raise InputError(
                 f"{self.path} holds no model yet; go on with it: fedwmsam resume {self.path}"
             )
-        return dict(sorted(found.items()))
+        return dict(sorted(files.items()))
 
-    def rounds(self, wanted: str) -> list[int]:
-        """Those of "last", "all" or "10,100" that the folder has a model of; a missing one is an error."""
-        known = list(self.places)
-        if wanted in ("last", "all"):
-            return known[-1:] if wanted == "last" else known
-        chosen = whole_numbers("--rounds", wanted, "last, all or rounds such as 10,100")
-        missing = [round for round in chosen if round not in self.places]
+    def select_rounds(self, selection: str) -> list[int]:
+        """Return the rounds that "last", "all" or a list such as "10,100" selects.
+
+        Raise InputError if the folder has no model of a listed round.
+        """
+        available = list(self.model_files)
+        if selection in ("last", "all"):
+            return available[-1:] if selection == "last" else available
+        chosen = parse_whole_numbers("--rounds", selection, "last, all or rounds such as 10,100")
+        missing = [round for round in chosen if round not in self.model_files]
         if missing:
             raise InputError(
-                f"{self.path} has no model of round {missing[0]}; it has {', '.join(map(str, known))}. "
+                f"{self.path} has no model of round {missing[0]}; "
+                f"it has {', '.join(map(str, available))}. "
                 "(`--keep-states 10` keeps one every tenth round.)"
             )
         return chosen
 
     def load(self, round: int, averaged: bool = False) -> tuple[Tensor, Vectors]:
-        """The weights and buffers after so many rounds, of the model or of its averaged twin; the task's model has them
-        and the frozen weights in place."""
+        """Load the model after so many rounds into the task and return its weights and buffers.
+
+        `averaged` loads the averaged model (the twin) instead. Frozen weights are loaded as well.
+        Raise InputError if there is no averaged model or the file is damaged.
+        """
         if averaged and self.experiment.config.twin is None:
             raise InputError(
-                f"{self.path} has no averaged model: the run was made without a twin (--twin 8 keeps one)."
+                f"{self.path} has no averaged model: "
+                "the run was made without a twin (--twin 8 keeps one)."
             )
-        place = self.places[round]
-        if place.suffix == ".safetensors":
-            file = place.with_name("averaged.safetensors") if averaged else place
-            w, buffers = self.task.adopt(checkpoint.read_tensors(file))
+        file = self.model_files[round]
+        if file.suffix == ".safetensors":
+            if averaged:
+                file = file.with_name("averaged.safetensors")
+            w, buffers = self.task.unpack_state_dict(checkpoint.read_tensors(file))
         else:
-            try:
-                bundles = checkpoint.read_checkpoint(place).bundles
-            except DamagedFileError as damage:
-                raise InputError(f"{damage}; leave round {round} out.") from damage
-            self.task.load_frozen(to_device(bundles["frozen"], self.task.device))
-            weights, beside = (
-                ("averaged", "averaged buffers") if averaged else ("server", "buffers")
-            )
-            w, buffers = (
-                bundles[weights]["w"].to(self.task.device),
-                to_device(bundles[beside], self.task.device),
-            )
-        self.task.load(w)
+            w, buffers = self._read_state(file, round, averaged)
+        self.task.load_weights(w)
         self.task.load_buffers(buffers)
         return w, buffers
 
+    def _read_state(self, file: Path, round: int, averaged: bool) -> tuple[Tensor, Vectors]:
+        """Return weights and buffers from a checkpoint or kept state; load its frozen weights."""
+        try:
+            bundles = checkpoint.read_checkpoint(file).bundles
+        except DamagedFileError as damage:
+            raise InputError(f"{damage}; leave round {round} out.") from damage
+        device = self.task.device
+        self.task.load_frozen(to_device(bundles["frozen"], device))
+        model, buffers = ("averaged", "averaged buffers") if averaged else ("server", "buffers")
+        return bundles[model]["w"].to(device), to_device(bundles[buffers], device)
 
-def whole_numbers(name: str, text: str, expected: str) -> list[int]:
-    """From "10,100", each once, rising."""
+
+def parse_whole_numbers(name: str, text: str, expected: str) -> list[int]:
+    """Parse a list such as "10,100" and return its numbers in rising order, each once.
+
+    Raise InputError, naming the option `name` and what is `expected`, if the text is no such list.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
         raise InputError(f"{name} must be {expected}, not {text!r}.")
@@ -105,28 +130,36 @@ def whole_numbers(name: str, text: str, expected: str) -> list[int]:
 
 
 class AnalysisCache:
-    """What was found out about a run's models, round by round, under the same settings: asked again, it is there."""
+    """A JSON file with an analysis of a run's models: one record per round.
+
+    Records that were computed with other settings are ignored, and overwritten by the next `put`.
+    """
 
     def __init__(self, path: Path, settings: Record) -> None:
-        self.path, self.settings = path, json.loads(json.dumps(settings))
-        self.found: dict[int, Record] = {}
+        self.path = path
+        self.settings = json.loads(json.dumps(settings))
+        self.records: dict[int, Record] = {}
         if path.exists():
-            before, found = read_analysis_cache(path)
-            if before == self.settings:
-                self.found = found
+            saved_settings, records = read_analysis_cache(path)
+            if saved_settings == self.settings:
+                self.records = records
 
     def __contains__(self, round: int) -> bool:
-        return round in self.found
+        """Return whether the file has a record of this round."""
+        return round in self.records
 
     def put(self, round: int, record: Record) -> None:
-        self.found = dict(
-            sorted((self.found | {round: {"round": round} | replace_nonfinite(record)}).items())
-        )
-        write_json(self.path, {"settings": self.settings, "rounds": list(self.found.values())})
+        """Add the record of a round and write the file."""
+        records = self.records | {round: {"round": round} | replace_nonfinite(record)}
+        self.records = dict(sorted(records.items()))
+        write_json(self.path, {"settings": self.settings, "rounds": list(self.records.values())})
 
 
 def read_analysis_cache(path: Path) -> tuple[Record, dict[int, Record]]:
-    """Its settings, and what it holds for each round."""
+    """Return the settings of an `AnalysisCache` file and its records by round.
+
+    Raise InputError if the file is damaged.
+    """
     content = read_json(path)
     try:
         return content["settings"], {record["round"]: record for record in content["rounds"]}
@@ -137,21 +170,26 @@ def read_analysis_cache(path: Path) -> tuple[Record, dict[int, Record]]:
 
 
 def save_analysis(run: Path, name: str, record: Record) -> Path:
+    """Write a record to the run's folder `analysis` and return the file's path."""
     path = run / "analysis" / name
     write_json(path, record, "make the run's folder writable")
     return path
 
 
 def load_analysis(run: Path, name: str) -> Record | None:
+    """Return the record of that name in the run's folder `analysis`, None if there is none."""
     path = run / "analysis" / name
     return read_json(path) if path.exists() else None
 
 
 def write_json(path: Path, record: Record, advice: str = "name another place with --out") -> None:
-    """Whole or not at all; the advice is for who cannot write there."""
+    """Write a record as JSON, replacing the file atomically; values that are not finite are null.
+
+    Raise InputError, ending with the advice, if the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replace(path) as beside:
-            beside.write_text(json.dumps(replace_nonfinite(record)) + "\n")
+        with atomic_replace(path) as temporary:
+            temporary.write_text(json.dumps(replace_nonfinite(record)) + "\n")
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}; {advice}.") from error

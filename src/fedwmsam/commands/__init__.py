@@ -1,4 +1,5 @@
-"""The commands of the command line, one file for each: what it takes, says and shows. What it does lives elsewhere.
+"""The commands of the command line, one file for each.
 
-They import what they need when they run, so that `fedwmsam --help` does not wait for PyTorch.
+A command reads its options and prints results; the work itself is done by the packages that it
+calls. These are imported when the command runs, so that `fedwmsam --help` need not import PyTorch.
 """

@@ -1,6 +1,11 @@
-"""`fedwmsam analyse`: what a run's models are like. Each command reads its options; what it does lives elsewhere."""
+"""`fedwmsam analyse`: analyses of saved runs.
+
+The commands here read their options, call the analysis of the same name in `fedwmsam.analysis`, and
+print the tables that it returns.
+"""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,8 +76,10 @@ def flatness(
 ) -> None:
     """Measure how flat the loss is at a run's models: for all clients together and for single ones.
 
-    Largest eigenvalues and trace of the Hessian, and how much the loss rises near the model, with the error of each.
-    What was measured before with the same options is not measured again. docs/flatness.md explains the numbers.
+    Largest eigenvalues and trace of the Hessian, and how much the loss rises near the model, with
+    the error of each.
+    What was measured before with the same options is not measured again. docs/flatness.md
+    explains the numbers.
 
     Examples:
 
@@ -88,12 +95,12 @@ def flatness(
         FLATNESS_FILE,
         FlatnessConfig,
         SampleConfig,
-        flatness_pictures,
-        flatness_sheets,
+        flatness_plots,
+        flatness_tables,
         run_flatness,
     )
 
-    wanted = FlatnessConfig(
+    config = FlatnessConfig(
         eigenvalues,
         probes,
         parse_floats("--rho", rho),
@@ -102,17 +109,21 @@ def flatness(
         directions,
         seed,
     )
-    scope = SampleConfig(
+    sample_config = SampleConfig(
         parse_count("--samples", samples, 1), parse_count("--clients", clients, 0), batch_size
     )
-    work = AnalysisSession(runs, out, format, quiet)
-    named = []
-    for run, place, say in work:
-        found = run_flatness(run, run.rounds(rounds), wanted, scope, place, say, averaged)
-        named += [(run.path.name, one) for one in found]
-        work.written.append(place / (AVERAGED_FLATNESS_FILE if averaged else FLATNESS_FILE))
-        work.draw(flatness_pictures(found, "averaged-" if averaged else ""), place)
-    work.show(flatness_sheets(named, asdict(wanted)))
+    session = AnalysisSession(runs, out, format, quiet)
+    named_results = []
+    for run, folder, report_progress in session:
+        results = run_flatness(
+            run, run.select_rounds(rounds), config, sample_config, folder, report_progress, averaged
+        )
+        named_results += [(run.path.name, result) for result in results]
+        session.written_files.append(
+            folder / (AVERAGED_FLATNESS_FILE if averaged else FLATNESS_FILE)
+        )
+        session.save_plots(flatness_plots(results, "averaged-" if averaged else ""), folder)
+    session.print_results(flatness_tables(named_results, asdict(config)))
 
 
 @app.command()
@@ -151,33 +162,34 @@ def landscape(
     - `fedwmsam analyse landscape runs/fedavg --to runs/fedwmsam`
     """
     from fedwmsam.analysis.flatness import SampleConfig
-    from fedwmsam.analysis.landscape import landscape_pictures, landscape_sheet, run_landscape
+    from fedwmsam.analysis.landscape import landscape_plots, landscape_table, run_landscape
     from fedwmsam.analysis.saved_run import SavedRun
 
-    scope = SampleConfig(
+    sample_config = SampleConfig(
         parse_count("--samples", samples, 1),
         parse_count("--clients", clients or ("0" if plane else "10"), 0),
         batch_size,
     )
-    work = AnalysisSession([run], out, format, quiet)
-    for saved, place, say in work:
-        if len(chosen := saved.rounds(round)) != 1:
+    session = AnalysisSession([run], out, format, quiet)
+    for saved, folder, report_progress in session:
+        chosen = saved.select_rounds(round)
+        if len(chosen) != 1:
             raise InputError(f"--round must be last or one round, not {round!r}.")
-        found = run_landscape(
+        result = run_landscape(
             saved,
             chosen[0],
-            scope,
+            sample_config,
             SavedRun(to) if to else None,
-            place,
-            say=say,
+            folder,
+            report_progress=report_progress,
             plane=plane,
             points=points,
             reach=reach,
             seed=seed,
         )
-        work.written += found.files
-        work.draw(landscape_pictures(found.landscape, found.name), place)
-        work.show([landscape_sheet(saved.path.name, found)])
+        session.written_files += result.files
+        session.save_plots(landscape_plots(result.landscape, result.name), folder)
+        session.print_results([landscape_table(saved.path.name, result)])
 
 
 @app.command()
@@ -200,7 +212,8 @@ def embedding(
 ) -> None:
     """Lay out what a model makes of samples before its last layer (t-SNE), by class and by client.
 
-    Silhouette and Davies–Bouldin index say how tight the clusters are, in the features and in the picture.
+    Silhouette and Davies–Bouldin index say how tight the clusters are, in the features and in the
+    picture.
 
     Examples:
 
@@ -210,24 +223,27 @@ def embedding(
     from fedwmsam.analysis.embedding import (
         EMBEDDING_FILE,
         EmbeddingConfig,
-        cluster_sheet,
-        embedding_pictures,
+        cluster_table,
+        embedding_plots,
         run_embedding,
     )
 
-    choice = EmbeddingConfig(
+    config = EmbeddingConfig(
         data, parse_count("--samples", samples, 2), layer, perplexity, seed, batch_size
     )
-    work = AnalysisSession(runs, out, format, quiet)
-    named = []
-    for run, place, say in work:
-        found = run_embedding(run, run.rounds(rounds), choice, place, say)
-        named += [(run.path.name, one) for one in found]
-        work.written.append(place / EMBEDDING_FILE)
-        work.draw(embedding_pictures(found, run.experiment.dataset.class_names), place)
-    first = named[0][1]
-    note = f"{first['samples']:,} of {first['of']:,} {data} samples, before layer {first['layer']}; seed {seed}."
-    work.show([cluster_sheet(named, [note])])
+    session = AnalysisSession(runs, out, format, quiet)
+    named_results = []
+    for run, folder, report_progress in session:
+        results = run_embedding(run, run.select_rounds(rounds), config, folder, report_progress)
+        named_results += [(run.path.name, result) for result in results]
+        session.written_files.append(folder / EMBEDDING_FILE)
+        session.save_plots(embedding_plots(results, run.experiment.dataset.class_names), folder)
+    first = named_results[0][1]
+    note = (
+        f"{first['samples']:,} of {first['of']:,} {data} samples, "
+        f"before layer {first['layer']}; seed {seed}."
+    )
+    session.print_results([cluster_table(named_results, [note])])
 
 
 @app.command()
@@ -256,9 +272,9 @@ def dynamics(
     """
     from fedwmsam.analysis.dynamics import run_dynamics
 
-    picture = None if plots is None else (plots, format.value)
-    sheets, written = run_dynamics(runs, states, sample, again, picture, make_printer(quiet))
-    show_and_save(sheets, written, markdown, quiet)
+    plot_target = None if plots is None else (plots, format.value)
+    tables, written = run_dynamics(runs, states, sample, again, plot_target, make_printer(quiet))
+    print_and_save(tables, written, markdown, quiet)
 
 
 @app.command()
@@ -283,7 +299,8 @@ def theory(
     markdown: MarkdownOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """The paper's bound, tables and lemmas; with a run its constants, and which conditions of the theorem hold.
+    """The paper's bound, tables and lemmas; with a run its constants, and which conditions of the
+    theorem hold.
 
     Examples:
 
@@ -292,73 +309,80 @@ def theory(
     """
     from fedwmsam.analysis.theory import BoundParameters, run_theory
 
-    setting = BoundParameters(smoothness, gap, sigma, rho, cohort, steps, rounds, clients)
-    sheets, written = run_theory(runs or [], states, sample, setting, make_printer(quiet))
-    show_and_save(sheets, written, markdown, quiet)
+    parameters = BoundParameters(smoothness, gap, sigma, rho, cohort, steps, rounds, clients)
+    tables, written = run_theory(runs or [], states, sample, parameters, make_printer(quiet))
+    print_and_save(tables, written, markdown, quiet)
 
 
 class AnalysisSession:
-    """Runs to look at one after the other, where their results go, and what is shown at the end."""
+    """The runs of one analysis command, the folders of their results, and the files written."""
 
     def __init__(
         self, runs: list[Path], out: Path | None, format: FigureFormat, quiet: bool
     ) -> None:
         from fedwmsam.report.runs import find_runs
 
-        self.format, self.quiet = format.value, quiet
+        self.format = format.value
+        self.quiet = quiet
         self.paths = [run.path for run in find_runs(runs)[0]]
         names = [path.name for path in self.paths]
         if out is not None and len(set(names)) < len(names):
             raise InputError(
                 "Two of the runs have the same name; leave out --out, or analyse them one by one."
             )
-        self.places = [path / "analysis" if out is None else out / path.name for path in self.paths]
-        self.written: list[Path] = []
+        self.result_folders = [path / "analysis" for path in self.paths]
+        if out is not None:
+            self.result_folders = [out / name for name in names]
+        self.written_files: list[Path] = []
 
-    def __iter__(self) -> Iterator[tuple["SavedRun", Path, Any]]:
-        """Each run, its place for results, and a function that says what is being done."""
+    def __iter__(self) -> Iterator[tuple["SavedRun", Path, Callable[[str], None]]]:
+        """Yield each run, the folder of its results, and a function that shows progress."""
         from fedwmsam.analysis.saved_run import SavedRun
         from fedwmsam.report.terminal import AnalysisDisplay
 
         with AnalysisDisplay(output.console, self.quiet) as display:
-            for path, place in zip(self.paths, self.places, strict=True):
-                yield (
-                    SavedRun(path),
-                    place,
-                    lambda what, name=path.name: display.update(f"{name}: {what}"),
-                )
 
-    def draw(self, pictures: Any, place: Path) -> None:
+            def report_progress(run_name: str, text: str) -> None:
+                display.update(f"{run_name}: {text}")
+
+            for path, folder in zip(self.paths, self.result_folders, strict=True):
+                yield SavedRun(path), folder, partial(report_progress, path.name)
+
+    def save_plots(self, plots: Any, folder: Path) -> None:
+        """Draw the plots into the folder, if there are any."""
         from fedwmsam.report.plots import save_plots
 
-        if pictures:
-            self.written += save_plots(pictures, place, self.format)
+        if plots:
+            self.written_files += save_plots(plots, folder, self.format)
 
-    def show(self, sheets: "list[TextTable]") -> None:
+    def print_results(self, tables: "list[TextTable]") -> None:
+        """Print the tables and the names of the written files, unless the command is quiet."""
         if not self.quiet:
-            output.print_tables(sheets)
-            output.print_written(self.written)
+            output.print_tables(tables)
+            output.print_written(self.written_files)
 
 
 def make_printer(quiet: bool) -> Callable[[str], None]:
+    """Return a function that prints a line or, if quiet, does nothing."""
     return (lambda text: None) if quiet else output.say
 
 
-def show_and_save(
-    sheets: "list[TextTable]", written: list[Path], markdown: Path | None, quiet: bool
+def print_and_save(
+    tables: "list[TextTable]", written: list[Path], markdown: Path | None, quiet: bool
 ) -> None:
+    """Write the tables to the Markdown file, if there is one, and print them unless quiet."""
     from fedwmsam.report.text_tables import markdown_text, write_text
 
     if markdown is not None:
-        write_text(markdown, markdown_text(sheets))
+        write_text(markdown, markdown_text(tables))
         written.append(markdown)
     if not quiet:
-        output.print_tables(sheets)
+        output.print_tables(tables)
         output.print_written(written)
 
 
 def parse_count(name: str, text: str, least: int) -> int | None:
-    """A whole number; "all" is None."""
+    """Return a flag's whole number, or None for "all"; raise InputError for anything else."""
     if text == "all":
         return None
     if not text.isdecimal() or int(text) < least:
@@ -367,7 +391,10 @@ def parse_count(name: str, text: str, least: int) -> int | None:
 
 
 def parse_floats(name: str, text: str) -> tuple[float, ...]:
-    """From "0.01,0.05"; none from an empty text."""
+    """Return a flag's numbers, as in "0.01,0.05"; an empty text has none.
+
+    Raise InputError if one of them is not a number.
+    """
     try:
         return tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError as error:

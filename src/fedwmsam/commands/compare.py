@@ -1,4 +1,4 @@
-"""`fedwmsam compare`: several methods, settings and seeds."""
+"""`fedwmsam compare`: a comparison of several methods, settings and seeds."""
 
 import sys
 from pathlib import Path
@@ -65,61 +65,85 @@ def compare(
     - `fedwmsam compare --methods fedavg,fedcm,fedwmsam --seeds 3`
     - `fedwmsam compare --methods fedwmsam --grid rho=0.005,0.01,0.05 --grid alpha=0.1,0.5`
     - `fedwmsam compare --methods fedsam,fedwmsam --pilot rho=0.005,0.01,0.05 --seeds 3`
-    - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid aggregation=mean,median,trimmed:0.2`
+    - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid
+      aggregation=mean,median,trimmed:0.2`
     - `fedwmsam compare table1.toml --jobs 2`
     """
-    from fedwmsam.comparison.comparison import run_comparison as carry_out
-    from fedwmsam.comparison.grid import check_axes, make_grid, parse_axes, parse_settings
+    from fedwmsam.comparison.comparison import run_comparison
+    from fedwmsam.comparison.grid import check_axes, make_grid, parse_axes
     from fedwmsam.engine.run_folder import is_run
     from fedwmsam.report.terminal import ComparisonDisplay
 
-    file = toml.load(config) if config else {}
-    given = settings | {
-        key: value
-        for key, value in {"methods": methods, "seeds": seeds}.items()
-        if value is not None
-    }
-    given |= parse_settings(set_ or [], file | given)
-    if grid:
-        given["grid"] = parse_axes(grid, file | given)
-    plan, trial = make_grid(file, given), parse_axes(pilot or [], file | given)
-    check_axes(plan, trial)
+    file_values = toml.load(config) if config else {}
+    cli_values = read_cli_values(file_values, settings, methods, seeds, set_ or [], grid or [])
+    grid_spec = make_grid(file_values, cli_values)
+    pilot_axes = parse_axes(pilot or [], file_values | cli_values)
+    check_axes(grid_spec, pilot_axes)
     if baseline is not None:
-        check_baseline(plan, baseline, piloted=bool(trial))
+        check_baseline(grid_spec, baseline, has_pilot=bool(pilot_axes))
+    display = ComparisonDisplay(output.console, quiet)
     with print_hint_on_interrupt(
         "Stopped; the same command goes on from the last completed rounds."
     ):
-        display = ComparisonDisplay(output.console, quiet)
-        folders = carry_out(plan, out, parse_workers(jobs), trial, pilot_rounds, display)
+        folders = run_comparison(
+            grid_spec, out, parse_workers(jobs), pilot_axes, pilot_rounds, display
+        )
     if html is not None or not quiet:
-        show_comparison([folder for folder in folders if is_run(folder)], baseline, html, quiet)
+        print_comparison([folder for folder in folders if is_run(folder)], baseline, html, quiet)
     if not quiet:
         say(f"Runs: {out}; more with: fedwmsam report {out} --help")
     if not all((folder / "summary.json").exists() for folder in folders):
         sys.exit(1)
 
 
-def check_baseline(plan: "Grid", baseline: str, piloted: bool) -> None:
-    """Refuse, before hours of runs, a baseline that will be none of the rows, or several; a pilot decides on names."""
+def read_cli_values(
+    file_values: dict[str, Any],
+    settings: dict[str, Any],
+    methods: str | None,
+    seeds: str | None,
+    assignments: list[str],
+    grid: list[str],
+) -> dict[str, Any]:
+    """Return what the command line gives of a comparison's values, under the keys of a file.
+
+    Raise InputError for an assignment or an axis of the grid that cannot be parsed.
+    """
+    from fedwmsam.comparison.grid import parse_axes, parse_settings
+
+    values = dict(settings)
+    if methods is not None:
+        values["methods"] = methods
+    if seeds is not None:
+        values["seeds"] = seeds
+    values |= parse_settings(assignments, file_values | values)
+    if grid:
+        values["grid"] = parse_axes(grid, file_values | values)
+    return values
+
+
+def check_baseline(grid_spec: "Grid", baseline: str, has_pilot: bool) -> None:
+    """Raise InputError if the baseline will be none of the report's rows, or several of them.
+
+    It is checked before hours of runs. The values that a pilot chooses become part of the rows'
+    names; with a pilot only the baseline's method can be checked.
+    """
     from fedwmsam.report.runs import LoadedRun
     from fedwmsam.report.summary import find_baseline_rows, summarise
 
-    members = plan.members()
-    methods = {member.config.method for member in members}
-    if not piloted:
-        find_baseline_rows(
-            summarise(
-                [LoadedRun(Path(one.folder), config=one.config.flat()) for one in members]
-            ).tables,
-            baseline,
-        )
-    elif baseline.split()[0] not in methods:
-        raise InputError(unknown_name_message("baseline", baseline, methods))
+    specs = grid_spec.run_specs()
+    if has_pilot:
+        methods = {spec.config.method for spec in specs}
+        if not baseline.strip() or baseline.split()[0] not in methods:
+            raise InputError(unknown_name_message("baseline", baseline, methods))
+        return
+    runs = [LoadedRun(Path(spec.folder_name), config=spec.config.to_flat_dict()) for spec in specs]
+    find_baseline_rows(summarise(runs).tables, baseline)
 
 
-def show_comparison(
+def print_comparison(
     folders: list[Path], baseline: str | None, html: Path | None, quiet: bool
 ) -> None:
+    """Print the tables of a comparison unless quiet, and write its HTML page if asked for."""
     from fedwmsam.page.page import write_page
     from fedwmsam.report.runs import find_runs
     from fedwmsam.report.summary import ACCURACY, summarise

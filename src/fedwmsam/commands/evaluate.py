@@ -1,4 +1,4 @@
-"""`fedwmsam evaluate`: whom a model serves."""
+"""`fedwmsam evaluate`: the accuracy of a run's model by class and by client."""
 
 from typing import Annotated
 
@@ -34,7 +34,6 @@ def evaluate(
     from fedwmsam.report.terminal import show_evaluation
 
     result = Result.load(run)
-    show_evaluation(
-        output.console,
-        prepare(load_config(run)).examine(result.weights(best, averaged), fine_tune, lr),
-    )
+    experiment = prepare(load_config(run))
+    weights = result.weights(best, averaged)
+    show_evaluation(output.console, experiment.evaluate_breakdown(weights, fine_tune, lr))

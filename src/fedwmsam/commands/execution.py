@@ -1,4 +1,8 @@
-"""What the commands that train share: workers that start early, a live display, and an end that can be resumed."""
+"""Execution of the commands that train.
+
+They share worker processes that start early, a live display, and a hint how to resume when they are
+interrupted.
+"""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,36 +18,41 @@ if TYPE_CHECKING:
     from fedwmsam.trackers import Tracker
 
 
-def start_workers(wanted: object) -> None:
-    """Before PyTorch is imported here, so that it is imported everywhere at once; a wrong number is refused later."""
+def start_workers(requested: object) -> None:
+    """Start worker processes if the setting `workers` asks for several.
+
+    This comes before PyTorch is imported here, so that all processes import it at the same time. A
+    wrong number starts nothing: it is refused where the settings are checked.
+    """
     from fedwmsam.engine.worker_process import cores, start_early
 
-    count = (
-        cores()
-        if wanted in ("auto", 0, "0")
-        else int(str(wanted))
-        if str(wanted).isdecimal()
-        else 1
-    )
+    count = 1
+    if requested in ("auto", 0, "0"):
+        count = cores()
+    elif str(requested).isdecimal():
+        count = int(str(requested))
     if 1 < count <= 64:
         start_early(count)
 
 
 @contextmanager
-def print_hint_on_interrupt(advice: str) -> Iterator[None]:
-    """Ctrl-C or SIGTERM ends what is done here, and the advice says how to go on."""
+def print_hint_on_interrupt(hint: str) -> Iterator[None]:
+    """Print how to go on when Ctrl-C or SIGTERM ends what is done in this context."""
     install_sigterm_handler()
     try:
         yield
     except KeyboardInterrupt:
-        output.error_console.print(advice, soft_wrap=True)
+        output.error_console.print(hint, soft_wrap=True)
         raise
 
 
 def run_with_display(
     experiment: "Experiment", folder: "RunFolder", trackers: "Sequence[Tracker]", quiet: bool
 ) -> None:
-    """Run with a live display; what is interrupted has saved its last completed round."""
+    """Run an experiment with a live display and print its result; exit with 1 if it diverged.
+
+    An interrupted run has saved its last completed round.
+    """
     from fedwmsam.report.terminal import RunDisplay, print_result
 
     with print_hint_on_interrupt(
@@ -55,6 +64,6 @@ def run_with_display(
     if not quiet:
         print_result(output.console, result)
         for tracker in trackers:
-            output.say(tracker.advice())
+            output.say(tracker.viewing_hint())
     if result.status.startswith("diverged"):
         sys.exit(1)

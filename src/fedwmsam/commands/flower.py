@@ -1,4 +1,4 @@
-"""`fedwmsam flower …`: make an app, its keys, and look for what is wrong before a run."""
+"""`fedwmsam flower …`: a new Flower app, its keys, and checks before a run."""
 
 import sys
 from pathlib import Path
@@ -73,14 +73,15 @@ def check(
     Examples:
 
     - `fedwmsam flower check .`
-    - `fedwmsam flower check . tls --key keys/node-0.key --node-config "partition-id=4 data='/srv/scans.npz'"`
+    - `fedwmsam flower check . tls --key keys/node-0.key --node-config "partition-id=4
+      data='/srv/scans.npz'"`
     """
     from fedwmsam.flower.check import run_checks
 
-    worst = False
+    has_error = False
     for finding in run_checks(folder, superlink, node_config, key, simulation):
         style = {"ERROR": "red", "warning": "yellow"}.get(finding.grade)
         say(f"{finding.grade:<7} {finding.text}", style)
-        worst |= finding.grade == "ERROR"
-    if worst:
+        has_error |= finding.grade == "ERROR"
+    if has_error:
         sys.exit(1)

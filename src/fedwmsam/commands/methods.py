@@ -1,4 +1,4 @@
-"""`fedwmsam methods`: what there is to choose from."""
+"""`fedwmsam methods`: the methods of the library and their options."""
 
 from typing import Annotated
 

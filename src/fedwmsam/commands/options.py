@@ -1,4 +1,8 @@
-"""The options of commands: those made from the declarations of settings, and those that several commands share."""
+"""The options of commands.
+
+Flags are made from the declarations of settings; other options that several commands share are
+declared here.
+"""
 
 import functools
 import inspect
@@ -16,6 +20,8 @@ from fedwmsam.settings.options import describe_range, field_types, has_range, pa
 
 
 class FigureFormat(Enum):
+    """A file format of plots."""
+
     PNG = "png"
     SVG = "svg"
     PDF = "pdf"
@@ -38,46 +44,50 @@ HtmlOption = Annotated[
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 REPEATABLE = ("track",)
-"""Settings that hold several values with commas between, and whose flag may also be given several times."""
+"""Settings with several values, separated by commas, whose flag may also be given repeatedly."""
 
 
 def add_setting_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command a flag for each of these settings; it gets the given ones in its argument `settings`."""
+    """Return a decorator that gives a command a flag for each of these settings.
+
+    The command receives those that were given on the command line as its argument `settings`.
+    """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = inspect.signature(command, eval_str=True).parameters.values()
+        own_parameters = [to_keyword_only(p) for p in parameters if p.name != "settings"]
         flags = [make_flag(f) for f in settings_by_panel() if f.name in names]
-        arguments = [parameter for parameter in own if parameter.name != "settings"]
 
         @functools.wraps(command)
-        def called(**given: Any) -> None:
-            settings = {name: given.pop(name) for name in names}
-            command(**given, settings=parse_given_settings(settings))
+        def wrapper(**arguments: Any) -> None:
+            settings = {name: arguments.pop(name) for name in names}
+            command(**arguments, settings=parse_given_settings(settings))
 
-        signature = inspect.Signature([*(to_keyword_only(one) for one in arguments), *flags])
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        called.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
-        return called
+        signature = inspect.Signature([*own_parameters, *flags])
+        wrapper.__signature__ = signature  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
+        return wrapper
 
     return decorate
 
 
 def to_keyword_only(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return the parameter as one that is passed by keyword only, in any order."""
     return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
 
 
 def make_flag(setting: "Field[Any]") -> inspect.Parameter:
-    """The command-line option of a setting, as a parameter of a function."""
-    rule = setting.metadata
-    help = capitalise(rule["help"])
-    help += f", {describe_range(rule)}" if has_range(rule) else ""
-    help += f"; {rule['see']}." if rule["see"] else "."
+    """Return the command-line option of a setting, as a parameter of a function."""
+    metadata = setting.metadata
+    help_text = capitalise(metadata["help"])
+    help_text += f", {describe_range(metadata)}" if has_range(metadata) else ""
+    help_text += f"; {metadata['see']}." if metadata["see"] else "."
     option = typer.Option(
         f"--{setting.name.replace('_', '-')}",
-        help=help,
-        rich_help_panel=rule["panel"],
+        help=help_text,
+        rich_help_panel=metadata["panel"],
         show_default=False if setting.default is None else str(setting.default),
-        metavar="|".join(rule["choices"]) or None,
+        metavar="|".join(metadata["choices"]) or None,
     )
     annotation = Annotated[flag_type(setting.name), option]  # type: ignore[valid-type]
     return inspect.Parameter(
@@ -86,25 +96,38 @@ def make_flag(setting: "Field[Any]") -> inspect.Parameter:
 
 
 def capitalise(text: str) -> str:
-    """With a capital first, unless it begins with a value that is typed as it stands, as in "paper: …"."""
-    return text if text.split()[0].endswith(":") else f"{text[0].upper()}{text[1:]}"
+    """Return the text with a capital first letter.
+
+    A text is left unchanged if it begins with a value to be typed as it is, as in "paper: …", or
+    with a Greek letter, which is a symbol.
+    """
+    begins_with_value = text.split()[0].endswith(":")
+    begins_with_symbol = not text[0].isascii()
+    if begins_with_value or begins_with_symbol:
+        return text
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def flag_type(name: str) -> Any:
-    """A number where a number is meant; where also a word is (auto, none), a text."""
+    """Return the type of a setting's flag: its own, or text where a word is allowed as well."""
     if name in REPEATABLE:
         return list[str] | None
     return str | None if accepts_word(name) else field_types(RunConfig)[name][0] | None
 
 
 def accepts_word(name: str) -> bool:
-    kinds = field_types(RunConfig)[name]
-    may_be_switched_off = NoneType in kinds and getattr(RunConfig, name) is not None
+    """Return whether a setting accepts a word besides its own type: auto or none."""
+    types = field_types(RunConfig)[name]
+    may_be_switched_off = NoneType in types and getattr(RunConfig, name) is not None
     return name == "workers" or may_be_switched_off
 
 
 def parse_given_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """What was given of the settings, each as its own type; the number of workers is read where it is used."""
+    """Return the settings that were given, each converted to its own type.
+
+    The number of workers stays a text; it is parsed where it is used. Raise InputError for a value
+    of the wrong type.
+    """
     given = {name: value for name, value in settings.items() if value is not None and value != []}
     for name in given:
         if name in REPEATABLE:

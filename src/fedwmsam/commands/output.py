@@ -1,4 +1,4 @@
-"""Where commands print."""
+"""The consoles that commands print to, and functions that print lines and tables."""
 
 import sys
 from collections.abc import Sequence
@@ -10,22 +10,24 @@ from rich.console import Console
 if TYPE_CHECKING:
     from fedwmsam.report.text_tables import TextTable
 
-# What people type must be printed as it is, so no markup. A pipe or a file has no width of its own.
+# No markup, because what people type must be printed as it is. A pipe or a file has no width.
 console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
 error_console = Console(stderr=True, markup=False, highlight=False)
 
 
 def say(text: str, style: str | None = None) -> None:
-    """One line, however long, so that a path or a command in it can be copied."""
+    """Print the text in one line, however long, so that paths and commands can be copied."""
     console.print(text, style=style, soft_wrap=True)
 
 
 def print_written(paths: Sequence[Path]) -> None:
+    """Print a line for each file that was written."""
     for path in paths:
         say(f"Written: {path}")
 
 
-def print_tables(sheets: "Sequence[TextTable]") -> None:
+def print_tables(tables: "Sequence[TextTable]") -> None:
+    """Print the tables to the standard output."""
     from fedwmsam.report.terminal import print_text_tables
 
-    print_text_tables(console, sheets)
+    print_text_tables(console, tables)

@@ -1,4 +1,4 @@
-"""`fedwmsam partition`: who would hold which data."""
+"""`fedwmsam partition`: how a data set would be partitioned over clients."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,19 +17,21 @@ def partition(
         Path | None, typer.Option(help="Also draw it to a .png, .svg or .pdf file.")
     ] = None,
 ) -> None:
-    """Show how a data set would be dealt out: who has which classes, and how different the clients are.
+    """Show how a data set would be dealt out: who has which classes, and how different the
+    clients are.
 
     Examples:
 
     - `fedwmsam partition --dataset fashion-mnist --partition dirichlet:0.1 --clients 100`
     - `fedwmsam partition --partition shards:2 --save shards.png`
     """
-    from fedwmsam.experiment.experiment import load_data, partition_data, split_pool
+    from fedwmsam.experiment.experiment import load_data, partition_data, split_train_validation
     from fedwmsam.report.partition_plot import make_partition_chart, save_partition_plot
 
     config = resolve(settings)
     data = load_data(config.dataset, config.data_dir)
-    split = partition_data(config, data, split_pool(len(data.train), 0.0, config.seed)[0])
+    train_indices, _ = split_train_validation(len(data.train), 0.0, config.seed)
+    split = partition_data(config, data, train_indices)
     output.console.print(make_partition_chart(split, data.class_names))
     if save is not None:
         save_partition_plot(split, save, data.class_names)

@@ -1,4 +1,4 @@
-"""`fedwmsam report`: tables, pictures and a page from runs."""
+"""`fedwmsam report`: tables, plots and an HTML page made from runs."""
 
 from enum import Enum
 from pathlib import Path
@@ -17,6 +17,8 @@ from fedwmsam.commands.output import print_tables, print_written, say
 
 
 class Better(Enum):
+    """Whether a higher or a lower value of the metric is better."""
+
     HIGHER = "higher"
     LOWER = "lower"
 
@@ -56,7 +58,8 @@ def report(
 ) -> None:
     """Compare runs: one row for each method and its settings, over its seeds.
 
-    Last, mean of the last ten evaluations and best by validation; with `--targets` and `--baseline` what it took to
+    Last, mean of the last ten evaluations and best by validation; with `--targets` and
+    `--baseline` what it took to
     reach a value, and paired differences with their uncertainty.
 
     Examples:
@@ -72,17 +75,16 @@ def report(
     from fedwmsam.report.summary import make_goal, parse_targets, summarise
     from fedwmsam.report.text_tables import make_text_tables
 
-    found, without = find_runs(runs)
+    loaded_runs, empty_folders = find_runs(runs)
     if twins:
-        found = add_averaged_model_runs(found)
-    comparison = summarise(
-        found, make_goal(metric, parse_targets(targets or ""), better and better.value), baseline
-    )
-    pages = make_text_tables(comparison, paper_columns)
-    print_tables(pages)
-    for place in without:
-        say(f"No run in {place}.")
-    written = text_tables.write_files(comparison, pages, csv, markdown, latex)
+        loaded_runs = add_averaged_model_runs(loaded_runs)
+    goal = make_goal(metric, parse_targets(targets or ""), better and better.value)
+    comparison = summarise(loaded_runs, goal, baseline)
+    tables = make_text_tables(comparison, paper_columns)
+    print_tables(tables)
+    for folder in empty_folders:
+        say(f"No run in {folder}.")
+    written = text_tables.write_files(comparison, tables, csv, markdown, latex)
     if html is not None:
         from fedwmsam.page.page import write_page
 

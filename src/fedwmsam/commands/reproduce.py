@@ -1,8 +1,8 @@
-"""`fedwmsam reproduce`: the paper's tables, figures and claims."""
+"""`fedwmsam reproduce`: runs for the paper's tables, figures and claims."""
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from fedwmsam.commands.options import (
     SetOption,
 )
 from fedwmsam.commands.output import print_tables, print_written, say
+
+if TYPE_CHECKING:
+    from fedwmsam.paper.recipe import Recipe
 
 
 def reproduce(
@@ -47,7 +50,8 @@ def reproduce(
 ) -> None:
     """Run a table, figure or claim of the FedWMSAM paper and set its numbers beside ours.
 
-    Without a name: what there is, and what of it has been run. Interrupted, the same command goes on.
+    Without a name: what there is, and what of it has been run. Interrupted, the same command goes
+    on.
 
     Examples:
 
@@ -56,44 +60,49 @@ def reproduce(
     - `fedwmsam reproduce table-1 --column "β = 0.1" --rounds 200`
     - `fedwmsam reproduce table-1 --scale paper --dry-run`
     """
-    from fedwmsam.comparison.grid import parse_seeds, parse_settings
+    from fedwmsam.comparison.grid import parse_seeds
     from fedwmsam.paper import reproduction
     from fedwmsam.paper.recipe import SCALES, Plan
     from fedwmsam.paper.reproduction import check_scale, find_recipe
     from fedwmsam.report.terminal import ComparisonDisplay
     from fedwmsam.settings.config import parse_workers
 
-    chosen, recipe = check_scale(scale or "small"), find_recipe(name) if name else None
-    variants = (
-        [contender.values for contender in recipe.contenders if contender.values] if recipe else []
-    )
-    given = {"rounds": rounds, "data_dir": data_dir} | parse_settings(
-        set_ or [], {"variants": variants}
-    )
-    overrides = {key: value for key, value in given.items() if value is not None}
+    scale_name = check_scale(scale or "small")
+    recipe = find_recipe(name) if name else None
+    overrides = read_overrides(recipe, rounds, data_dir, set_ or [])
     if recipe is None:
-        print_tables(
-            reproduction.checklist(
-                [chosen] if scale else SCALES, parse_seeds(seeds), overrides, out
-            )
-        )
+        scales = [scale_name] if scale else SCALES
+        print_tables(reproduction.checklist(scales, parse_seeds(seeds), overrides, out))
         return
-    plan = Plan(recipe, chosen, parse_seeds(seeds), overrides, column or ())
+    plan = Plan(recipe, scale_name, parse_seeds(seeds), overrides, column or ())
     if not quiet:
         say(reproduction.describe_plan(plan, out))
     if dry_run:
-        for line in reproduction.commands(plan, out):
+        for line in reproduction.run_commands(plan, out):
             say(line)
         return
     with print_hint_on_interrupt(
         "Stopped; the same command goes on from the last completed rounds."
     ):
-        complete = reproduction.run_plan(
-            plan, out, parse_workers(jobs), ComparisonDisplay(output.console, quiet)
-        )
-    sheets, written = reproduction.write_recipe_results(plan, out, format.value)
+        display = ComparisonDisplay(output.console, quiet)
+        complete = reproduction.run_plan(plan, out, parse_workers(jobs), display)
+    tables, written = reproduction.write_recipe_results(plan, out, format.value)
     if not quiet:
-        print_tables(sheets)
+        print_tables(tables)
         print_written(written)
     if not complete:
         sys.exit(1)
+
+
+def read_overrides(
+    recipe: "Recipe | None", rounds: int | None, data_dir: str | None, assignments: list[str]
+) -> dict[str, Any]:
+    """Return the settings that replace those of the recipe; raise InputError for a wrong one."""
+    from fedwmsam.comparison.grid import parse_settings
+
+    variants = []
+    if recipe is not None:
+        variants = [contender.values for contender in recipe.contenders if contender.values]
+    values = {"rounds": rounds, "data_dir": data_dir}
+    values |= parse_settings(assignments, {"variants": variants})
+    return {key: value for key, value in values.items() if value is not None}

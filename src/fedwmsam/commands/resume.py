@@ -1,4 +1,4 @@
-"""`fedwmsam resume`: go on with a run."""
+"""`fedwmsam resume`: an interrupted run continued, or a finished one extended."""
 
 from dataclasses import replace
 from typing import Annotated

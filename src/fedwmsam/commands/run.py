@@ -1,4 +1,4 @@
-"""`fedwmsam run`: train one model."""
+"""`fedwmsam run`: federated training of one model."""
 
 import re
 from pathlib import Path
@@ -51,16 +51,16 @@ def run(
     - `fedwmsam run --method fedavg --sampling bernoulli --dp-epsilon 8 --dp-clip 1`
     - `fedwmsam run --dataset cifar-10 --model resnet18 --preset paper --dry-run`
     """
-    file = toml.load(config) if config else {}
-    named = [
-        {"method": text.removeprefix("method=")}
-        for text in set_ or []
-        if text.startswith("method=")
-    ]
-    assigned = parse_assignments(set_ or [], method_name(file, settings, *named))
+    file_values = toml.load(config) if config else {}
+    assignments = set_ or []
+    methods = [text.removeprefix("method=") for text in assignments if text.startswith("method=")]
+    method_layers = [{"method": method} for method in methods]
+    assigned_values = parse_assignments(
+        assignments, method_name(file_values, settings, *method_layers)
+    )
     if not dry_run:
-        start_workers(settings.get("workers", file.get("workers")))
-    resolved = resolve(file, settings, assigned)
+        start_workers(settings.get("workers", file_values.get("workers")))
+    resolved = resolve(file_values, settings, assigned_values)
     if dry_run:
         from fedwmsam.experiment.experiment import prepare, with_absolute_paths
         from fedwmsam.report.terminal import show_estimate
@@ -71,6 +71,10 @@ def run(
 
 
 def start_run(config: "RunConfig", out: Path, name: str | None, quiet: bool) -> None:
+    """Carry out a run in a new folder below `out`, whose name is given or made from the settings.
+
+    Raise InputError if the name is empty or taken.
+    """
     from fedwmsam.engine.run_folder import create_unused_folder
     from fedwmsam.experiment.experiment import prepare, with_absolute_paths
     from fedwmsam.trackers import make_trackers
@@ -80,18 +84,14 @@ def start_run(config: "RunConfig", out: Path, name: str | None, quiet: bool) -> 
     if name == "":
         raise InputError("--name must not be empty; leave it out for a name from the settings.")
     if name is None:
-        run_with_display(
-            experiment,
-            create_unused_folder(out, folder_name(config), experiment.create),
-            trackers,
-            quiet,
-        )
+        folder = create_unused_folder(out, make_folder_name(config), experiment.create)
     else:
-        run_with_display(experiment, experiment.create(out / name), trackers, quiet)
+        folder = experiment.create(out / name)
+    run_with_display(experiment, folder, trackers, quiet)
 
 
-def folder_name(config: "RunConfig") -> str:
-    """What a run is, in characters every shell and file system takes."""
+def make_folder_name(config: "RunConfig") -> str:
+    """Return a folder name from method, data set, partition and seed, safe for shells."""
     parts = (
         config.method,
         Path(config.dataset).name,

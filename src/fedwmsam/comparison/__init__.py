@@ -1,1 +1,1 @@
-"""Many runs that differ in method, options or seed, run side by side and compared pair by pair."""
+"""Comparisons: many runs that differ in method, options or seed, carried out side by side."""

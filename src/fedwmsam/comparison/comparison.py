@@ -1,4 +1,8 @@
-"""What `fedwmsam compare` does once its settings are read: pilot, runs, and where everything is."""
+"""The comparison that `fedwmsam compare` carries out once its settings are read.
+
+`run_comparison` first lets pilot runs choose option values where these are asked for, then hands
+all runs to the queue and returns their folders.
+"""
 
 import json
 from collections.abc import Callable, Sequence
@@ -18,81 +22,98 @@ from fedwmsam.trackers import make_trackers
 
 
 class ProgressDisplay(Protocol):
-    """Where a comparison tells a person what it does."""
+    """A display that shows a person how far a comparison has come."""
 
     def say(self, text: str, style: str | None = None) -> None: ...
 
-    def watching(
-        self, tasks: Sequence[QueuedRun], jobs: int
+    def track_progress(
+        self, runs: Sequence[QueuedRun], jobs: int
     ) -> AbstractContextManager[Callable[[], None]]:
-        """While the runs go on; what is entered is called after every change of the tasks and once a second."""
+        """Return a context in which the runs are shown.
+
+        The function that it yields is called after every change of the runs and once per second.
+        """
         ...
 
 
 class ComparisonRunner:
-    """Runs in one folder; asking again for what is done already costs nothing."""
+    """Carries out the runs of one folder, `jobs` at a time; finished runs are not repeated."""
 
     def __init__(self, out: Path, jobs: int, display: ProgressDisplay) -> None:
         self.out = out
         self.jobs = jobs or cores()
         self.display = display
 
-    def run(self, members: Sequence[RunSpec]) -> list[Path]:
-        """The runs' folders, all over; those that failed are said to have."""
-        anchored_members = [
-            replace(member, config=with_absolute_paths(member.config)) for member in members
-        ]
-        for names in {member.config.track for member in members}:
-            make_trackers(names)  # what is missing is said once, before any run
-        tasks = make_queue(anchored_members, self.out)
-        with self.display.watching(tasks, self.jobs) as update:
-            run_queue(tasks, self.jobs, self.out / "messages.log", update)
-        self.complain(tasks)
-        return [task.path for task in tasks]
+    def run(self, specs: Sequence[RunSpec]) -> list[Path]:
+        """Carry out the runs, report those that failed, and return the folders of all.
 
-    def complain(self, tasks: Sequence[QueuedRun]) -> None:
-        failed = [task for task in tasks if task.failed]
-        for task in failed:
-            self.display.say(f"{task.path.name}: {task.status}", style="red")
-        if len(failed) == len(tasks):
-            raise InputError(
-                f"No run succeeded; {self.out / 'messages.log'} has what they printed."
-            )
+        Raise InputError if no run succeeded.
+        """
+        absolute_specs = [with_absolute_config(spec) for spec in specs]
+        for names in {spec.config.track for spec in specs}:
+            make_trackers(names)  # a missing tracker is reported once, before any run
+        runs = make_queue(absolute_specs, self.out)
+        with self.display.track_progress(runs, self.jobs) as update:
+            run_queue(runs, self.jobs, self.out / "messages.log", update)
+        self.report_failures(runs)
+        return [run.path for run in runs]
+
+    def report_failures(self, runs: Sequence[QueuedRun]) -> None:
+        """Print the status of each failed run; raise InputError if all of them failed."""
+        failed = [run for run in runs if run.has_failed]
+        for run in failed:
+            self.display.say(f"{run.path.name}: {run.status}", style="red")
+        if len(failed) == len(runs):
+            log_path = self.out / "messages.log"
+            raise InputError(f"No run succeeded; {log_path} has what they printed.")
+
+
+def with_absolute_config(spec: RunSpec) -> RunSpec:
+    """Return the spec with absolute paths, which its worker process can read from any folder."""
+    return replace(spec, config=with_absolute_paths(spec.config))
 
 
 def run_comparison(
     grid: Grid,
     out: Path,
     jobs: int,
-    pilot: GridAxes,
+    pilot_axes: GridAxes,
     pilot_rounds: int | None,
     display: ProgressDisplay,
 ) -> list[Path]:
-    """Carry out the grid's runs below `out` and return their folders."""
-    grid.members()  # a mistake is better found before the pilot than after it
+    """Carry out the grid's runs below `out` and return their folders.
+
+    The values of `pilot_axes` are chosen first, on validation data, by runs of `pilot_rounds`
+    rounds. Raise InputError if a configuration is invalid or no run succeeded.
+    """
+    grid.run_specs()  # raises InputError for an invalid configuration before the pilot runs start
     with lock_folder(out):
-        if pilot:
-            trial = ComparisonRunner(out / "pilot", jobs, display)
-            trial.out.mkdir(exist_ok=True)
-            grid, choices = tune(grid, pilot, pilot_rounds, trial.run)
-            write_tuning_results(out / "pilot.json", choices)
-            for choice in choices:
-                display.say(describe_tuning(choice))
-        return ComparisonRunner(out, jobs, display).run(grid.members())
+        if pilot_axes:
+            pilot_runner = ComparisonRunner(out / "pilot", jobs, display)
+            pilot_runner.out.mkdir(exist_ok=True)
+            grid, results = tune(grid, pilot_axes, pilot_rounds, pilot_runner.run)
+            write_tuning_results(out / "pilot.json", results)
+            for result in results:
+                display.say(describe_tuning(result))
+        return ComparisonRunner(out, jobs, display).run(grid.run_specs())
 
 
-def describe_tuning(choice: TuningResult) -> str:
+def describe_tuning(result: TuningResult) -> str:
+    """Return one line that says which values were chosen for a variant, and all scores."""
+
     def words(values: dict[str, Any]) -> str:
         return " ".join(f"{key}={value}" for key, value in values.items())
 
-    tried = ", ".join(f"{words(values)}: {score:.4f}" for values, score in choice.scores)
-    return f"Pilot for {words(choice.variant) or 'it'}: {words(choice.best)}, best on validation data ({tried})"
+    scores = ", ".join(f"{words(values)}: {score:.4f}" for values, score in result.scores)
+    variant = words(result.variant) or "it"
+    return f"Pilot for {variant}: {words(result.best)}, best on validation data ({scores})"
 
 
-def write_tuning_results(path: Path, choices: Sequence[TuningResult]) -> None:
+def write_tuning_results(path: Path, results: Sequence[TuningResult]) -> None:
+    """Write the chosen values and the validation scores of each variant as JSON."""
     content = [
-        {"variant": choice.variant, "chosen": choice.best, "validation_scores": choice.scores}
-        for choice in choices
+        {"variant": result.variant, "chosen": result.best, "validation_scores": result.scores}
+        for result in results
     ]
-    with atomic_replace(path) as beside:
-        beside.write_text(json.dumps(content, indent=2) + "\n")
+    with atomic_replace(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2) + "\n")

@@ -1,7 +1,8 @@
-"""What a comparison asks for, as a list of runs: methods × variants × grid × seeds over common settings.
+"""The grid of a comparison: methods × variants × values of settings × seeds, as a list of runs.
 
-Runs of one seed share the partition, the sampled clients, the batches and the initial weights, so their differences are
-paired. A run's folder carries a fingerprint of its configuration: runs of different configurations cannot be mixed.
+Runs of one seed share the partition, the sampled clients, the batches and the initial weights, so
+their differences are paired. The name of a run's folder ends with a fingerprint of its
+configuration: runs of different configurations cannot be mixed up.
 """
 
 import itertools
@@ -28,88 +29,106 @@ from fedwmsam.settings.options import truncated_repr
 SettingValues = dict[str, Any]
 GridAxes = Mapping[str, Sequence[Any]]
 GRID_KEYS = ("methods", "seeds", "grid", "variants")
-"""What a comparison's file has beside the settings of its runs."""
+"""Keys of a comparison's file that are not settings of its runs."""
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run of a comparison."""
+    """A run of a comparison: its configuration, and a label that tells it from the others."""
 
     label: str
-    """What sets it apart from the others, without the seed: "fedwmsam rho=0.05"."""
+    """The method and the varied values, without the seed: "fedwmsam rho=0.05"."""
     config: RunConfig
 
     @property
-    def folder(self) -> str:
+    def folder_name(self) -> str:
+        """Return a folder name made of the label, the seed and the configuration's fingerprint."""
         words = re.sub(r"[^A-Za-z0-9._-]+", "-", self.label.replace("=", ""))
         return f"{words[:80]}-seed{self.config.seed}-{config_fingerprint(self.config)}"
 
-    def place(self, below: Path) -> Path:
-        """Where its run is or will be: one of the same configuration is the same run, whatever it is called."""
-        same = sorted(below.glob(f"*-{config_fingerprint(self.config)}"))
-        return same[0] if same else below / self.folder
+    def find_folder(self, root: Path) -> Path:
+        """Return the folder of this run below `root`, which need not exist yet.
+
+        A folder with the fingerprint of this configuration holds this run, whatever its label was.
+        """
+        existing = sorted(root.glob(f"*-{config_fingerprint(self.config)}"))
+        return existing[0] if existing else root / self.folder_name
 
 
 @dataclass(frozen=True)
 class Grid:
-    """`variants` are sets of values that belong together; `axes` are varied independently of each other."""
+    """The settings of a comparison, from which the configuration of every run is made."""
 
     common: SettingValues
+    """Values for all runs."""
     variants: Sequence[SettingValues]
+    """Sets of values that belong together, such as a method and its options."""
     axes: GridAxes
+    """Values of settings or options that are varied independently of each other."""
     seeds: Sequence[int]
 
-    def members(self) -> list[RunSpec]:
-        """Every run once, all methods of one seed before the next seed: early results are then comparable."""
-        found: dict[str, RunSpec] = {}
+    def run_specs(self) -> list[RunSpec]:
+        """Return every run once, all methods of one seed before the next seed.
+
+        Early results are comparable in this order. Raise InputError for an invalid configuration.
+        """
+        specs: dict[str, RunSpec] = {}
         for seed in self.seeds:
             for values in self.combinations():
-                config = resolve(self.shared(self.method(values)), values | {"seed": seed})
-                member = RunSpec(make_label(values, config), config)
-                found.setdefault(member.folder, member)
-        return list(found.values())
+                common = self.common_values_for(self.method_of(values))
+                config = resolve(common, values | {"seed": seed})
+                spec = RunSpec(make_label(values, config), config)
+                specs.setdefault(spec.folder_name, spec)
+        return list(specs.values())
 
-    def method(self, values: SettingValues) -> str:
+    def method_of(self, values: SettingValues) -> str:
+        """Return the method's name in a combination of values, or the common one."""
         return str(values.get("method", self.common.get("method", RunConfig.method)))
 
-    def shared(self, method: str) -> SettingValues:
-        """The common values without the options that only others of the methods have."""
-        others = {name for variant in self.variants for name in option_names(self.method(variant))}
+    def common_values_for(self, method: str) -> SettingValues:
+        """Return the common values without options that only other methods of the grid have."""
+        options: set[str] = set()
+        for variant in self.variants:
+            options |= set(option_names(self.method_of(variant)))
         return {
             key: value
             for key, value in self.common.items()
-            if accepts_key(key, method) or key not in others
+            if accepts_key(key, method) or key not in options
         }
 
     def combinations(self) -> Iterable[SettingValues]:
+        """Yield each variant with each combination of the axes that its method accepts."""
         for variant in self.variants:
-            method = self.method(variant)
-            own = {key: values for key, values in self.axes.items() if accepts_key(key, method)}
-            for point in itertools.product(*own.values()):
-                yield variant | dict(zip(own, point, strict=True))
+            method = self.method_of(variant)
+            axes = {key: values for key, values in self.axes.items() if accepts_key(key, method)}
+            for point in itertools.product(*axes.values()):
+                yield variant | dict(zip(axes, point, strict=True))
 
 
 def accepts_key(key: str, method: str) -> bool:
-    """An option is varied for the methods that have it; for the others there is nothing to vary."""
+    """Return whether the key is a setting, or an option that the method has."""
     return key in setting_names() or key in option_names(method)
 
 
 def make_label(values: SettingValues, config: RunConfig) -> str:
-    others = [
-        f"{key}={value}"
-        for key, value in values.items()
-        if key not in ("method", "seed", *RESULT_NEUTRAL_SETTINGS)
-    ]
-    return " ".join([config.method, *others])
+    """Return the method and the values that tell a run from the others, without the seed."""
+    unlabelled = ("method", "seed", *RESULT_NEUTRAL_SETTINGS)
+    words = [f"{key}={value}" for key, value in values.items() if key not in unlabelled]
+    return " ".join([config.method, *words])
 
 
 def config_fingerprint(config: RunConfig) -> str:
-    return rng.digest(toml.dump(dict(sorted(identifying_settings(config.flat()).items()))))[:8]
+    """Return eight hexadecimal digits that depend on every setting that can change results."""
+    settings = identifying_settings(config.to_flat_dict())
+    return rng.digest(toml.dump(dict(sorted(settings.items()))))[:8]
 
 
-def make_grid(file: SettingValues, given: SettingValues) -> Grid:
-    """From a file's content and what the command line gives, which is stronger."""
-    merged = file | given
+def make_grid(file_values: SettingValues, cli_values: SettingValues) -> Grid:
+    """Return the grid that a file and the command line describe; the command line overrides.
+
+    Raise InputError for values of the wrong form and for settings that are given twice.
+    """
+    merged = file_values | cli_values
     common = {key: value for key, value in merged.items() if key not in GRID_KEYS}
     if "seed" in common:
         raise InputError(
@@ -118,73 +137,98 @@ def make_grid(file: SettingValues, given: SettingValues) -> Grid:
     methods = parse_method_names(merged.get("methods", []))
     variants = check_variants(merged.get("variants", []))
     if methods:
-        both = [variant for variant in variants if "method" in variant]
-        if both or "method" in common:
+        if "method" in common or any("method" in variant for variant in variants):
             raise InputError(
                 "Give the methods either in methods or as method of the variants, not both."
             )
-        variants = [{"method": name} | variant for name in methods for variant in variants or [{}]]
+        pairs = itertools.product(methods, variants or [{}])
+        variants = [{"method": name} | variant for name, variant in pairs]
     axes = merged.get("grid", {})
-    if not isinstance(axes, dict) or not all(
-        isinstance(values, list) and values for values in axes.values()
-    ):
+    if not isinstance(axes, dict) or not all(map(is_nonempty_list, axes.values())):
         raise InputError("grid must be a table of lists, such as rho = [0.01, 0.05].")
     grid = Grid(common, variants or [{}], axes, parse_seeds(merged.get("seeds", 1)))
     check_axes(grid, axes)
-    varied = {key for variant in grid.variants for key in variant} & set(common)
-    if varied:
+    variant_keys = set(itertools.chain.from_iterable(grid.variants))
+    given_twice = variant_keys & set(common)
+    if given_twice:
         raise InputError(
-            f"{min(varied)} is given a value and also set by a variant; leave one out."
+            f"{min(given_twice)} is given a value and also set by a variant; leave one out."
         )
     return grid
 
 
+def is_nonempty_list(value: Any) -> bool:
+    """Return whether the value is a list with at least one element."""
+    return isinstance(value, list) and bool(value)
+
+
 def check_axes(grid: Grid, axes: GridAxes) -> None:
-    """Refuse to vary what no method has, or what has a value already."""
-    methods = {grid.method(variant) for variant in grid.variants} & set(METHODS)
-    known = {*setting_names(), *(name for method in methods for name in option_names(method))}
+    """Raise InputError if an axis is unknown to all methods or has a fixed value as well."""
+    methods = {grid.method_of(variant) for variant in grid.variants} & set(METHODS)
+    known_keys = set(setting_names())
+    for method in methods:
+        known_keys |= set(option_names(method))
     for key in axes:
         if key in ("seed", "method"):
             raise InputError(f"{key} cannot be varied like an option; use {key}s.")
-        if key not in known:
-            raise InputError(unknown_name_message("setting or option to vary", key, known))
+        if key not in known_keys:
+            raise InputError(unknown_name_message("setting or option to vary", key, known_keys))
         if key in grid.common or any(key in variant for variant in grid.variants):
             raise InputError(f"{key} is varied and also given a value; leave one out.")
 
 
 def parse_axes(texts: Sequence[str], values: SettingValues) -> dict[str, list[Any]]:
-    """`rho=0.01,0.05` as typed values."""
+    """Return the axes in texts such as `rho=0.01,0.05`, each value as its option's type.
+
+    `values` holds the comparison's other settings, whose methods decide on the types. Raise
+    InputError for a text of another form or a value of the wrong type.
+    """
     axes = {}
     for text in texts:
-        key, equals, listed = text.partition("=")
-        parts = [part.strip() for part in listed.split(",") if part.strip()]
+        key, equals, value_list = text.partition("=")
+        parts = [part.strip() for part in value_list.split(",") if part.strip()]
         if not equals or not parts:
             raise InputError(f"A range of values is written key=a,b,c, not {text!r}.")
-        key = key.strip().replace("-", "_")
+        key = normalise_key(key)
         axes[key] = [parse_settings([f"{key}={part}"], values)[key] for part in parts]
     return axes
 
 
 def parse_settings(texts: Sequence[str], values: SettingValues) -> SettingValues:
-    """`key=value` texts, typed as the first of the comparison's methods that has the option types it."""
-    variants = [v.get("method") for v in check_variants(values.get("variants", []))]
+    """Return the settings in texts such as `rho=0.05`, each value as its option's type.
+
+    The type is that of the first of the comparison's methods, which `values` names, that has the
+    option. Raise InputError for an unknown key or a value of the wrong type.
+    """
+    variants = check_variants(values.get("variants", []))
     methods = [
         *parse_method_names(values.get("methods", [])),
-        *filter(None, variants),
+        *filter(None, [variant.get("method") for variant in variants]),
         values.get("method", RunConfig.method),
     ]
-    found: SettingValues = {}
+    settings: SettingValues = {}
     for text in texts:
-        key = text.partition("=")[0].strip().replace("-", "_")
-        able = next(
-            (method for method in methods if method in METHODS and key in option_names(method)),
-            methods[0],
-        )
-        found |= parse_assignments([text], able)
-    return found
+        key = normalise_key(text.partition("=")[0])
+        method = next((name for name in methods if has_option(name, key)), methods[0])
+        settings |= parse_assignments([text], method)
+    return settings
+
+
+def normalise_key(text: str) -> str:
+    """Return the key as Python writes it: `local-epochs` is `local_epochs`."""
+    return text.strip().replace("-", "_")
+
+
+def has_option(method: str, key: str) -> bool:
+    """Return whether there is such a method and it has such an option."""
+    return method in METHODS and key in option_names(method)
 
 
 def parse_method_names(value: Any) -> list[str]:
+    """Return the method names of a list or of a text with commas, each once.
+
+    Raise InputError for another value or an unknown method.
+    """
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
@@ -196,6 +240,7 @@ def parse_method_names(value: Any) -> list[str]:
 
 
 def check_variants(value: Any) -> list[SettingValues]:
+    """Return the value if it is a list of tables; raise InputError otherwise."""
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise InputError(
             "variants must be tables: [[variants]] and then the values that set one apart."
@@ -204,9 +249,13 @@ def check_variants(value: Any) -> list[SettingValues]:
 
 
 def parse_seeds(value: Any) -> list[int]:
-    """Three seeds are 0, 1, 2; a list names them."""
+    """Return the seeds of a list or text such as "0,7,8", or 0, 1, 2 for the number 3.
+
+    Raise InputError for anything else.
+    """
     if isinstance(value, str):
-        value = [part.strip() for part in value.split(",")] if "," in value else value
+        if "," in value:
+            value = [part.strip() for part in value.split(",")]
         try:
             value = [int(part) for part in value] if isinstance(value, list) else int(value)
         except ValueError as error:
@@ -215,12 +264,9 @@ def parse_seeds(value: Any) -> list[int]:
             ) from error
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return list(range(value))
-    if (
-        not isinstance(value, list)
-        or not value
-        or not all(type(seed) is int and seed >= 0 for seed in value)
-    ):
+    if not is_nonempty_list(value) or not all(type(seed) is int and seed >= 0 for seed in value):
         raise InputError(
-            f"seeds must be a number of at least 1 or a list of whole numbers, not {truncated_repr(value)}."
+            "seeds must be a number of at least 1 or a list of whole numbers, "
+            f"not {truncated_repr(value)}."
         )
     return list(dict.fromkeys(value))

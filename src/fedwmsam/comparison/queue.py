@@ -1,7 +1,17 @@
-"""Processes that carry out a comparison's runs, one run each at a time, until all are done.
+"""A queue of runs, carried out by worker processes until all of them are finished.
 
-The crew talks to its processes in lines of JSON. A process that loses its connection, because the crew was killed,
-stops after saving its last completed round; a run whose process died is tried again once, from its last checkpoint.
+`run_queue` starts some processes of `comparison/run_worker.py` and gives each of them one run at a
+time, in lines of JSON that the module docstring there describes. A run whose worker died is tried
+once more, from its last checkpoint. A worker that loses its connection, because this process was
+killed, stops after saving its last completed round.
+
+This queue lives as long as one `fedwmsam compare` or `fedwmsam reproduce`. results/run_queue.py is
+another, long-running queue, for the published results: it works for days on the plans in
+results/plans, and shares only the run folders' format with this one.
+
+Workers run on this machine. The only seam for other launchers (another host, a container, a job
+scheduler) is the command that `RunWorker.start` runs: any command will do that speaks the protocol
+of `run_worker.py` on its standard input and output and sees the same paths.
 """
 
 import contextlib
@@ -24,105 +34,137 @@ from fedwmsam.engine.worker_process import environment
 from fedwmsam.errors import InputError
 
 MAX_ATTEMPTS = 2
+"""How often a run is started before a worker that died counts as its failure."""
 SHUTDOWN_TIMEOUT = 60
-"""Seconds a process may take to save its last round when it is told to end."""
+"""Seconds a worker may take to save its last round when it is told to end."""
 POLL_INTERVAL = 1.0
-"""Seconds after which a watcher hears that nothing has happened, so that a clock can go on."""
+"""Seconds after which `on_change` is called although nothing has happened, for a running clock."""
 
 
 @dataclass
 class QueuedRun:
-    """A run as the crew sees it."""
+    """A run in the queue, with how far it has come."""
 
-    member: RunSpec
+    spec: RunSpec
     path: Path
+    """The run's folder."""
     status: str = "waiting"
-    done: int = 0
-    record: dict[str, Any] = field(default_factory=dict)
-    tries: int = 0
-    seconds: float = 0.0
-    """Spent on it here, over `fresh` rounds."""
-    fresh: int = 0
+    """Either "waiting", "running", or how the run ended ("failed: …" if it could not be done)."""
+    rounds_done: int = 0
+    last_record: dict[str, Any] = field(default_factory=dict)
+    """The metrics of the last completed round."""
+    attempts: int = 0
+    """How often a worker has been given this run."""
+    elapsed_seconds: float = 0.0
+    """Time that this queue has spent on the run's `timed_rounds`."""
+    timed_rounds: int = 0
+    """Rounds that this queue has waited for, without those of an earlier comparison."""
 
     @property
     def rounds(self) -> int:
-        return self.member.config.rounds
+        """Return how many rounds the run is to have."""
+        return self.spec.config.rounds
 
     @property
-    def is_over(self) -> bool:
+    def is_finished(self) -> bool:
+        """Return whether the run has ended, in whatever way."""
         return self.status not in ("waiting", "running")
 
     @property
-    def failed(self) -> bool:
+    def has_failed(self) -> bool:
+        """Return whether the run could not be carried out."""
         return self.status.startswith("failed")
 
 
-def make_queue(members: Sequence[RunSpec], out: Path) -> list[QueuedRun]:
-    """What is there already is not done again."""
-    found = []
-    for member in members:
-        task = QueuedRun(member, member.place(out))
-        rows = read_lines(task.path / "metrics.jsonl")
-        task.done, task.record = len(rows), rows[-1] if rows else {}
-        if (task.path / "summary.json").exists():
-            task.status = str(read_json(task.path / "summary.json").get("status"))
-        found.append(task)
-    return found
+def make_queue(specs: Sequence[RunSpec], out: Path) -> list[QueuedRun]:
+    """Return the runs with the progress that their folders in `out` already hold.
+
+    Runs with a summary are finished and will not be repeated.
+    """
+    runs = []
+    for spec in specs:
+        run = QueuedRun(spec, spec.find_folder(out))
+        rows = read_lines(run.path / "metrics.jsonl")
+        run.rounds_done = len(rows)
+        run.last_record = rows[-1] if rows else {}
+        summary = run.path / "summary.json"
+        if summary.exists():
+            run.status = str(read_json(summary).get("status"))
+        runs.append(run)
+    return runs
 
 
-def run_queue(tasks: Sequence[QueuedRun], jobs: int, log: Path, watch: Callable[[], None]) -> None:
-    """Run what is not over, `jobs` at a time; `watch` is called after every change of the tasks and once a second."""
-    queue = [task for task in tasks if not task.is_over]
-    watch()
-    if not queue:
+def run_queue(
+    runs: Sequence[QueuedRun], jobs: int, log_path: Path, on_change: Callable[[], None]
+) -> None:
+    """Carry out the runs that are not finished, `jobs` at a time, and update them in place.
+
+    `on_change` is called after every change of the runs and at least once per second. What the
+    workers print is appended to `log_path`.
+    """
+    waiting = [run for run in runs if not run.is_finished]
+    on_change()
+    if not waiting:
         return
-    news: SimpleQueue[tuple[RunWorker, str]] = SimpleQueue()
-    with log.open("a") as messages, contextlib.ExitStack() as stack:
-        for _ in range(min(jobs, len(queue))):
-            stack.enter_context(RunWorker(news, messages)).take(queue)
-        while any(not task.is_over for task in tasks):
+    events: SimpleQueue[tuple[RunWorker, str]] = SimpleQueue()
+    with log_path.open("a") as log_file, contextlib.ExitStack() as stack:
+        for _ in range(min(jobs, len(waiting))):
+            worker = stack.enter_context(RunWorker(events, log_file))
+            worker.assign_next(waiting)
+        while any(not run.is_finished for run in runs):
             with contextlib.suppress(Empty):
-                hand, line = news.get(timeout=POLL_INTERVAL)
-                hand.hear(line)
-                if hand.task and hand.task.status == "waiting":  # its process died: once more
-                    queue.insert(0, hand.task)
-                if not hand.task or hand.task.status != "running":
-                    hand.take(queue)
-            watch()
+                worker, line = events.get(timeout=POLL_INTERVAL)
+                worker.handle_message(line)
+                if worker.run and worker.run.status == "waiting":  # its process died: try once more
+                    waiting.insert(0, worker.run)
+                if not worker.run or worker.run.status != "running":
+                    worker.assign_next(waiting)
+            on_change()
 
 
 class RunWorker:
-    """One process and the run it is busy with."""
+    """A worker process and the run that it carries out at the moment.
 
-    def __init__(self, news: "SimpleQueue[tuple[RunWorker, str]]", messages: IO[str]) -> None:
-        self.news, self.messages = news, messages
-        self.task: QueuedRun | None = None
+    `events` receives the worker's messages as lines, and an empty line when its process has ended.
+    What the process prints goes to `log_file`.
+    """
+
+    def __init__(self, events: "SimpleQueue[tuple[RunWorker, str]]", log_file: IO[str]) -> None:
+        self.events = events
+        self.log_file = log_file
+        self.run: QueuedRun | None = None
         self.start()
 
     def start(self) -> None:
-        # A session of its own: Ctrl-C in the terminal is for the crew, which ends its processes itself.
+        """Start the worker's process, and a thread that forwards what it writes."""
+        # A new session, so that Ctrl-C in the terminal reaches only this process, which then ends
+        # its workers itself.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "fedwmsam.comparison.run_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.messages,
+            stderr=self.log_file,
             text=True,
             start_new_session=True,
             env=environment(),
         )
-        threading.Thread(target=self.listen, args=(self.process.stdout,), daemon=True).start()
+        thread = threading.Thread(
+            target=self.forward_output, args=(self.process.stdout,), daemon=True
+        )
+        thread.start()
 
-    def listen(self, answers: IO[str]) -> None:
-        with answers:
-            for line in answers:
-                self.news.put((self, line))
-        self.news.put((self, ""))
+    def forward_output(self, output: IO[str]) -> None:
+        """Put each line of the process into `events`, and an empty line at the end."""
+        with output:
+            for line in output:
+                self.events.put((self, line))
+        self.events.put((self, ""))
 
     def __enter__(self) -> "RunWorker":
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Losing its input, a process saves its last completed round and ends."""
+        """End the process: without an input it saves its last completed round and exits."""
         assert self.process.stdin
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -131,71 +173,90 @@ class RunWorker:
         self.process.kill()
         self.process.wait()
 
-    def take(self, queue: list[QueuedRun]) -> None:
-        self.task = queue.pop(0) if queue else None
-        if self.task is None:
+    def assign_next(self, waiting: list[QueuedRun]) -> None:
+        """Take the first of the waiting runs, if there is one, and send it to the process."""
+        self.run = waiting.pop(0) if waiting else None
+        if self.run is None:
             return
-        self.task.status, self.task.tries, self.since = (
-            "running",
-            self.task.tries + 1,
-            time.monotonic(),
-        )
-        order = {"path": str(self.task.path), "config": self.task.member.config.flat()}
+        self.run.status = "running"
+        self.run.attempts += 1
+        self.last_event_time = time.monotonic()
+        request = {"path": str(self.run.path), "config": self.run.spec.config.to_flat_dict()}
         assert self.process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it has died: the end of its answers says so
-            self.process.stdin.write(json.dumps(order) + "\n")
+        with contextlib.suppress(BrokenPipeError):  # it has died: the end of its output will tell
+            self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
 
-    def hear(self, line: str) -> None:
-        """One line of news; an empty one means that the process is no more."""
-        task = self.task
+    def handle_message(self, line: str) -> None:
+        """Update the run from a message of the worker; an empty line means that it has ended.
+
+        A worker that has ended is started anew. Its run waits again, or has failed if it has used
+        up its attempts.
+        """
+        run = self.run
         if not line:
             code = self.process.wait()
             self.start()
-        if task is None:
+            if run is not None and run.attempts < MAX_ATTEMPTS:
+                run.status = "waiting"
+            elif run is not None:
+                run.status = f"failed: its process ended with code {code}"
             return
-        if not line:
-            task.status = (
-                "waiting"
-                if task.tries < MAX_ATTEMPTS
-                else f"failed: its process ended with code {code}"
-            )
+        if run is None:
             return
-        said, now = json.loads(line), time.monotonic()
-        if "round" in said:
-            task.fresh, task.seconds = task.fresh + 1, task.seconds + now - self.since
-            task.done, task.record = said["round"], said
-        task.status, self.since = said.get("status", task.status), now
+        message = json.loads(line)
+        now = time.monotonic()
+        if "round" in message:
+            run.timed_rounds += 1
+            run.elapsed_seconds += now - self.last_event_time
+            run.rounds_done = message["round"]
+            run.last_record = message
+        run.status = message.get("status", run.status)
+        self.last_event_time = now
 
 
-def estimate_seconds_left(tasks: Sequence[QueuedRun], jobs: int) -> float | None:
-    """From the time rounds took so far: of the same method where known, else of all."""
-    known = [task for task in tasks if task.fresh]
-    if not known:
+def estimate_seconds_left(runs: Sequence[QueuedRun], jobs: int) -> float | None:
+    """Return an estimate of the seconds until all runs are finished, or None without any timing.
+
+    It takes the mean time per round so far, of the same method where that is known, else of all.
+    """
+    timed_runs = [run for run in runs if run.timed_rounds]
+    if not timed_runs:
         return None
-    waiting = [task for task in tasks if not task.is_over]
-    return sum(
-        (task.rounds - task.done) * seconds_per_round(task, known) for task in waiting
-    ) / max(1, min(jobs, len(waiting)))
+    unfinished = [run for run in runs if not run.is_finished]
+    seconds = sum(
+        (run.rounds - run.rounds_done) * seconds_per_round(run, timed_runs) for run in unfinished
+    )
+    return seconds / max(1, min(jobs, len(unfinished)))
 
 
-def seconds_per_round(task: QueuedRun, known: Sequence[QueuedRun]) -> float:
-    alike = [
-        other for other in known if other.member.config.method == task.member.config.method
-    ] or known
-    return sum(other.seconds for other in alike) / sum(other.fresh for other in alike)
+def seconds_per_round(run: QueuedRun, timed_runs: Sequence[QueuedRun]) -> float:
+    """Return the mean time per round of the run's method, or of all runs if it has no timing."""
+    method = run.spec.config.method
+    same_method = [other for other in timed_runs if other.spec.config.method == method]
+    sample = same_method or timed_runs
+    return sum(other.elapsed_seconds for other in sample) / sum(
+        other.timed_rounds for other in sample
+    )
 
 
 @contextlib.contextmanager
 def lock_folder(out: Path) -> Iterator[None]:
-    """Two comparisons in one folder would start the same runs."""
+    """Create a comparison's folder and lock it; two comparisons in it would start the same runs.
+
+    Raise InputError if another comparison holds the lock, or if `out` is a file.
+    """
+    lock = FileLock(out / ".lock", timeout=0)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        with FileLock(out / ".lock", timeout=0):
-            yield
+        lock.acquire()
     except Timeout:
         raise InputError(
             f"Another comparison is working in {out}; wait for it or stop it first."
         ) from None
     except (FileExistsError, NotADirectoryError):
         raise InputError(f"{out} is a file; choose a folder for the comparison.") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,9 +1,10 @@
-"""Arrays that people have saved with numpy: an .npz file, or x.npy with y.npy beside it.
+"""Loader of arrays that were saved with numpy: an .npz file, or x.npy next to y.npy.
 
-The names are x and y, of which a fifth is held out for testing, or x_train, y_train, x_test and y_test; the natural
-client of each sample may be given as `groups` or `client` (with _train and _test as above). Bytes with two or three
-dimensions per sample are taken for pictures, with the channels first or last; all else becomes float32 as it is, or
-with `tokens` int64. No pickled object is ever loaded.
+The names are x and y, of which a fifth is held out for testing, or x_train, y_train, x_test and
+y_test; the natural client of each sample may be given as `groups` or `client` (with _train and
+_test as above). Bytes with two or three dimensions per sample are taken for images, with the
+channels first or last; all else becomes float32 as it is, or with `tokens` int64. No pickled object
+is ever loaded.
 """
 
 import zipfile
@@ -14,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from fedwmsam.data.base import (
-    MOST_CLASSES,
+    MAX_CLASSES,
     Array,
     BatchTransform,
     Dataset,
@@ -31,18 +32,17 @@ from fedwmsam.errors import InputError
 UNSPLIT_NAMES = ("x", "y")
 SPLIT_NAMES = ("x_train", "y_train", "x_test", "y_test")
 GROUP_NAMES = ("groups", "client")
-ARRAY_NAMES = (
-    *UNSPLIT_NAMES,
-    *SPLIT_NAMES,
-    *GROUP_NAMES,
-    *(f"{name}_{part}" for name in GROUP_NAMES for part in ("train", "test")),
-)
+SPLIT_GROUP_NAMES = ("groups_train", "groups_test", "client_train", "client_test")
+ARRAY_NAMES = (*UNSPLIT_NAMES, *SPLIT_NAMES, *GROUP_NAMES, *SPLIT_GROUP_NAMES)
+"""The names of the arrays that are read; all others are passed over."""
 CHUNK = 1 << 20
-ZIP_BOMB_MIN_BYTES, MAX_COMPRESSION_RATIO = (
-    100 << 20,
-    1000,
-)  # what unpacks to more than this at such a ratio is not data but an attack
+"""Bytes that are read at once."""
+ZIP_BOMB_MIN_BYTES = 100 << 20
+"""Bytes up to which a member of an archive may be compressed at any ratio."""
+MAX_COMPRESSION_RATIO = 1000
+"""The ratio above which a larger member is taken for an attack."""
 ROWS_AT_ONCE = 4096
+"""Rows that are checked at once, so that mapped arrays are not read into memory all at once."""
 ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -54,9 +54,19 @@ ZIP_ERRORS = (
     RuntimeError,
     IndexError,
 )
+"""The errors that zipfile raises for damaged archives."""
+
+SplitArrays = tuple[Array, Array, Array | None]
+"""The inputs, labels and, if there are any, groups of one split."""
 
 
 def load_npz(path: Path, *, max_gigabytes: float = 8.0, tokens: bool = False) -> Dataset:
+    """Return the data set of an .npz file.
+
+    `max_gigabytes` is how much it may unpack to; with `tokens`, integer inputs stay integers. Raise
+    InputError if an option is wrong, or if the archive is damaged, too large, or holds arrays that
+    do not fit together.
+    """
     if (
         isinstance(max_gigabytes, bool)
         or not isinstance(max_gigabytes, int | float)
@@ -82,25 +92,29 @@ def load_npz(path: Path, *, max_gigabytes: float = 8.0, tokens: bool = False) ->
 
 
 def load_npy(path: Path, *, tokens: bool = False) -> Dataset:
+    """Return the data set of x.npy or x_train.npy and the arrays in the same folder.
+
+    The arrays are mapped into memory. With `tokens`, integer inputs stay integers. Raise InputError
+    if the file has another name, or if a file is damaged or the arrays do not fit together.
+    """
     names = {
         "x": (*UNSPLIT_NAMES, *GROUP_NAMES),
-        "x_train": (*SPLIT_NAMES, *GROUP_NAMES, *ARRAY_NAMES[-4:]),
+        "x_train": (*SPLIT_NAMES, *GROUP_NAMES, *SPLIT_GROUP_NAMES),
     }.get(path.stem)
     if names is None:
         raise InputError(
             f"{path} has a name of its own, expected x.npy with y.npy beside it: rename both"
         )
-    found = {name: path.with_name(f"{name}.npy") for name in names}
-    return _build_dataset(
-        {name: memmap_npy(file) for name, file in found.items() if file.exists()}, path, tokens
-    )
+    files = {name: path.with_name(f"{name}.npy") for name in names}
+    arrays = {name: memmap_npy(file) for name, file in files.items() if file.exists()}
+    return _build_dataset(arrays, path, tokens)
 
 
-def _check_archive(members: list[zipfile.ZipInfo], path: Path, most_bytes: float) -> None:
+def _check_archive(members: list[zipfile.ZipInfo], path: Path, max_bytes: float) -> None:
     total = sum(member.file_size for member in members)
-    if total > most_bytes:
+    if total > max_bytes:
         raise InputError(
-            f"{path} unpacks to {total / 1e9:.1f} GB, expected at most {most_bytes / 1e9:g} GB: "
+            f"{path} unpacks to {total / 1e9:.1f} GB, expected at most {max_bytes / 1e9:g} GB: "
             "raise max_gigabytes if it is meant to be so large"
         )
     for member in members:
@@ -110,39 +124,44 @@ def _check_archive(members: list[zipfile.ZipInfo], path: Path, most_bytes: float
             )
         if member.file_size > max(ZIP_BOMB_MIN_BYTES, MAX_COMPRESSION_RATIO * member.compress_size):
             raise InputError(
-                f"{path} would unpack {member.compress_size} bytes to {member.file_size}, expected at most "
-                f"{MAX_COMPRESSION_RATIO} times as many: save it again with numpy.savez"
+                f"{path} would unpack {member.compress_size} bytes to {member.file_size}, "
+                f"expected at most {MAX_COMPRESSION_RATIO} times as many: "
+                "save it again with numpy.savez"
             )
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
-    """The array of one member. Its size is claimed twice, by the zip and by the array; memory grows with what comes."""
+    """Return the array of one member of an archive.
+
+    Its size is claimed twice, by the zip and by the array; memory grows with the bytes that come.
+    """
     with archive.open(member) as stream:
         header = read_header(stream, name)
         check_size(header, member.file_size, name)
         content = bytearray()
         while chunk := stream.read(CHUNK):
             content += chunk
-    check_size(header, header.start + len(content), name)
-    return header.array(content)
+    check_size(header, header.data_offset + len(content), name)
+    return header.to_array(content)
 
 
 def _build_dataset(arrays: Mapping[str, Array], path: Path, tokens: bool) -> Dataset:
-    apart = all(name in arrays for name in SPLIT_NAMES)
-    if not apart and not all(name in arrays for name in UNSPLIT_NAMES):
-        found = ", ".join(arrays) or "none of them"
+    is_split = all(name in arrays for name in SPLIT_NAMES)
+    if not is_split and not all(name in arrays for name in UNSPLIT_NAMES):
+        names = ", ".join(arrays) or "none of them"
         raise InputError(
-            f"{path} holds {found}, expected x and y, or {', '.join(SPLIT_NAMES)}: save these arrays"
+            f"{path} holds {names}, expected x and y, or {', '.join(SPLIT_NAMES)}: "
+            "save these arrays"
         )
-    train, test = (
-        (_select_split(arrays, part, path) for part in ("train", "test"))
-        if apart
-        else _split_train_test(arrays, path)
-    )
+    if is_split:
+        train = _select_split(arrays, "_train", path)
+        test = _select_split(arrays, "_test", path)
+    else:
+        train, test = _split_train_test(arrays, path)
     if train[0].shape[1:] != test[0].shape[1:]:
         raise InputError(
-            f"{path}: training inputs have the shape {train[0].shape[1:]} and test inputs {test[0].shape[1:]}, "
-            "expected the same: save them again"
+            f"{path}: training inputs have the shape {train[0].shape[1:]} "
+            f"and test inputs {test[0].shape[1:]}, expected the same: save them again"
         )
     if (train[2] is None) != (test[2] is None):
         raise InputError(
@@ -151,13 +170,10 @@ def _build_dataset(arrays: Mapping[str, Array], path: Path, tokens: bool) -> Dat
     return _build_from_splits(train, test, path, tokens)
 
 
-SplitArrays = tuple[Array, Array, Array | None]
-
-
-def _select_split(arrays: Mapping[str, Array], part: str, path: Path) -> SplitArrays:
-    own = f"_{part}" if part else ""
-    groups = next((arrays[name + own] for name in GROUP_NAMES if name + own in arrays), None)
-    return _check_split(arrays["x" + own], arrays["y" + own], groups, f"{path}: x{own}")
+def _select_split(arrays: Mapping[str, Array], suffix: str, path: Path) -> SplitArrays:
+    """Return the arrays whose names end in `suffix`, checked."""
+    groups = next((arrays[name + suffix] for name in GROUP_NAMES if name + suffix in arrays), None)
+    return _check_split(arrays["x" + suffix], arrays["y" + suffix], groups, f"{path}: x{suffix}")
 
 
 def _split_train_test(arrays: Mapping[str, Array], path: Path) -> tuple[SplitArrays, SplitArrays]:
@@ -165,13 +181,14 @@ def _split_train_test(arrays: Mapping[str, Array], path: Path) -> tuple[SplitArr
     test = test_mask(len(labels))
     if not test.any():
         raise InputError(
-            f"{path} holds one sample, expected at least 2, one to train and one to test: add samples"
+            f"{path} holds one sample, expected at least 2, one to train and one to test: "
+            "add samples"
         )
 
-    def taken(rows: Array) -> SplitArrays:
-        return inputs[rows], labels[rows], None if groups is None else groups[rows]
+    def select(mask: Array) -> SplitArrays:
+        return inputs[mask], labels[mask], None if groups is None else groups[mask]
 
-    return taken(~test), taken(test)
+    return select(~test), select(test)
 
 
 def _check_split(inputs: Array, labels: Array, groups: Array | None, name: str) -> SplitArrays:
@@ -179,8 +196,8 @@ def _check_split(inputs: Array, labels: Array, groups: Array | None, name: str) 
         labels = labels[:, 0]
     if inputs.ndim < 2 or inputs.dtype.kind not in "biuf":
         raise InputError(
-            f"{name} has the shape {inputs.shape} of {inputs.dtype}, expected numbers with a row for each sample: "
-            "reshape it"
+            f"{name} has the shape {inputs.shape} of {inputs.dtype}, "
+            "expected numbers with a row for each sample: reshape it"
         )
     for what, array in (("labels", labels), ("groups", groups)):
         if array is not None and array.shape != inputs.shape[:1]:
@@ -196,68 +213,79 @@ def _check_split(inputs: Array, labels: Array, groups: Array | None, name: str) 
 def _check_finite(inputs: Array, name: str) -> None:
     for start in range(0, len(inputs), ROWS_AT_ONCE):
         with np.errstate(over="ignore"):
-            good = np.isfinite(inputs[start : start + ROWS_AT_ONCE].astype(np.float32))
-        if not good.all():
-            row = start + int(np.flatnonzero(~good.reshape(len(good), -1).all(axis=1))[0])
+            finite = np.isfinite(inputs[start : start + ROWS_AT_ONCE].astype(np.float32))
+        if not finite.all():
+            row = start + int(np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1))[0])
             raise InputError(
-                f"{name} has a number in row {row} that is not finite in float32: correct or drop the row"
+                f"{name} has a number in row {row} that is not finite in float32: "
+                "correct or drop the row"
             )
 
 
 def _build_from_splits(train: SplitArrays, test: SplitArrays, path: Path, tokens: bool) -> Dataset:
-    classes, class_names, labels = encode_labels(train[1], test[1], str(path))
-    arrange, prepare = _choose_conversion(train[0], tokens, path)
+    num_classes, class_names, labels = encode_labels(train[1], test[1], str(path))
+    arrange, transform = _choose_conversion(train[0], tokens, path)
+    groups = None
+    if train[2] is not None and test[2] is not None:
+        groups = (train[2], test[2])
     return make_dataset(
         path.stem,
         str(path),
         (arrange(train[0]), arrange(test[0])),
         labels,
-        classes=classes,
-        prepare=prepare,
+        num_classes=num_classes,
+        transform=transform,
         class_names=class_names,
-        groups=(train[2], test[2]) if train[2] is not None and test[2] is not None else None,
+        groups=groups,
     )
 
 
 def encode_labels(
     train: Array, test: Array, source: str
 ) -> tuple[int, tuple[str, ...], TrainTestArrays]:
-    """How many classes, their names if the labels are text, and the labels as numbers."""
+    """Return how many classes there are, their names if the labels are text, and class numbers.
+
+    Raise InputError, which begins with `source`, if the labels are neither text nor class numbers.
+    """
     if train.dtype.kind == "U" and test.dtype.kind == "U":
         names, numbers = np.unique(np.concatenate([train, test]), return_inverse=True)
         return len(names), tuple(names.tolist()), (numbers[: len(train)], numbers[len(train) :])
     if "U" in (train.dtype.kind, test.dtype.kind):
         raise InputError(
-            f"{source} has labels that are partly text and partly numbers, expected one kind: save again"
+            f"{source} has labels that are partly text and partly numbers, expected one kind: "
+            "save again"
         )
     for labels in (train, test):
-        low, high = labels.min(), labels.max()
-        if not (low >= 0 and high < MOST_CLASSES and np.all(labels == np.floor(labels))):
+        low = labels.min()
+        high = labels.max()
+        if not (low >= 0 and high < MAX_CLASSES and np.all(labels == np.floor(labels))):
             raise InputError(
-                f"{source} has labels from {low} to {high}, expected whole numbers 0, 1, ... below {MOST_CLASSES}, "
-                "one for each class: number the classes"
+                f"{source} has labels from {low} to {high}, expected whole numbers 0, 1, ... "
+                f"below {MAX_CLASSES}, one for each class: number the classes"
             )
-    pair = train.astype(np.int64), test.astype(np.int64)
-    return int(max(pair[0].max(), pair[1].max())) + 1, (), pair
+    train_numbers = train.astype(np.int64)
+    test_numbers = test.astype(np.int64)
+    num_classes = int(max(train_numbers.max(), test_numbers.max())) + 1
+    return num_classes, (), (train_numbers, test_numbers)
 
 
 def _choose_conversion(
     inputs: Array, tokens: bool, path: Path
 ) -> tuple[Callable[[Array], Array], BatchTransform]:
-    """How the stored inputs must be turned, and what prepares a batch of them."""
+    """Return a function that arranges inputs for storage, and the transform of their batches."""
     if tokens:
         if inputs.dtype.kind not in "iu":
             raise InputError(
                 f"{path} holds {inputs.dtype}, expected integers for tokens=True: leave tokens out"
             )
         return to_torch_dtype, as_tokens
-    channels_last = inputs.ndim == 4 and inputs.shape[3] in (1, 3) and inputs.shape[1] not in (1, 3)
     if inputs.ndim == 3 and inputs.dtype == np.uint8:
         return lambda array: array[:, None], unit_range_normaliser(1)
+    channels_last = inputs.ndim == 4 and inputs.shape[3] in (1, 3) and inputs.shape[1] not in (1, 3)
+    arrange = _channels_first if channels_last else to_torch_dtype
     if inputs.ndim == 4 and inputs.dtype == np.uint8:
-        channels = inputs.shape[3 if channels_last else 1]
-        return _channels_first if channels_last else to_torch_dtype, unit_range_normaliser(channels)
-    return _channels_first if channels_last else to_torch_dtype, as_float
+        return arrange, unit_range_normaliser(inputs.shape[3 if channels_last else 1])
+    return arrange, as_float
 
 
 def _channels_first(array: Array) -> Array:
@@ -265,7 +293,7 @@ def _channels_first(array: Array) -> Array:
 
 
 def to_torch_dtype(array: Array) -> Array:
-    """The same numbers in a type torch can index: it lacks most unsigned ones."""
+    """Return the same numbers in a type that torch can index: it lacks most unsigned ones."""
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         return array.astype(np.int64)
     return array if array.dtype.itemsize <= 8 else array.astype(np.float64)

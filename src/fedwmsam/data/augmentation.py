@@ -1,4 +1,4 @@
-"""Random changes of training images, for a whole batch at a time and from one seed."""
+"""Random changes of training images, batch by batch and from one seed."""
 
 import functools
 from collections.abc import Callable
@@ -13,85 +13,91 @@ from fedwmsam.errors import InputError, unknown_name_message
 Augmentation = Callable[[Tensor, int], Tensor]
 """(normalised images (n, channels, height, width), seed) → new images of the same shape."""
 
-CROP_PADDING = 4  # pixels of padding on each side, so how far a crop can move an image
+CROP_PADDING = 4
+"""Pixels of padding on each side, which is how far a crop can move an image."""
 OFFSETS_PER_AXIS = 2 * CROP_PADDING + 1
 CROP_OFFSETS = OFFSETS_PER_AXIS**2
+"""Different ways to crop the padded image."""
 
 ImageRegion = tuple[EllipsisType, slice, slice]
-"""Rows and columns of an image, all channels."""
+"""An index of some rows and columns of an image, in all channels."""
 
 
 def flip_and_crop(images: Tensor, seed: int) -> Tensor:
-    """The paper's recipe: half of the images are mirrored; half, drawn independently, are padded by 4 and cropped back
-    at random. The padding is zero, which is the mean colour of normalised images."""
+    """Return the images augmented by the paper's recipe.
+
+    Half of the images are mirrored; half, drawn independently, are padded by 4 and cropped back at
+    random. The padding is zero, which is the mean colour of normalised images. Raise InputError if
+    `images` is not a batch of images.
+    """
     if images.dim() != 4:
         raise InputError(
-            f"Images to augment must have shape (n, channels, height, width), not {tuple(images.shape)}: reshape them."
+            "Images to augment must have shape (n, channels, height, width), "
+            f"not {tuple(images.shape)}: reshape them."
         )
     # One number holds an image's three independent draws.
-    drawn = torch.randint(
+    draws = torch.randint(
         4 * CROP_OFFSETS, (len(images),), generator=torch.Generator().manual_seed(seed)
     )
     if images.device.type != "cpu" or images.dtype == torch.bfloat16 or images.requires_grad:
-        return _augment_by_gather(images, drawn)  # NumPy has none of these
-    moved = torch.zeros_like(images, memory_format=torch.contiguous_format)
-    copies = _copy_regions(*images.shape[2:])
-    # NumPy makes such a copy in a ninth of PyTorch's time. Operations on the whole batch (grid_sample, padding and
-    # windows, shifts and masks) take longer, as each moves all pixels once more or looks each one up.
-    for target, source, number in zip(moved.numpy(), images.numpy(), drawn.tolist(), strict=True):
-        there, here = copies[number]
-        target[there] = source[here]
-    return moved
+        return _augment_by_gather(images, draws)  # NumPy has none of these
+    augmented = torch.zeros_like(images, memory_format=torch.contiguous_format)
+    regions = _copy_regions(*images.shape[2:])
+    # NumPy makes such a copy in a ninth of PyTorch's time. Operations on all images at once
+    # (grid_sample, padding and windows, shifts and masks) take longer, as each moves all pixels
+    # once more or looks each one up.
+    for target, source, draw in zip(augmented.numpy(), images.numpy(), draws.tolist(), strict=True):
+        target_region, source_region = regions[draw]
+        target[target_region] = source[source_region]
+    return augmented
 
 
 @functools.cache
 def _decode_draws() -> Tensor:
-    """For each number that can be drawn: mirrored or not, and by how much the crop moves down and right."""
-    drawn = torch.arange(4 * CROP_OFFSETS)
-    mirrored, cropped, shift = (
-        drawn // (2 * CROP_OFFSETS),
-        drawn // CROP_OFFSETS % 2,
-        drawn % CROP_OFFSETS,
-    )
-    return torch.stack(
-        [
-            mirrored,
-            cropped * (shift // OFFSETS_PER_AXIS - CROP_PADDING),
-            cropped * (shift % OFFSETS_PER_AXIS - CROP_PADDING),
-        ],
-        dim=1,
-    )
+    """Return for each possible draw whether it mirrors, and its crop's shifts down and right."""
+    draws = torch.arange(4 * CROP_OFFSETS)
+    mirrored = draws // (2 * CROP_OFFSETS)
+    cropped = draws // CROP_OFFSETS % 2
+    shift = draws % CROP_OFFSETS
+    down = cropped * (shift // OFFSETS_PER_AXIS - CROP_PADDING)
+    right = cropped * (shift % OFFSETS_PER_AXIS - CROP_PADDING)
+    return torch.stack([mirrored, down, right], dim=1)
 
 
 @functools.lru_cache(maxsize=4)
 def _copy_regions(height: int, width: int) -> list[tuple[ImageRegion, ImageRegion]]:
-    """For each number that can be drawn: which part of the result is filled from which part of the image."""
-    copies: list[tuple[ImageRegion, ImageRegion]] = []
+    """Return for each possible draw the region to fill and the region to copy from."""
+    regions: list[tuple[ImageRegion, ImageRegion]] = []
     for mirrored, down, right in _decode_draws().tolist():
-        (rows, from_rows), (columns, from_columns) = _overlap(height, down), _overlap(width, right)
+        rows, source_rows = _overlap(height, down)
+        columns, source_columns = _overlap(width, right)
         if mirrored:  # the crop is taken from the mirrored image
-            from_columns = range(width - 1 - from_columns.start, width - 1 - from_columns.stop, -1)
-        copies.append(
-            ((..., _slice(rows), _slice(columns)), (..., _slice(from_rows), _slice(from_columns)))
-        )
-    return copies
+            source_columns = range(
+                width - 1 - source_columns.start, width - 1 - source_columns.stop, -1
+            )
+        target_region = (..., _slice(rows), _slice(columns))
+        source_region = (..., _slice(source_rows), _slice(source_columns))
+        regions.append((target_region, source_region))
+    return regions
 
 
 def _overlap(size: int, shift: int) -> tuple[range, range]:
-    """The places of the result that come from inside the image, and where they come from."""
-    return range(max(0, -shift), size - max(0, shift)), range(max(0, shift), size - max(0, -shift))
+    """Return the positions of the result that come from inside the image, and their sources."""
+    positions = range(max(0, -shift), size - max(0, shift))
+    sources = range(max(0, shift), size - max(0, -shift))
+    return positions, sources
 
 
-def _slice(places: range) -> slice:
-    if not places:
+def _slice(positions: range) -> slice:
+    if not positions:
         return slice(0)
-    return slice(places.start, places.stop if places.stop >= 0 else None, places.step)
+    return slice(positions.start, positions.stop if positions.stop >= 0 else None, positions.step)
 
 
-def _augment_by_gather(images: Tensor, drawn: Tensor) -> Tensor:
-    """The same by looking up each pixel, wherever the images are."""
+def _augment_by_gather(images: Tensor, draws: Tensor) -> Tensor:
+    """Return what `flip_and_crop` returns, by looking up each pixel, on any device."""
     count, channels, height, width = images.shape
-    mirrored, down, right = _decode_draws()[drawn].to(images.device)[:, :, None].unbind(1)
+    mirrored, down, right = _decode_draws()[draws].to(images.device)[:, :, None].unbind(1)
     rows = torch.arange(height, device=images.device) + down
     columns = torch.arange(width, device=images.device) + right
     columns = torch.where(mirrored == 1, width - 1 - columns, columns)
@@ -110,7 +116,10 @@ AUGMENTATIONS: dict[str, Augmentation | None] = {"none": None, "paper": flip_and
 
 
 def get_augmentation(name: str) -> Augmentation | None:
-    """The augmentation of that name; none at all for "none"."""
+    """Return the augmentation of that name, or None for "none".
+
+    Raise InputError if there is no such name.
+    """
     if name not in AUGMENTATIONS:
         raise InputError(unknown_name_message("augmentation", name, AUGMENTATIONS))
     return AUGMENTATIONS[name]

@@ -1,7 +1,8 @@
-"""What a data set is: compactly stored samples, and how a batch of them becomes what a model sees.
+"""Data sets: compactly stored samples, and the transform that turns a batch into model inputs.
 
-Samples stay in the form their files have them in (bytes for pixels, small integers for characters), often mapped from a
-cache file instead of read, and only the batch at hand becomes floats. A data set is then as large in memory as on disk.
+Samples stay in the form their files have them in (bytes for pixels, small integers for characters),
+often mapped from a cache file instead of read, and only the batch at hand becomes floats. A data
+set is then as large in memory as on disk.
 """
 
 import functools
@@ -19,21 +20,30 @@ from fedwmsam.errors import InputError
 from fedwmsam.rng import generator
 
 Array = npt.NDArray[Any]
-TrainTestArrays = tuple[Array, Array]  # of the training samples and of the test samples
+TrainTestArrays = tuple[Array, Array]
+"""An array of the training samples and one of the test samples."""
 BatchTransform = Callable[[Tensor], Tensor]
-"""A gathered batch of stored inputs -> what the model sees: normalised float32, or int64 tokens."""
+"""A gathered batch of stored inputs → what the model sees: normalised float32, or int64 tokens."""
 
 TEST_FRACTION = 0.2
-MOST_CLASSES = 1 << 16
+"""The share of the samples that is held out for testing where the files do not name a test set."""
+MAX_CLASSES = 1 << 16
+"""The limit that class numbers in files must stay below."""
 
 
 @dataclass(frozen=True, eq=False)  # eq would compare tensors, whose == is not a truth value
 class Split:
-    inputs: Tensor  # as stored: uint8 pixels (channels first), characters, or float features; may be mapped from a file
-    labels: Tensor  # int64
-    groups: Tensor | None = (
-        None  # int64: the natural client of each sample (its domain, its speaker)
-    )
+    """The training samples or the test samples of a data set."""
+
+    inputs: Tensor
+    """Inputs as stored: uint8 pixels (channels first), characters, or float features.
+
+    They may be mapped from a file.
+    """
+    labels: Tensor
+    """Class numbers, int64."""
+    groups: Tensor | None = None
+    """The natural client of each sample (its speaker, device or domain) as a number, int64."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -41,81 +51,96 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test samples.
+    """Training and test samples, with what is known about them.
 
-    Groups are numbered so that those with training samples are 0, 1, ... without gaps; a group that has only test
-    samples (a domain left out of training) comes after them.
+    Groups are numbered so that those with training samples are 0, 1, ... without gaps; a group that
+    has only test samples (a domain left out of training) comes after them.
     """
 
     name: str
     train: Split
     test: Split
-    classes: int
-    source: str  # where it was read from
-    prepare: BatchTransform
+    num_classes: int
+    source: str
+    """The file or folder that the samples were read from."""
+    transform: BatchTransform
     class_names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """The shape of one prepared input."""
-        return tuple(self.prepare(self.train.inputs[:1]).shape[1:])
+        """Return the shape of one transformed input."""
+        return tuple(self.transform(self.train.inputs[:1]).shape[1:])
 
     @property
     def hash(self) -> str:
-        """Of every stored input and label, training and test: two data sets of one hash train alike."""
+        """Return a hash of every stored input and label, training and test.
+
+        Two data sets of one hash train alike.
+        """
         digest = hashlib.blake2b(digest_size=8)
         for tensor in (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels):
             digest.update(np.ascontiguousarray(tensor.numpy()).data.cast("B"))
         return digest.hexdigest()
 
-    def prepared(self, split: Split) -> tuple[Tensor, Tensor]:
-        """A whole split as an (x, y) pair for `fit`; large data are better prepared batch by batch."""
-        return self.prepare(split.inputs), split.labels
+    def transform_split(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Return all samples of a split as an (x, y) pair for `fit`.
+
+        Large data are better transformed batch by batch.
+        """
+        return self.transform(split.inputs), split.labels
 
 
 @dataclass(frozen=True)
 class Normalise:
-    """Bytes to floats of about mean 0 and deviation 1, by one mean and deviation for each channel."""
+    """Turns bytes into floats of about mean 0 and deviation 1, channel by channel."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    largest: float = 255.0  # divided by it, not multiplied by 1/255, which would round differently
+    max_value: float = 255.0
+    """The value that becomes 1 before the mean is subtracted.
+
+    Pixels are divided by it, not multiplied by 1/255, which would round differently.
+    """
 
     def __call__(self, inputs: Tensor) -> Tensor:
-        mean, std = (
-            channel_tensor(self.mean, inputs.device),
-            channel_tensor(self.std, inputs.device),
-        )
-        return inputs.to(torch.float32, copy=True).div_(self.largest).sub_(mean).div_(std)
+        mean = channel_tensor(self.mean, inputs.device)
+        std = channel_tensor(self.std, inputs.device)
+        return inputs.to(torch.float32, copy=True).div_(self.max_value).sub_(mean).div_(std)
 
 
 @functools.lru_cache
 def channel_tensor(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """One for each channel; kept, because making them takes as long as using them on a small batch."""
+    """Return one value per channel in the shape (channels, 1, 1).
+
+    The tensors are kept, because making them takes as long as using them on a small batch.
+    """
     return torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
 
 
 def unit_range_normaliser(channels: int) -> Normalise:
-    """Pixels from -1 to 1, for pictures whose mean and deviation nobody has published."""
+    """Return a transform of bytes to -1 ... 1, for images of no published mean and deviation."""
     return Normalise((0.5,) * channels, (0.5,) * channels)
 
 
 def as_float(inputs: Tensor) -> Tensor:
+    """Return inputs as float32, otherwise unchanged."""
     return inputs.to(torch.float32)
 
 
 def as_tokens(inputs: Tensor) -> Tensor:
+    """Return inputs as int64, the type that embeddings take."""
     return inputs.to(torch.int64)
 
 
 def make_split(inputs: Array, labels: Array, groups: Array | None = None) -> Split:
-    def numbers(array: Array) -> Tensor:
-        return torch.from_numpy(array.astype(np.int64, copy=False))
+    """Return a split of arrays; inputs keep their type, labels and groups become int64."""
+    group_tensor = None if groups is None else _to_int64(groups)
+    return Split(torch.from_numpy(inputs), _to_int64(labels), group_tensor)
 
-    return Split(
-        torch.from_numpy(inputs), numbers(labels), None if groups is None else numbers(groups)
-    )
+
+def _to_int64(array: Array) -> Tensor:
+    return torch.from_numpy(array.astype(np.int64, copy=False))
 
 
 def make_dataset(
@@ -124,59 +149,76 @@ def make_dataset(
     inputs: TrainTestArrays,
     labels: TrainTestArrays,
     *,
-    classes: int,
-    prepare: BatchTransform,
+    num_classes: int,
+    transform: BatchTransform,
     class_names: tuple[str, ...] = (),
     groups: TrainTestArrays | None = None,
 ) -> Dataset:
-    """A data set of arrays; the labels are numbers already, the groups of any kind that can be sorted."""
-    train_groups, test_groups, group_names = (
-        encode_groups(*groups) if groups is not None else (None, None, ())
-    )
-    train, test = (
-        make_split(inputs[0], labels[0], train_groups),
-        make_split(inputs[1], labels[1], test_groups),
-    )
-    return Dataset(name, train, test, classes, source, prepare, class_names, group_names)
+    """Return a data set of arrays.
+
+    The labels are numbers already; the groups may be of any kind that can be sorted.
+    """
+    train_groups = None
+    test_groups = None
+    group_names: tuple[str, ...] = ()
+    if groups is not None:
+        train_groups, test_groups, group_names = encode_groups(*groups)
+    train = make_split(inputs[0], labels[0], train_groups)
+    test = make_split(inputs[1], labels[1], test_groups)
+    return Dataset(name, train, test, num_classes, source, transform, class_names, group_names)
 
 
 def test_mask(count: int, *indices: int) -> npt.NDArray[np.bool_]:
-    """True for the fifth of `count` samples that is for testing, the same in every run: at least one, never all."""
-    chosen = np.zeros(count, dtype=np.bool_)
+    """Return a mask that is true for the fifth of `count` samples that is held out for testing.
+
+    It is the same in every run, and selects at least one sample but never all; of one sample it
+    selects none. `indices` make masks of equal length differ.
+    """
+    mask = np.zeros(count, dtype=np.bool_)
     if count > 1:
         order = generator(0, "split", *indices).permutation(count)
-        chosen[order[: max(1, round(TEST_FRACTION * count))]] = True
-    return chosen
+        mask[order[: max(1, round(TEST_FRACTION * count))]] = True
+    return mask
 
 
 def encode_groups(train: Array, test: Array) -> tuple[Array, Array, tuple[str, ...]]:
-    """Groups of any sortable kind as numbers, those of the training samples first, and their names."""
-    trained, train_numbers = np.unique(train, return_inverse=True)
-    names = np.concatenate([trained, np.setdiff1d(test, trained)])
+    """Return the groups of training and test samples as numbers, and the groups' names.
+
+    Groups of the training samples are numbered first, in sorted order.
+    """
+    train_names, train_numbers = np.unique(train, return_inverse=True)
+    names = np.concatenate([train_names, np.setdiff1d(test, train_names)])
     order = np.argsort(names, kind="stable")
     test_numbers = order[np.searchsorted(names, test, sorter=order)]
     return train_numbers, test_numbers, tuple(map(str, names.tolist()))
 
 
-def check_int_option(option: str, value: object, least: int, most: int) -> int:
-    """The value of a whole-number option, checked."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+def check_int_option(option: str, value: object, minimum: int, maximum: int) -> int:
+    """Return the value of a whole-number option, or raise InputError if it is out of range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
         raise InputError(
-            f"{option} is {value!r}: expected a whole number from {least} to {most}, give one"
+            f"{option} is {value!r}: expected a whole number from {minimum} to {maximum}, give one"
         )
     return value
 
 
 def standardise(train: Array, test: Array, columns: Sequence[str], source: str) -> TrainTestArrays:
-    """Each column by the mean and deviation of its training rows, in float64, then as float32."""
-    mean, std = train.mean(axis=0), train.std(axis=0)
+    """Return both arrays standardised by the mean and deviation of each training column.
+
+    Compute in float64 and return float32. Raise InputError, which begins with `source`, if that
+    overflows in one of the `columns`.
+    """
+    mean = train.mean(axis=0)
+    std = train.std(axis=0)
     std = np.where(std > 0, std, 1.0)  # a constant column becomes zeros
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = [((rows - mean) / std).astype(np.float32) for rows in (train, test)]
-    bad = np.flatnonzero(~(np.isfinite(scaled[0]).all(axis=0) & np.isfinite(scaled[1]).all(axis=0)))
-    if len(bad):
+        scaled_train = ((train - mean) / std).astype(np.float32)
+        scaled_test = ((test - mean) / std).astype(np.float32)
+    finite = np.isfinite(scaled_train).all(axis=0) & np.isfinite(scaled_test).all(axis=0)
+    bad_columns = np.flatnonzero(~finite)
+    if len(bad_columns):
         raise InputError(
-            f"{source}: the numbers of the column {columns[bad[0]]!r} are too far apart to be standardised, "
-            "expected numbers of similar size, correct or drop the column"
+            f"{source}: the numbers of the column {columns[bad_columns[0]]!r} are too far apart to "
+            "be standardised, expected numbers of similar size, correct or drop the column"
         )
-    return scaled[0], scaled[1]
+    return scaled_train, scaled_test

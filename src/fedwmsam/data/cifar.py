@@ -1,7 +1,8 @@
-"""CIFAR-10 and CIFAR-100, from the publisher's binary files or from his pickled ones.
+"""Loader of CIFAR-10 and CIFAR-100, from the publisher's binary files or from his pickled ones.
 
-A binary record is one label byte (CIFAR-100: two, coarse and fine, of which the fine one is used) and 3072 pixel bytes,
-the red, green and blue planes of 32 x 32. A pickled file holds the same rows as an array and the labels as a list.
+A binary record is one label byte (CIFAR-100: two, coarse and fine, of which the fine one is used)
+and 3072 pixel bytes, the red, green and blue planes of 32 x 32. A pickled file holds the same rows
+as an array and the labels as a list.
 """
 
 from dataclasses import dataclass, field
@@ -17,10 +18,11 @@ from fedwmsam.data.safe_pickle import read_plain_pickle
 from fedwmsam.errors import InputError
 
 PIXELS = 3 * 32 * 32
-MOST_RECORDS = 60_000  # in one file; a sparse file may claim any number without holding them
-MOST_BYTES = MOST_RECORDS * (
-    PIXELS + 64
-)  # of one pickled file, whose records also carry a file name
+"""Bytes of one image."""
+MAX_RECORDS = 60_000
+"""Records of one file; a sparse file may claim any number without holding them."""
+MAX_BYTES = MAX_RECORDS * (PIXELS + 64)
+"""Bytes of one pickled file, whose records also carry a file name."""
 
 CIFAR10_NAMES = (
     "airplane",
@@ -140,32 +142,39 @@ CIFAR100_NAMES = (
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The files of one published form."""
+    """The files of one published form of a data set."""
 
     folder: str
     train: tuple[str, ...]
     test: tuple[str, ...]
-    pickled: bool
+    is_pickled: bool
 
-    def missing(self, folder: Path) -> list[str]:
+    def missing_files(self, folder: Path) -> list[str]:
+        """Return the names of the files that a folder lacks."""
         return [name for name in (*self.train, *self.test) if not (folder / name).is_file()]
 
 
 @dataclass(frozen=True)
 class Release:
+    """One of the two data sets as it is published."""
+
     title: str
     class_names: tuple[str, ...]
     label_bytes: int
+    """Bytes before the pixels of a binary record; the last of them is the label."""
     label_key: str
+    """The key of the labels in a pickled file."""
     binary: FileLayout
     pickled: FileLayout
     archive: str
+    """The name of the archive of the binary files."""
     md5: str
     normalise: Normalise
     url: str = field(default="https://www.cs.toronto.edu/~kriz/")
 
     @property
-    def classes(self) -> int:
+    def num_classes(self) -> int:
+        """Return how many classes the labels stand for."""
         return len(self.class_names)
 
 
@@ -206,6 +215,10 @@ RELEASES = {
 
 
 def load_cifar(name: str, data_dir: Path | None) -> Dataset:
+    """Return the release of this name, downloading its archive if no folder holds its files.
+
+    Raise InputError if that fails or the files are damaged.
+    """
     release = RELEASES[name]
     folder, layout = _locate_files(release, data_dir)
     decoded = _decode(release, folder, layout)
@@ -213,67 +226,78 @@ def load_cifar(name: str, data_dir: Path | None) -> Dataset:
         name=name,
         train=decoded.split("train"),
         test=decoded.split("test"),
-        classes=release.classes,
+        num_classes=release.num_classes,
         source=str(folder),
-        prepare=release.normalise,
+        transform=release.normalise,
         class_names=release.class_names,
     )
 
 
 def _locate_files(release: Release, data_dir: Path | None) -> tuple[Path, FileLayout]:
-    """The first place with all files of either form, else the archive's content, downloaded if nobody has put it."""
+    """Return the first folder with all files of either form, and which form that is.
+
+    If there is none, unpack the archive into the cache, and download it if it is missing, too.
+    """
     for folder in candidate_folders(data_dir, (release.binary.folder, release.pickled.folder)):
         for layout in (release.binary, release.pickled):
-            if not layout.missing(folder):
+            if not layout.missing_files(folder):
                 return folder, layout
     folder = cache_folder() / release.binary.folder
     try:
         _unpack_archive(release, data_dir, folder)
     except DownloadError as error:
-        place = data_dir or cache_folder()
+        target = data_dir or cache_folder()
         raise InputError(
-            f"{release.title} was not found and could not be downloaded ({error}): put {release.archive} from "
-            f"{release.url} or its folder {release.binary.folder} into {place} or where ${DATA_ENV_VAR} points"
+            f"{release.title} was not found and could not be downloaded ({error}): "
+            f"put {release.archive} from {release.url} or its folder {release.binary.folder} "
+            f"into {target} or where ${DATA_ENV_VAR} points"
         ) from error
     return folder, release.binary
 
 
 def _unpack_archive(release: Release, data_dir: Path | None, folder: Path) -> None:
-    archive = next(
-        (p for f in user_data_folders(data_dir) if (p := f / release.archive).is_file()), None
-    )
+    archives = (parent / release.archive for parent in user_data_folders(data_dir))
+    archive = next((path for path in archives if path.is_file()), None)
     if archive is None:
         download(release.url, {release.archive: release.md5}, cache_folder())
         archive = cache_folder() / release.archive
-    if (found := file_md5(archive)) != release.md5:
-        raise DownloadError(f"{archive} has the MD5 {found}, expected {release.md5}")
+    checksum = file_md5(archive)
+    if checksum != release.md5:
+        raise DownloadError(f"{archive} has the MD5 {checksum}, expected {release.md5}")
     layout = release.binary
     members = [f"{layout.folder}/{name}" for name in (*layout.train, *layout.test)]
-    extract_members(archive, members, folder, largest=MOST_RECORDS * (PIXELS + release.label_bytes))
-    (cache_folder() / release.archive).unlink(missing_ok=True)  # what was in it takes its place
+    max_bytes = MAX_RECORDS * (PIXELS + release.label_bytes)
+    extract_members(archive, members, folder, max_bytes)
+    # A downloaded archive is not needed any more.
+    (cache_folder() / release.archive).unlink(missing_ok=True)
 
 
 def _decode(release: Release, folder: Path, layout: FileLayout) -> Decoded:
-    read = read_pickled if layout.pickled else read_binary
+    read = read_pickled if layout.is_pickled else read_binary
     arrays: dict[str, Array] = {}
     for part, names in (("train", layout.train), ("test", layout.test)):
         pieces = [read(folder / name, release) for name in names]
-        arrays[f"{part}_inputs"] = np.concatenate([pixels for pixels, _ in pieces]).reshape(
-            -1, 3, 32, 32
-        )
-        arrays[f"{part}_labels"] = np.concatenate([labels for _, labels in pieces]).astype(np.int64)
+        pixels = np.concatenate([piece[0] for piece in pieces])
+        labels = np.concatenate([piece[1] for piece in pieces])
+        arrays[f"{part}_inputs"] = pixels.reshape(-1, 3, 32, 32)
+        arrays[f"{part}_labels"] = labels.astype(np.int64)
     return Decoded(arrays, {})
 
 
 def read_binary(path: Path, release: Release) -> tuple[Array, Array]:
-    record = release.label_bytes + PIXELS
+    """Return the pixels, one row per image, and the labels of a binary file.
+
+    The pixels are mapped into memory. Raise InputError if the file is not a sequence of records.
+    """
+    record_bytes = release.label_bytes + PIXELS
     try:
         size = path.stat().st_size
-        if size == 0 or size % record or size > MOST_RECORDS * record:
+        if size == 0 or size % record_bytes or size > MAX_RECORDS * record_bytes:
             raise InputError(
-                f"{path} is {size} bytes long, expected 1 to {MOST_RECORDS} records of {record} bytes: get it again"
+                f"{path} is {size} bytes long, expected 1 to {MAX_RECORDS} records of "
+                f"{record_bytes} bytes: get it again"
             )
-        records = np.memmap(path, np.uint8, "r", shape=(size // record, record))
+        records = np.memmap(path, np.uint8, "r", shape=(size // record_bytes, record_bytes))
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
@@ -284,28 +308,36 @@ def read_binary(path: Path, release: Release) -> tuple[Array, Array]:
 
 
 def read_pickled(path: Path, release: Release) -> tuple[Array, Array]:
-    content = read_plain_pickle(path, MOST_BYTES)
-    pixels, labels = content.get("data"), content.get(release.label_key)
+    """Return the pixels, one row per image, and the labels of a pickled file.
+
+    Raise InputError if the file holds anything else.
+    """
+    content = read_plain_pickle(path, MAX_BYTES)
+    pixels = content.get("data")
+    labels = content.get(release.label_key)
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != PIXELS:
         raise InputError(
-            f"{path} has no array 'data' of n x {PIXELS} bytes, as {release.title} has: get it again"
+            f"{path} has no array 'data' of n x {PIXELS} bytes, as {release.title} has: "
+            "get it again"
         )
     if not isinstance(labels, list) or not all(type(v) is int and 0 <= v < 1 << 31 for v in labels):
         raise InputError(
-            f"{path} has no list {release.label_key!r} of labels, as {release.title} has: get it again"
+            f"{path} has no list {release.label_key!r} of labels, as {release.title} has: "
+            "get it again"
         )
     if len(labels) != len(pixels):
         raise InputError(
-            f"{path} holds {len(pixels)} images but {len(labels)} labels, expected as many: get it again"
+            f"{path} holds {len(pixels)} images but {len(labels)} labels, expected as many: "
+            "get it again"
         )
-    numbers = np.array(labels, np.int64)
-    _check_labels(numbers, release, path)
-    return pixels, numbers
+    label_array = np.array(labels, np.int64)
+    _check_labels(label_array, release, path)
+    return pixels, label_array
 
 
 def _check_labels(labels: Array, release: Release, path: Path) -> None:
-    if labels.max() >= release.classes:
+    if labels.max() >= release.num_classes:
         raise InputError(
-            f"{path} holds the label {labels.max()}, expected 0 to {release.classes - 1} as {release.title} has: "
-            "get it again"
+            f"{path} holds the label {labels.max()}, expected 0 to {release.num_classes - 1} "
+            f"as {release.title} has: get it again"
         )

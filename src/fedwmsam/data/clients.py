@@ -1,10 +1,12 @@
-"""Clients' data in any of the forms people have it in, read as batches by index.
+"""The samples of clients, read as batches by index.
 
-A list of `(x, y)` tensors or arrays, a list of map-style datasets, or a function `load(client) -> either` with a count.
+A client holds rows of tensors, a map-style dataset, or some or several of these. The clients
+themselves are a list, or are loaded by a function when they are sampled.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,91 +21,115 @@ from fedwmsam.errors import InputError
 from fedwmsam.training.task import Batch, Samples
 
 Collate = Callable[[list[Any]], Any]
+"""Joins a list of samples to one batch, as the `collate_fn` of PyTorch's DataLoader does."""
 BatchCheck = Callable[[str, Any, Tensor | None], None]
-"""(whose data, inputs, targets) → raises InputError where a model could not train on them."""
+"""(name of the data, inputs, targets) → raises InputError where a model could not train on them."""
+
+MAX_LOADED_CLIENTS = 32
+"""Clients that `LazyClients` keeps in memory."""
 
 
 class Clients(Protocol):
+    """All clients by number, in a list or loaded when they are asked for."""
+
     def __len__(self) -> int: ...
     def __getitem__(self, client: int) -> Samples: ...
 
 
 class TensorSamples:
-    """Rows of resident or memory-mapped tensors; `rows` selects some of them without copying the data.
+    """Rows of resident or memory-mapped tensors.
 
-    `prepare` turns a batch as stored (bytes, say) into what the model sees; `augment` changes it while training.
+    `indices` selects some of the rows without copying the data. `transform` turns a batch as stored
+    (bytes, say) into what the model sees; `augment` changes it while training.
     """
 
     def __init__(
         self,
         inputs: Tensor,
         targets: Tensor,
-        rows: Tensor | None = None,
-        prepare: BatchTransform | None = None,
+        indices: Tensor | None = None,
+        transform: BatchTransform | None = None,
         augment: Augmentation | None = None,
     ) -> None:
-        self.inputs, self.targets, self.rows = inputs, targets, rows
-        self.prepare, self.augment = prepare, augment
+        self.inputs = inputs
+        self.targets = targets
+        self.indices = indices
+        self.transform = transform
+        self.augment = augment
 
     def __len__(self) -> int:
-        return len(self.targets) if self.rows is None else len(self.rows)
+        return len(self.targets) if self.indices is None else len(self.indices)
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
+        """Return these samples; a seed means training, where they may be augmented."""
         # index_select copies whole rows where inputs[rows] would copy element by element.
-        rows = (index if self.rows is None else self.rows.index_select(0, index)).to(
-            self.inputs.device
-        )
+        rows = index if self.indices is None else self.indices.index_select(0, index)
+        rows = rows.to(self.inputs.device)
         inputs = self.inputs.index_select(0, rows)
-        if self.prepare is not None:
-            inputs = self.prepare(inputs)
+        if self.transform is not None:
+            inputs = self.transform(inputs)
         if self.augment is not None and seed is not None:
             inputs = self.augment(inputs, seed)
         return inputs, self.targets.index_select(0, rows)
 
 
 class DatasetSamples:
-    """A map-style dataset, collated on each call."""
+    """The samples of a map-style dataset, read and collated batch by batch.
+
+    `to_tensors` turns collated inputs and targets into tensors of the model's type and device,
+    `check` raises InputError for batches that the model cannot take, and `name` says in messages
+    whose data they are.
+    """
 
     def __init__(
         self,
         dataset: Any,
         collate: Collate | None,
-        convert: Callable[[Any, Any], Batch],
+        to_tensors: Callable[[Any, Any], Batch],
         check: BatchCheck,
         name: str,
     ):
-        self.dataset, self.collate, self.convert = dataset, collate or default_collate, convert
-        self.check, self.name = check, name
+        self.dataset = dataset
+        self.collate = collate or default_collate
+        self.to_tensors = to_tensors
+        self.check = check
+        self.name = name
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
-        if (
-            seed is not None
-        ):  # transforms that draw from PyTorch's generator are then keyed like everything else
+        """Return these samples; a seed means training, and seeds PyTorch's generator.
+
+        Random transforms of the dataset that draw from that generator are then repeatable like
+        everything else. Raise InputError if the collated batch is not (inputs, targets).
+        """
+        if seed is not None:
             torch.default_generator.manual_seed(seed)
-        rows = self.collate([self.dataset[i] for i in index.tolist()])
-        if not isinstance(rows, tuple | list) or len(rows) != 2:
+        collated = self.collate([self.dataset[i] for i in index.tolist()])
+        if not isinstance(collated, tuple | list) or len(collated) != 2:
             raise InputError(
-                f"{self.name}: a batch must be (inputs, targets), not {type(rows).__name__}; use collate=."
+                f"{self.name}: a batch must be (inputs, targets), "
+                f"not {type(collated).__name__}; use collate=."
             )
-        inputs, targets = self.convert(*rows)
+        inputs, targets = self.to_tensors(*collated)
         self.check(self.name, inputs, targets)
         return inputs, targets
 
 
 class SubsetSamples:
-    """Some of another client's samples."""
+    """Some of a client's samples, selected by their indices."""
 
-    def __init__(self, samples: Samples, rows: Tensor) -> None:
-        self.samples, self.rows = samples, rows
+    def __init__(self, samples: Samples, indices: Tensor) -> None:
+        self.samples = samples
+        self.indices = indices
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.indices)
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
-        return self.samples.batch(self.rows[index], seed)
+        """Return these samples of the subset; a seed means training."""
+        return self.samples.batch(self.indices[index], seed)
 
 
 class ConcatSamples:
@@ -117,18 +143,19 @@ class ConcatSamples:
         return int(self.ends[-1])
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
-        rows = index.numpy()
-        owners = np.searchsorted(self.ends, rows, side="right")
+        """Return these samples in the order of `index`, read part by part."""
+        indices = index.numpy()
+        part_indices = np.searchsorted(self.ends, indices, side="right")
         batches = []
-        for owner in np.unique(owners):
-            part = self.parts[int(owner)]
-            local = rows[owners == owner] - (self.ends[owner] - len(part))
+        for part_index in np.unique(part_indices):
+            part = self.parts[int(part_index)]
+            start = self.ends[part_index] - len(part)
+            local = indices[part_indices == part_index] - start
             batches.append(part.batch(torch.from_numpy(local), seed))
-        order = torch.from_numpy(np.argsort(np.argsort(owners, kind="stable"), kind="stable"))
-        inputs, targets = (
-            concat_batches([b[0] for b in batches]),
-            torch.cat([b[1] for b in batches]),
-        )
+        by_part = np.argsort(part_indices, kind="stable")
+        order = torch.from_numpy(np.argsort(by_part, kind="stable"))
+        inputs = concat_batches([batch[0] for batch in batches])
+        targets = torch.cat([batch[1] for batch in batches])
         return reorder_batch(inputs, order), targets[order]
 
 
@@ -138,52 +165,58 @@ def concat_batches(pieces: list[Any]) -> Any:
     if isinstance(first, Tensor):
         return torch.cat(pieces)
     if isinstance(first, dict):
-        return {k: concat_batches([piece[k] for piece in pieces]) for k in first}
+        return {key: concat_batches(list(map(itemgetter(key), pieces))) for key in first}
     return type(first)(concat_batches(list(group)) for group in zip(*pieces, strict=True))
 
 
 def reorder_batch(inputs: Any, order: Tensor) -> Any:
+    """Return a batch of tensors, or of tuples, lists and dicts of them, in another order."""
     if isinstance(inputs, Tensor):
         return inputs[order]
     if isinstance(inputs, dict):
-        return {k: reorder_batch(v, order) for k, v in inputs.items()}
-    return type(inputs)(reorder_batch(v, order) for v in inputs)
+        return {key: reorder_batch(value, order) for key, value in inputs.items()}
+    return type(inputs)(reorder_batch(value, order) for value in inputs)
 
 
 class LazyClients:
-    """Clients read by `load(client)` when they are sampled; the last few stay in memory."""
+    """Clients loaded by `load(client)` when they are sampled; the last few stay in memory."""
 
     def __init__(self, load: Callable[[int], Samples], count: int) -> None:
         self.count = count
-        self.read = lru_cache(maxsize=32)(load)
+        self.load_client = lru_cache(maxsize=MAX_LOADED_CLIENTS)(load)
 
     def __len__(self) -> int:
         return self.count
 
     def __getitem__(self, client: int) -> Samples:
-        return self.read(client)
+        return self.load_client(client)
 
 
 def split_validation(clients: Clients, share: float, seed: int) -> tuple[list[Samples], Samples]:
-    """Cut a share from each client (none from a client of one sample) and join the cuts to a validation set."""
+    """Return the clients without a share of their samples, and these shares joined.
+
+    A client of one sample keeps it. Raise InputError if the clients are loaded lazily, or if they
+    are so small that the share is no sample at all.
+    """
     if isinstance(clients, LazyClients):
         raise InputError(
-            "A validation share cannot be cut from clients that are loaded lazily; pass validation=(x, y)."
+            "A validation share cannot be cut from clients that are loaded lazily; "
+            "pass validation=(x, y)."
         )
-    kept, cut = [], []
+    training: list[Samples] = []
+    validation: list[Samples] = []
     for client, samples in enumerate(_iter_clients(clients)):
-        order = torch.from_numpy(
-            rng.generator(seed, "validation", client).permutation(len(samples))
-        )
-        held = min(round(share * len(samples)), len(samples) - 1)
-        kept.append(SubsetSamples(samples, order[held:].sort().values))
-        if held:
-            cut.append(SubsetSamples(samples, order[:held].sort().values))
-    if not cut:
+        permutation = rng.generator(seed, "validation", client).permutation(len(samples))
+        order = torch.from_numpy(permutation)
+        held_out = min(round(share * len(samples)), len(samples) - 1)
+        training.append(SubsetSamples(samples, order[held_out:].sort().values))
+        if held_out:
+            validation.append(SubsetSamples(samples, order[:held_out].sort().values))
+    if not validation:
         raise InputError(
             f"A validation share of {share:g} of such small clients is no sample at all; raise it."
         )
-    return list(kept), ConcatSamples(cut)
+    return training, ConcatSamples(validation)
 
 
 def _iter_clients(clients: Clients) -> Iterator[Samples]:

@@ -1,6 +1,7 @@
-"""The IDX format of MNIST and its relatives: a small header, then one array, big-endian.
+"""Reader of the IDX format of MNIST and its relatives: a small header, then one big-endian array.
 
-The header says how large the array is and may lie, so memory is taken only for bytes that were really there.
+The header says how large the array is and may lie, so memory is taken only for bytes that were
+really there.
 """
 
 import gzip
@@ -17,12 +18,17 @@ import numpy.typing as npt
 from fedwmsam.errors import InputError
 
 ELEMENT_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-MOST_DIMENSIONS = 4
+"""The types of the elements by the third byte of a file."""
+MAX_DIMENSIONS = 4
 CHUNK = 1 << 20
+"""Bytes that are read at once."""
 
 
 def read_idx(path: Path) -> npt.NDArray[Any]:
-    """The array of an IDX file; a name that ends in .gz is decompressed on the way."""
+    """Return the array of an IDX file; a name that ends in .gz is decompressed on the way.
+
+    Raise InputError if the file cannot be read or is not exactly what its header says.
+    """
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             dtype, shape = _read_header(stream, path)
@@ -39,19 +45,21 @@ def read_idx(path: Path) -> npt.NDArray[Any]:
 def _read_header(stream: io.BufferedIOBase, path: Path) -> tuple[np.dtype[Any], tuple[int, ...]]:
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in ELEMENT_TYPES:
-        found = f"0x{magic.hex()}" if magic else "nothing"
+        start = f"0x{magic.hex()}" if magic else "nothing"
         raise InputError(
-            f"{path} starts with {found}, expected an IDX magic number such as 0x00000803: get it again"
+            f"{path} starts with {start}, expected an IDX magic number such as 0x00000803: "
+            "get it again"
         )
     dimensions = magic[3]
-    if not 1 <= dimensions <= MOST_DIMENSIONS:
+    if not 1 <= dimensions <= MAX_DIMENSIONS:
         raise InputError(
-            f"{path} claims {dimensions} dimensions, expected 1 to {MOST_DIMENSIONS}: get it again"
+            f"{path} claims {dimensions} dimensions, expected 1 to {MAX_DIMENSIONS}: get it again"
         )
     sizes = stream.read(4 * dimensions)
     if len(sizes) < 4 * dimensions:
         raise InputError(
-            f"{path} ends inside its header, expected {4 + 4 * dimensions} bytes of it: get it again"
+            f"{path} ends inside its header, expected {4 + 4 * dimensions} bytes of it: "
+            "get it again"
         )
     shape = struct.unpack(f">{dimensions}I", sizes)
     if 0 in shape:
@@ -64,13 +72,17 @@ def _read_header(stream: io.BufferedIOBase, path: Path) -> tuple[np.dtype[Any], 
 def _read_exactly(
     stream: io.BufferedIOBase, size: int, shape: tuple[int, ...], path: Path
 ) -> bytearray:
-    """All of the rest, which must be `size` bytes long; asking for one byte more finds a file that is too long."""
+    """Return the rest of the stream, or raise InputError if it is not `size` bytes long.
+
+    Asking for one byte more than that finds a file that is too long.
+    """
     content = bytearray()
     while len(content) <= size and (chunk := stream.read(min(CHUNK, size + 1 - len(content)))):
         content += chunk
     if len(content) != size:
-        found = f"only {len(content)}" if len(content) < size else "more"
+        actual = f"only {len(content)}" if len(content) < size else "more"
         raise InputError(
-            f"{path} claims the shape {shape}, expected {size} bytes of data but found {found}: get it again"
+            f"{path} claims the shape {shape}, expected {size} bytes of data but found {actual}: "
+            "get it again"
         )
     return content

@@ -1,7 +1,8 @@
-"""Folders of pictures: root/class/picture, or root/domain/class/picture, whichever is found.
+"""Loader of folders of images: root/class/image, or root/domain/class/image, whichever it is.
 
-If root has train/ and test/ (or val/) folders, those are the splits. Otherwise a fifth of each class of each domain is
-for testing, or one whole domain (`leave_out`). Pictures are decoded once, to squares of `image_size` RGB pixels.
+If root has train/ and test/ (or val/) folders, those are the splits. Otherwise a fifth of each
+class of each domain is for testing, or all of one domain (`leave_out`). Images are decoded once, to
+squares of `image_size` RGB pixels.
 """
 
 import io
@@ -30,12 +31,14 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "WEBP")  # others stay shut, whatever a file claims to be
-MOST_PIXELS = 50_000_000  # of one picture; a few bytes of a compressed one can claim any number
-MOST_BYTES = (
-    4 * MOST_PIXELS
-)  # of one file: no sensible picture takes more than its uncompressed pixels
-LARGEST_SIZE = 1024
+PILLOW_FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
+"""The decoders that Pillow may use; the others are never tried, whatever a file claims to be."""
+MAX_PIXELS = 50_000_000
+"""Pixels of one image; a few bytes of a compressed one can claim any number."""
+MAX_BYTES = 4 * MAX_PIXELS
+"""Bytes of one file: no sensible image takes more than its uncompressed pixels."""
+MAX_IMAGE_SIZE = 1024
+"""The limit of the option `image_size`."""
 DOMAIN_DATASETS = {
     "office-caltech10": (
         ("office_caltech10", "office-caltech10"),
@@ -52,178 +55,200 @@ DOMAIN_DATASETS = {
 
 @dataclass(frozen=True, order=True)
 class ImageFile:
-    domain: str  # empty where there are no domains
+    """An image that has not been read yet."""
+
+    domain: str
+    """The name of the domain's folder, or nothing where there are no domains."""
     label: str
+    """The name of the class's folder."""
     path: Path
 
 
 def load_domain_dataset(
     name: str, data_dir: Path | None, *, image_size: int = 64, leave_out: str | None = None
 ) -> Dataset:
-    """A data set of pictures by domain."""
-    return _load(
-        name, find_domain_dataset(name, data_dir), DOMAIN_DATASETS[name][1], image_size, leave_out
-    )
+    """Return one of the `DOMAIN_DATASETS`.
+
+    `image_size` is the side of an image in pixels; `leave_out` names the domain to test on. Raise
+    InputError if the files are not found, or as `load_image_folder` does.
+    """
+    root = find_domain_dataset(name, data_dir)
+    return _load(name, root, DOMAIN_DATASETS[name][1], image_size, leave_out)
 
 
 def find_domain_dataset(name: str, data_dir: Path | None) -> Path:
-    """The first place that holds all its domains."""
+    """Return the first folder that holds all domains of a data set, or raise InputError."""
     folders, domains = DOMAIN_DATASETS[name]
     for folder in candidate_folders(data_dir, folders):
         if all((folder / domain).is_dir() for domain in domains):
             return folder
     raise InputError(
-        f"{name} was not found, and has no public address: put its folder {folders[0]}, with {', '.join(domains)} in "
-        f"it, into {data_dir or cache_folder()} or the folder that ${DATA_ENV_VAR} names"
+        f"{name} was not found, and has no public address: put its folder {folders[0]}, "
+        f"with {', '.join(domains)} in it, into {data_dir or cache_folder()} "
+        f"or the folder that ${DATA_ENV_VAR} names"
     )
 
 
 def load_image_folder(root: Path, *, image_size: int = 64, leave_out: str | None = None) -> Dataset:
+    """Return the data set of a folder of images.
+
+    `image_size` is the side of an image in pixels; `leave_out` names the domain to test on. Raise
+    InputError if an option or the arrangement of the folder is wrong, or an image is damaged.
+    """
     return _load(root.name or str(root), root, None, image_size, leave_out)
 
 
 def _load(
     name: str, root: Path, domains: Sequence[str] | None, image_size: int, leave_out: str | None
 ) -> Dataset:
-    size = check_int_option("image_size", image_size, 1, LARGEST_SIZE)
-    train, test = _splits(root, domains, leave_out)
+    size = check_int_option("image_size", image_size, 1, MAX_IMAGE_SIZE)
+    train, test = _split_files(root, domains, leave_out)
     if not train or not test:
         raise InputError(
-            f"{root} gives {len(train)} training and {len(test)} test pictures, expected at least one of each: "
-            "add pictures"
+            f"{root} gives {len(train)} training and {len(test)} test pictures, "
+            "expected at least one of each: add pictures"
         )
-    decoded = load_or_decode(
-        "pictures",
-        [picture.path for picture in (*train, *test)],
-        {"size": size, "train": len(train)},
-        lambda: Decoded(
-            {
-                "train_inputs": _decode_images(train, size),
-                "test_inputs": _decode_images(test, size),
-            },
-            {},
-        ),
-    )
-    return _dataset(name, root, train, test, decoded)
+
+    def decode() -> Decoded:
+        arrays = {
+            "train_inputs": decode_images(train, size),
+            "test_inputs": decode_images(test, size),
+        }
+        return Decoded(arrays, {})
+
+    paths = [file.path for file in (*train, *test)]
+    options = {"size": size, "train": len(train)}
+    decoded = load_or_decode("pictures", paths, options, decode)
+    return _build_dataset(name, root, train, test, decoded)
 
 
-def _dataset(
+def _build_dataset(
     name: str, root: Path, train: list[ImageFile], test: list[ImageFile], decoded: Decoded
 ) -> Dataset:
-    classes = sorted({picture.label for picture in (*train, *test)})
-    number = {label: index for index, label in enumerate(classes)}
-    labels, domains = (
-        tuple(np.array([value(picture) for picture in pictures]) for pictures in (train, test))
-        for value in (lambda picture: number[picture.label], lambda picture: picture.domain)
-    )
+    class_names = sorted({file.label for file in (*train, *test)})
+    class_numbers = {label: number for number, label in enumerate(class_names)}
+    train_labels = np.array([class_numbers[file.label] for file in train])
+    test_labels = np.array([class_numbers[file.label] for file in test])
+    groups = None
+    if train[0].domain or test[0].domain:
+        train_domains = np.array([file.domain for file in train])
+        test_domains = np.array([file.domain for file in test])
+        groups = (train_domains, test_domains)
     return make_dataset(
         name,
         str(root),
         (decoded.arrays["train_inputs"], decoded.arrays["test_inputs"]),
-        (labels[0], labels[1]),
-        classes=len(classes),
-        prepare=unit_range_normaliser(3),
-        class_names=tuple(classes),
-        groups=(domains[0], domains[1]) if train[0].domain or test[0].domain else None,
+        (train_labels, test_labels),
+        num_classes=len(class_names),
+        transform=unit_range_normaliser(3),
+        class_names=tuple(class_names),
+        groups=groups,
     )
 
 
-def _splits(
+def _split_files(
     root: Path, domains: Sequence[str] | None, leave_out: str | None
 ) -> tuple[list[ImageFile], list[ImageFile]]:
+    """Return the training images and the test images."""
     test_folder = next((root / name for name in ("test", "val") if (root / name).is_dir()), None)
     if domains is None and test_folder is not None and (root / "train").is_dir():
         if leave_out is not None:
             raise InputError(
-                f"leave_out is {leave_out!r} but {root} has train and {test_folder.name} folders: leave the option out"
+                f"leave_out is {leave_out!r} but {root} has train and {test_folder.name} folders: "
+                "leave the option out"
             )
         return _list_images(root / "train", root, None), _list_images(test_folder, root, None)
-    pictures = _list_images(root, root, domains)
+    files = _list_images(root, root, domains)
     if leave_out is None:
-        return _split_stratified(pictures)
-    known = sorted({picture.domain for picture in pictures} - {""})
-    if leave_out not in known:
+        return _split_stratified(files)
+    existing_domains = sorted({file.domain for file in files} - {""})
+    if leave_out not in existing_domains:
         raise InputError(
-            unknown_name_message(f"domain to leave out of {root}", str(leave_out), known)
+            unknown_name_message(f"domain to leave out of {root}", str(leave_out), existing_domains)
         )
-    return (
-        [p for p in pictures if p.domain != leave_out],
-        [p for p in pictures if p.domain == leave_out],
-    )
+    train = [file for file in files if file.domain != leave_out]
+    test = [file for file in files if file.domain == leave_out]
+    return train, test
 
 
-def _split_stratified(pictures: list[ImageFile]) -> tuple[list[ImageFile], list[ImageFile]]:
-    """A fifth of each class of each domain for testing, by a shuffle that depends on nothing but their order."""
-    domains, labels = (
-        sorted({getattr(p, field) for p in pictures}) for field in ("domain", "label")
-    )
+def _split_stratified(files: list[ImageFile]) -> tuple[list[ImageFile], list[ImageFile]]:
+    """Return the files with a fifth of each class of each domain for testing.
+
+    The shuffle depends on nothing but the order of the files.
+    """
+    domains = sorted({file.domain for file in files})
+    labels = sorted({file.label for file in files})
     train: list[ImageFile] = []
     test: list[ImageFile] = []
     for i, domain in enumerate(domains):
         for j, label in enumerate(labels):
-            members = [
-                picture
-                for picture in pictures
-                if (picture.domain, picture.label) == (domain, label)
-            ]
-            for picture, held in zip(members, test_mask(len(members), i, j), strict=True):
-                (test if held else train).append(picture)
+            members = [file for file in files if (file.domain, file.label) == (domain, label)]
+            for file, is_test in zip(members, test_mask(len(members), i, j), strict=True):
+                (test if is_test else train).append(file)
     return train, test
 
 
 def _list_images(folder: Path, root: Path, domains: Sequence[str] | None) -> list[ImageFile]:
-    """All pictures below a folder, in the order of their domains, classes and names."""
-    inside = _ConfinedFolder(root)
+    """Return all images below a folder, in the order of their domains, classes and names.
+
+    Raise InputError if there are none, or if they lie at two depths.
+    """
+    confined = _ConfinedFolder(root)
+    deep: list[ImageFile] = []
     try:
-        above = inside.folders(folder)
-        flat = (
-            [ImageFile("", sub.name, path) for sub in above for path in inside.pictures(sub)]
-            if not domains
-            else []
-        )
-        deep = [
-            ImageFile(sub.name, label.name, path)
-            for sub in above
-            if not domains or sub.name in domains
-            for label in inside.folders(sub)
-            for path in inside.pictures(label)
-        ]
+        folders = confined.list_folders(folder)
+        flat = [] if domains else _list_classes(confined, "", folders)
+        for sub in folders:
+            if not domains or sub.name in domains:
+                deep += _list_classes(confined, sub.name, confined.list_folders(sub))
     except OSError as error:
         raise InputError(f"{folder} cannot be read ({error}): check the folder") from error
     if bool(flat) == bool(deep):
-        found = (
-            f"pictures at two depths, such as {flat[0].path} and {deep[0].path}"
-            if flat
-            else "no pictures"
-        )
+        content = "no pictures"
+        if flat:
+            content = f"pictures at two depths, such as {flat[0].path} and {deep[0].path}"
         raise InputError(
-            f"{folder} holds {found}, expected class/picture or domain/class/picture throughout, "
+            f"{folder} holds {content}, expected class/picture or domain/class/picture throughout, "
             f"with names that end in {', '.join(IMAGE_SUFFIXES)}: rearrange the folder"
         )
     return sorted(flat or deep)
 
 
+def _list_classes(
+    confined: "_ConfinedFolder", domain: str, class_folders: list[Path]
+) -> list[ImageFile]:
+    files: list[ImageFile] = []
+    for folder in class_folders:
+        files += [ImageFile(domain, folder.name, path) for path in confined.list_images(folder)]
+    return files
+
+
 class _ConfinedFolder:
-    """Lists folders, and refuses links that lead out of the root: they could show any file of this machine."""
+    """Lists folders, and refuses links that lead out of the root.
+
+    Such links could show any file of this machine.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
 
-    def folders(self, folder: Path) -> list[Path]:
-        return [Path(entry) for entry in self.entries(folder) if entry.is_dir()]
+    def list_folders(self, folder: Path) -> list[Path]:
+        """Return the folders in a folder, sorted by name."""
+        return [Path(entry) for entry in self.list_entries(folder) if entry.is_dir()]
 
-    def pictures(self, folder: Path) -> list[Path]:
+    def list_images(self, folder: Path) -> list[Path]:
+        """Return the files in a folder that end like images, sorted by name."""
         return [
-            Path(e)
-            for e in self.entries(folder)
-            if e.name.lower().endswith(IMAGE_SUFFIXES) and e.is_file()
+            Path(entry)
+            for entry in self.list_entries(folder)
+            if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
         ]
 
-    def entries(self, folder: Path) -> list[os.DirEntry[str]]:
+    def list_entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        """Return what is in a folder and not hidden, or raise InputError for a link that leaves."""
         with os.scandir(folder) as listing:
-            entries = sorted(
-                (entry for entry in listing if not entry.name.startswith(".")), key=lambda e: e.name
-            )
+            visible = [entry for entry in listing if not entry.name.startswith(".")]
+        entries = sorted(visible, key=lambda entry: entry.name)
         for entry in entries:
             if entry.is_symlink() and not Path(entry).resolve().is_relative_to(self.root):
                 raise InputError(
@@ -232,18 +257,23 @@ class _ConfinedFolder:
         return entries
 
 
-def _decode_images(pictures: Sequence[ImageFile], size: int) -> Array:
-    images = np.empty((len(pictures), 3, size, size), np.uint8)
-    for image, picture in zip(images, pictures, strict=True):
-        image[...] = decode_image(read_limited(picture.path), str(picture.path), size)
+def decode_images(files: Sequence[ImageFile], size: int) -> Array:
+    """Return the images of these files as bytes of the shape (n, 3, size, size)."""
+    images = np.empty((len(files), 3, size, size), np.uint8)
+    for image, file in zip(images, files, strict=True):
+        image[...] = decode_image(read_limited(file.path), str(file.path), size)
     return images
 
 
 def read_limited(path: Path) -> bytes:
-    """A file's bytes. Read before they are decoded, as decoders ask an open file for as much as a header claims."""
+    """Return a file's bytes, or raise InputError if there are too many.
+
+    They are read before they are decoded, as decoders ask an open file for as much as a header
+    claims.
+    """
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise InputError(f"{path} is larger than {MOST_BYTES} bytes: make the picture smaller")
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path} is larger than {MAX_BYTES} bytes: make the picture smaller")
         return path.read_bytes()
     except OSError as error:
         raise InputError(
@@ -252,21 +282,25 @@ def read_limited(path: Path) -> bytes:
 
 
 def decode_image(content: bytes, name: str, size: int) -> Array:
-    """An encoded picture as (3, size, size) bytes."""
+    """Return an encoded image as bytes of the shape (3, size, size).
+
+    Raise InputError, which begins with `name`, if it is damaged, too large or of another format.
+    """
     image_module = import_pillow()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", image_module.DecompressionBombWarning)
             with image_module.open(io.BytesIO(content), formats=PILLOW_FORMATS) as image:
                 width, height = image.size  # from the header: nothing has been decoded yet
-                if width * height > MOST_PIXELS:
+                if width * height > MAX_PIXELS:
                     raise image_module.DecompressionBombError(f"{width} x {height} pixels")
                 return resize_to_square(image, size)
     except (image_module.DecompressionBombError, image_module.DecompressionBombWarning) as error:
         raise InputError(
-            f"{name} is too large a picture ({error}), expected at most {MOST_PIXELS} pixels: make it smaller"
+            f"{name} is too large a picture ({error}), expected at most {MAX_PIXELS} pixels: "
+            "make it smaller"
         ) from error
-    except Exception as error:  # decoders of damaged pictures raise almost anything
+    except Exception as error:  # decoders of damaged images raise almost anything
         reason = str(error) or type(error).__name__
         raise InputError(
             f"{name} is not a readable picture ({reason}): replace or remove it"
@@ -274,6 +308,7 @@ def decode_image(content: bytes, name: str, size: int) -> Array:
 
 
 def resize_to_square(image: "Image", size: int) -> Array:
+    """Return a Pillow image as RGB bytes of the shape (3, size, size)."""
     from PIL.Image import Resampling
 
     square = image.convert("RGB").resize((size, size), Resampling.BILINEAR)
@@ -281,6 +316,7 @@ def resize_to_square(image: "Image", size: int) -> Array:
 
 
 def import_pillow() -> Any:
+    """Return the module PIL.Image, or raise InputError if Pillow is not installed."""
     try:
         import PIL.Image
     except ImportError as error:

@@ -1,4 +1,7 @@
-"""MNIST and the data sets that were published in its form: four IDX files, 28 x 28 grey pixels, ten classes."""
+"""Loader of MNIST and the data sets that were published in its form.
+
+Each is four IDX files: 28 x 28 grey pixels and ten classes, for training and for testing.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +18,19 @@ from fedwmsam.errors import InputError
 
 @dataclass(frozen=True)
 class MnistVariant:
+    """A data set in the form of MNIST: its files, its normalisation and its classes."""
+
     title: str
     folder: str
+    """The name of the folder that its files are looked for in."""
     url: str
     md5: Mapping[str, str]
+    """The checksums of the packed files, by their names."""
     mean: float
     std: float
     class_names: tuple[str, ...]
-    hint: str = ""  # another way to get it
+    hint: str = ""
+    """Another way to get the files, for the message that they are missing."""
 
 
 IDX_FILES = (
@@ -97,38 +105,47 @@ MNIST_VARIANTS = {
 
 
 def load_mnist(name: str, data_dir: Path | None) -> Dataset:
-    family = MNIST_VARIANTS[name]
-    folder = _locate_folder(family, data_dir)
+    """Return the variant of this name, downloading its files if no folder holds them.
+
+    Raise InputError if they cannot be downloaded, are damaged or belong to another variant.
+    """
+    variant = MNIST_VARIANTS[name]
+    folder = _locate_folder(variant, data_dir)
     return Dataset(
         name=name,
         train=_read_split(folder, "train"),
         test=_read_split(folder, "t10k"),
-        classes=10,
+        num_classes=10,
         source=str(folder),
-        prepare=Normalise((family.mean,), (family.std,)),
-        class_names=family.class_names,
+        transform=Normalise((variant.mean,), (variant.std,)),
+        class_names=variant.class_names,
     )
 
 
-def _locate_folder(family: MnistVariant, data_dir: Path | None) -> Path:
-    """The first place that holds all four files; the last one, the user's cache, is filled by a download."""
-    for folder in candidate_folders(data_dir, (family.folder,)):
+def _locate_folder(variant: MnistVariant, data_dir: Path | None) -> Path:
+    """Return the first folder that holds all four files.
+
+    The last one, the user's cache, is filled by a download.
+    """
+    for folder in candidate_folders(data_dir, (variant.folder,)):
         if not missing_files(folder):
-            _check_not_other_variant(folder, family)
+            _check_not_other_variant(folder, variant)
             return folder
-    cache = cache_folder() / family.folder
+    cache = cache_folder() / variant.folder
     try:
-        download(family.url, {name: family.md5[name] for name in missing_files(cache)}, cache)
+        download(variant.url, {name: variant.md5[name] for name in missing_files(cache)}, cache)
     except DownloadError as error:
-        place = data_dir or cache
+        target = data_dir or cache
         raise InputError(
-            f"{family.title} was not found and could not be downloaded ({error}): put {', '.join(missing_files(place))} "
-            f"into {place}, or all four files into the folder that ${DATA_ENV_VAR} names{family.hint}"
+            f"{variant.title} was not found and could not be downloaded ({error}): "
+            f"put {', '.join(missing_files(target))} into {target}, "
+            f"or all four files into the folder that ${DATA_ENV_VAR} names{variant.hint}"
         ) from error
     return cache
 
 
 def missing_files(folder: Path) -> list[str]:
+    """Return the names of the IDX files that a folder lacks, packed and unpacked."""
     return [name for name in IDX_FILES if _find_idx_file(folder / name) is None]
 
 
@@ -136,15 +153,18 @@ def _find_idx_file(packed: Path) -> Path | None:
     return next((path for path in (packed.with_suffix(""), packed) if path.is_file()), None)
 
 
-def _check_not_other_variant(folder: Path, family: MnistVariant) -> None:
-    """All use the same file names, so a folder may hold another one of them, which would train without complaint."""
+def _check_not_other_variant(folder: Path, variant: MnistVariant) -> None:
+    """Raise InputError if the folder's label file is that of another variant.
+
+    All use the same file names, and the wrong one would train without complaint.
+    """
     path = folder / IDX_FILES[1]
     checksum = file_md5(path) if path.is_file() else ""
     for other in MNIST_VARIANTS.values():
-        if other.title != family.title and checksum == other.md5[path.name]:
+        if other.title != variant.title and checksum == other.md5[path.name]:
             raise InputError(
-                f"{path} belongs to {other.title}, expected {family.title}: put the files of {family.title} into "
-                f"{folder / family.folder}"
+                f"{path} belongs to {other.title}, expected {variant.title}: "
+                f"put the files of {variant.title} into {folder / variant.folder}"
             )
 
 
@@ -154,13 +174,14 @@ def _read_split(folder: Path, part: str) -> Split:
     assert images_path is not None and labels_path is not None, (
         "the folder was chosen because it holds them"
     )
-    images, labels = read_idx(images_path), read_idx(labels_path)
+    images = read_idx(images_path)
+    labels = read_idx(labels_path)
     _check_bytes(images, (28, 28), images_path)
     _check_bytes(labels, (), labels_path)
     if len(images) != len(labels):
         raise InputError(
-            f"{images_path} holds {len(images)} images but {labels_path} holds {len(labels)} labels, "
-            "expected as many: get both again"
+            f"{images_path} holds {len(images)} images but {labels_path} holds {len(labels)} "
+            "labels, expected as many: get both again"
         )
     if labels.max() > 9:
         raise InputError(
@@ -172,7 +193,8 @@ def _read_split(folder: Path, part: str) -> Split:
 def _check_bytes(array: Array, item_shape: tuple[int, ...], path: Path) -> None:
     if array.dtype != np.uint8 or array.shape[1:] != item_shape:
         expected = " x ".join(map(str, ("n", *item_shape)))
-        found = " x ".join(map(str, array.shape))
+        actual = " x ".join(map(str, array.shape))
         raise InputError(
-            f"{path} holds {found} items of {array.dtype}, expected {expected} of uint8: get it again"
+            f"{path} holds {actual} items of {array.dtype}, expected {expected} of uint8: "
+            "get it again"
         )

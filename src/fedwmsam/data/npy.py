@@ -1,4 +1,7 @@
-"""Headers of .npy files, read by a strict pattern: nothing in them is evaluated, and no pickled object is let in."""
+"""Reader of .npy files, whose headers are matched by a strict pattern.
+
+Nothing in a header is evaluated, and arrays of pickled objects are refused.
+"""
 
 import math
 import re
@@ -11,26 +14,33 @@ import numpy as np
 from fedwmsam.data.base import Array
 from fedwmsam.errors import InputError
 
-LONGEST_HEADER = 10_000
+MAX_HEADER_BYTES = 10_000
 HEADER_PATTERN = re.compile(
     r"\s*\{\s*'descr':\s*'([<>|=]?[a-zA-Z]\d{1,6})',\s*'fortran_order':\s*(True|False),"
     r"\s*'shape':\s*\(([\d,\s]{0,200})\),?\s*\}\s*"
 )
-DTYPE_KINDS = "biufU"  # truth values, integers, floats, and text for labels
+DTYPE_KINDS = "biufU"
+"""The kinds of types that are read: truth values, integers, floats, and text for labels."""
 
 
 @dataclass(frozen=True)
 class NpyHeader:
+    """The header of a .npy file, checked."""
+
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
-    order: str  # "C" or "F"
-    start: int  # bytes before the data
+    order: str
+    """The order of the elements: "C" or "F"."""
+    data_offset: int
+    """Bytes before the data."""
 
     @property
     def size(self) -> int:
+        """Return how many bytes of data the header claims."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def array(self, content: bytearray) -> Array:
+    def to_array(self, content: bytearray) -> Array:
+        """Return the array that these bytes hold; there must be `size` of them."""
         return to_native_byte_order(
             np.frombuffer(content, self.dtype).reshape(
                 self.shape, order="F" if self.order == "F" else "C"
@@ -39,26 +49,31 @@ class NpyHeader:
 
 
 def read_header(stream: IO[bytes], name: str) -> NpyHeader:
-    """The header, with which the stream must begin; it leaves the stream at the data."""
+    """Return the header with which the stream begins, and leave the stream at the data.
+
+    Raise InputError, which begins with `name`, if the header is damaged or describes anything but a
+    plain array of numbers or text.
+    """
     opening = stream.read(8)
     if len(opening) < 8 or opening[:6] != b"\x93NUMPY" or opening[6] not in (1, 2, 3):
         raise InputError(
-            f"{name} starts with 0x{opening.hex()}, expected a numpy array: save it again with numpy.save"
+            f"{name} starts with 0x{opening.hex()}, expected a numpy array: "
+            "save it again with numpy.save"
         )
     width = 2 if opening[6] == 1 else 4
     length = int.from_bytes(stream.read(width), "little")
-    text = stream.read(length) if length <= LONGEST_HEADER else b""
-    found = HEADER_PATTERN.fullmatch(text.decode("latin-1"))
-    if len(text) < length or found is None:
+    text = stream.read(length) if length <= MAX_HEADER_BYTES else b""
+    match = HEADER_PATTERN.fullmatch(text.decode("latin-1"))
+    if len(text) < length or match is None:
         raise InputError(
-            f"{name} has a header that is damaged or describes pickled objects, expected a plain array of numbers: "
-            "save it again with numpy.save"
+            f"{name} has a header that is damaged or describes pickled objects, "
+            "expected a plain array of numbers: save it again with numpy.save"
         )
-    return NpyHeader(*_parse_header(found, name), start=8 + width + length)
+    return NpyHeader(*_parse_header(match, name), data_offset=8 + width + length)
 
 
-def _parse_header(found: re.Match[str], name: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
-    code, fortran, sizes = found.groups()
+def _parse_header(match: re.Match[str], name: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
+    code, fortran, sizes = match.groups()
     try:
         dtype = np.dtype(code)
         shape = tuple(int(part) for part in sizes.split(",") if part.strip())
@@ -72,21 +87,27 @@ def _parse_header(found: re.Match[str], name: str) -> tuple[np.dtype[Any], tuple
         )
     if not shape or len(shape) > 8 or 0 in shape:
         raise InputError(
-            f"{name} has the shape {shape}, expected 1 to 8 dimensions and one item or more: save it again"
+            f"{name} has the shape {shape}, expected 1 to 8 dimensions and one item or more: "
+            "save it again"
         )
     return dtype, shape, "F" if fortran == "True" else "C"
 
 
 def check_size(header: NpyHeader, size: int, name: str) -> None:
-    if header.start + header.size != size:
+    """Raise InputError, which begins with `name`, if a file of `size` bytes does not suit it."""
+    if header.data_offset + header.size != size:
         raise InputError(
-            f"{name} claims the shape {header.shape} of {header.dtype}, expected {header.start + header.size} bytes "
-            f"but found {size}: save it again"
+            f"{name} claims the shape {header.shape} of {header.dtype}, "
+            f"expected {header.data_offset + header.size} bytes but found {size}: save it again"
         )
 
 
 def memmap_npy(path: Path) -> Array:
-    """The array of a .npy file, mapped: pages are read when they are used. Writing to it never reaches the file."""
+    """Return the array of a .npy file, mapped into memory: pages are read when they are used.
+
+    Writing to the array never reaches the file. Raise InputError if the file cannot be read or is
+    damaged.
+    """
     try:
         if not path.is_file():  # opening a pipe would wait for ever
             raise InputError(
@@ -95,9 +116,13 @@ def memmap_npy(path: Path) -> Array:
         with path.open("rb") as stream:
             header = read_header(stream, str(path))
             check_size(header, path.stat().st_size, str(path))
-            order = header.order
             mapped = np.memmap(
-                stream, header.dtype, "c", header.start, header.shape, "F" if order == "F" else "C"
+                stream,
+                header.dtype,
+                "c",
+                header.data_offset,
+                header.shape,
+                "F" if header.order == "F" else "C",
             )
     except (OSError, ValueError, OverflowError) as error:
         if isinstance(error, InputError):
@@ -107,5 +132,5 @@ def memmap_npy(path: Path) -> Array:
 
 
 def to_native_byte_order(array: Array) -> Array:
-    """The same numbers in this machine's byte order, the only one torch knows."""
+    """Return the same numbers in this machine's byte order, the only one that torch knows."""
     return array.astype(array.dtype.newbyteorder("="), copy=False)

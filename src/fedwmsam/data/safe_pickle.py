@@ -1,8 +1,10 @@
-"""Pickle files that hold only dictionaries, lists, numbers, text and byte arrays, read without Python's unpickler.
+"""Reader of pickle files of plain data, which does not use Python's unpickler.
 
-Unpickling runs whatever a file names. Here the file's instructions are walked by pickletools, which executes nothing,
-and the few that plain data need are carried out on a stack of our own: no import, no call, and no memory for a length
-that is merely claimed. Everything else is refused. numpy's part in such files is played by the two stand-ins below.
+Plain data are dictionaries, lists, numbers, text and byte arrays. Unpickling runs whatever a file
+names. Here the file's instructions are walked by pickletools, which executes nothing, and the few
+that plain data need are carried out on a stack of our own: no import, no call, and no memory for a
+length that is merely claimed. Everything else is refused. Two placeholder classes below stand for
+numpy's arrays and types.
 """
 
 import math
@@ -45,16 +47,17 @@ PARSE_ERRORS = (
     AttributeError,
     MemoryError,
     RecursionError,
-    DeprecationWarning,  # pickletools decodes unusual escapes with one, which may have been made an error
+    # pickletools decodes unusual escapes with this warning, which may have been made an error.
+    DeprecationWarning,
 )
 
 
 class UnsupportedPickle(ValueError):
-    """The file asks for something that plain data do not need."""
+    """Raised when the file asks for something that plain data do not need."""
 
 
 class GlobalName:
-    """A class or function the file names; never looked up."""
+    """The name of a class or function that the file mentions; it is never looked up."""
 
     def __init__(self, text: str) -> None:
         if text not in ALLOWED_GLOBALS:
@@ -63,15 +66,16 @@ class GlobalName:
 
 
 class Uint8Dtype:
-    """Stands in for the dtype of bytes, the only one such files need."""
+    """Stands for the numpy type of bytes, the only one that such files need."""
 
 
 class ArrayPlaceholder:
-    """Stands in for a numpy array until its content is known."""
+    """Stands for a numpy array until its content is known."""
 
     array: Array | None = None
 
     def fill(self, state: tuple[Any, ...]) -> None:
+        """Make the array of a pickled state, or raise UnsupportedPickle if it is inconsistent."""
         _version, shape, dtype, fortran, content = state
         content = content.encode("latin-1") if isinstance(content, str) else content
         sizes_are_right = all(type(size) is int and size > 0 for size in shape)
@@ -84,11 +88,15 @@ class ArrayPlaceholder:
         self.array = np.frombuffer(content, np.uint8).reshape(shape, order="F" if fortran else "C")
 
 
-def read_plain_pickle(path: Path, most_bytes: int) -> dict[str, Any]:
-    """The dictionary a pickle file holds, its keys as text and its byte arrays as numpy arrays."""
+def read_plain_pickle(path: Path, max_bytes: int) -> dict[str, Any]:
+    """Return the dictionary that a pickle file holds: text → value.
+
+    Byte arrays become numpy arrays. Raise InputError if the file cannot be read, is longer than
+    `max_bytes`, or holds anything but a dictionary of plain data.
+    """
     try:
-        if not 0 < path.stat().st_size <= most_bytes:
-            raise UnsupportedPickle(f"it is not 1 to {most_bytes} bytes long")
+        if not 0 < path.stat().st_size <= max_bytes:
+            raise UnsupportedPickle(f"it is not 1 to {max_bytes} bytes long")
         result = _PickleMachine().run(path.read_bytes())
         if not isinstance(result, dict):
             raise UnsupportedPickle("it holds no dictionary")
@@ -112,14 +120,19 @@ def _short(error: BaseException) -> str:
 
 
 class _PickleMachine:
-    """The stack machine of the pickle format, cut down to plain data."""
+    """The stack machine of the pickle format, reduced to plain data.
+
+    Its methods carry out the instructions; `OPCODE_HANDLERS` says which instruction needs which.
+    """
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
-        self.below: list[list[Any]] = []  # the stacks under each mark
+        self.metastack: list[list[Any]] = []
+        """The stacks below each mark."""
         self.memo: dict[int, Any] = {}
 
     def run(self, content: bytes) -> Any:
+        """Return the object that a pickle describes, or raise UnsupportedPickle."""
         for opcode, argument, _ in pickletools.genops(content):
             name = opcode.name
             if name in LITERAL_OPCODES:
@@ -133,17 +146,22 @@ class _PickleMachine:
         raise UnsupportedPickle("it has no end")
 
     def push(self, value: Any) -> None:
+        """Put a value on top of the stack."""
         self.stack.append(value)
 
     def mark(self) -> None:
-        self.below.append(self.stack)
+        """Begin a new stack, above the mark."""
+        self.metastack.append(self.stack)
         self.stack = []
 
-    def since_mark(self) -> list[Any]:
-        items, self.stack = self.stack, self.below.pop()
+    def pop_mark(self) -> list[Any]:
+        """Return what is above the last mark, and go back to the stack below it."""
+        items = self.stack
+        self.stack = self.metastack.pop()
         return items
 
-    def last(self, count: int) -> tuple[Any, ...]:
+    def pop_many(self, count: int) -> tuple[Any, ...]:
+        """Take the last `count` values off the stack and return them."""
         if len(self.stack) < count:
             raise UnsupportedPickle("it ends its lists before they begin")
         items = tuple(self.stack[len(self.stack) - count :])
@@ -151,26 +169,31 @@ class _PickleMachine:
         return items
 
     def append(self, items: list[Any]) -> None:
+        """Append these items to the list on top of the stack."""
         target = self.stack[-1]
         if not isinstance(target, list):
             raise UnsupportedPickle("it appends to what is no list")
         target.extend(items)
 
     def set_items(self, items: list[Any]) -> None:
+        """Put these keys and values, which alternate, into the dictionary on top of the stack."""
         target = self.stack[-1]
         if not isinstance(target, dict) or len(items) % 2:
             raise UnsupportedPickle("it sets items of what is no dictionary")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # Text only: the hash of tuples nested by reference would take time exponential in the file's length.
+            # Text only: the hash of tuples nested by reference would take time exponential in the
+            # file's length.
             target[_text(key)] = value
 
     def make_dict(self) -> None:
-        items = self.since_mark()
+        """Replace what is above the last mark by a dictionary of it."""
+        items = self.pop_mark()
         self.stack.append({})
         self.set_items(items)
 
-    def call(self) -> None:
-        name, arguments = self.last(2)
+    def reduce(self) -> None:
+        """Replace a name and its arguments by what that call stands for; nothing is called."""
+        name, arguments = self.pop_many(2)
         if not isinstance(name, GlobalName) or not isinstance(arguments, tuple):
             raise UnsupportedPickle("it calls what is no known name")
         if name.text in ARRAY_MAKERS:
@@ -185,7 +208,8 @@ class _PickleMachine:
             )
 
     def build(self) -> None:
-        (state,) = self.last(1)
+        """Give the object on top of the stack its state."""
+        (state,) = self.pop_many(1)
         target = self.stack[-1]
         if isinstance(target, ArrayPlaceholder):
             target.fill(state)
@@ -220,15 +244,15 @@ OPCODE_HANDLERS: dict[str, Callable[[_PickleMachine, Any], None]] = {
     "EMPTY_LIST": lambda machine, _: machine.push([]),
     "EMPTY_TUPLE": lambda machine, _: machine.push(()),
     "DICT": lambda machine, _: machine.make_dict(),
-    "LIST": lambda machine, _: machine.push(machine.since_mark()),
-    "TUPLE": lambda machine, _: machine.push(tuple(machine.since_mark())),
-    "TUPLE1": lambda machine, _: machine.push(machine.last(1)),
-    "TUPLE2": lambda machine, _: machine.push(machine.last(2)),
-    "TUPLE3": lambda machine, _: machine.push(machine.last(3)),
-    "APPEND": lambda machine, _: machine.append(list(machine.last(1))),
-    "APPENDS": lambda machine, _: machine.append(machine.since_mark()),
-    "SETITEM": lambda machine, _: machine.set_items(list(machine.last(2))),
-    "SETITEMS": lambda machine, _: machine.set_items(machine.since_mark()),
+    "LIST": lambda machine, _: machine.push(machine.pop_mark()),
+    "TUPLE": lambda machine, _: machine.push(tuple(machine.pop_mark())),
+    "TUPLE1": lambda machine, _: machine.push(machine.pop_many(1)),
+    "TUPLE2": lambda machine, _: machine.push(machine.pop_many(2)),
+    "TUPLE3": lambda machine, _: machine.push(machine.pop_many(3)),
+    "APPEND": lambda machine, _: machine.append(list(machine.pop_many(1))),
+    "APPENDS": lambda machine, _: machine.append(machine.pop_mark()),
+    "SETITEM": lambda machine, _: machine.set_items(list(machine.pop_many(2))),
+    "SETITEMS": lambda machine, _: machine.set_items(machine.pop_mark()),
     "PUT": _put,
     "BINPUT": _put,
     "LONG_BINPUT": _put,
@@ -238,8 +262,8 @@ OPCODE_HANDLERS: dict[str, Callable[[_PickleMachine, Any], None]] = {
     "LONG_BINGET": _get,
     "GLOBAL": lambda machine, text: machine.push(GlobalName(text)),
     "STACK_GLOBAL": lambda machine, _: machine.push(
-        GlobalName(" ".join(map(_text, machine.last(2))))
+        GlobalName(" ".join(map(_text, machine.pop_many(2))))
     ),
-    "REDUCE": lambda machine, _: machine.call(),
+    "REDUCE": lambda machine, _: machine.reduce(),
     "BUILD": lambda machine, _: machine.build(),
 }

@@ -1,8 +1,8 @@
-"""Tables: CSV files with a header, numeric feature columns, a label column and perhaps a client column.
+"""Loader of tables: CSV files with a header, numeric features, labels and perhaps clients.
 
-The label is the column `label`, else the last one (`label="name"` chooses another); its different values are the
-classes. A column `client` names each row's natural client. Features are standardised by the training rows. A fifth of
-the rows is held out for testing.
+The label is the column `label`, else the last one (`label="name"` chooses another); its different
+values are the classes. A column `client` names each row's natural client. All other columns are
+features, which are standardised by the training rows. A fifth of the rows is held out for testing.
 """
 
 import csv
@@ -18,17 +18,24 @@ from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.settings.options import parse_float_or_nan
 
 CLIENT = "client"
-LARGEST_NUMBER = float(np.finfo(np.float32).max)
-MIN_ROWS_FOR_UNIQUE_LABEL_CHECK = (
-    50  # rows; in a smaller table each row may well have a class of its own
-)
+"""The name of the column of natural clients."""
+MAX_FLOAT32 = float(np.finfo(np.float32).max)
+MIN_ROWS_FOR_UNIQUE_LABEL_CHECK = 50
+"""Rows from which on a label column must repeat a value.
+
+In a smaller table each row may well have a class of its own.
+"""
 
 
 class _CsvColumns:
-    """The columns of a table, filled row by row; numbers are kept as an array, which takes 8 bytes each."""
+    """The columns of a table, filled row by row.
+
+    Numbers are kept as an array, which takes 8 bytes each.
+    """
 
     def __init__(self, path: Path, header: list[str], label: str | None) -> None:
-        self.path, self.header = path, header
+        self.path = path
+        self.header = header
         _check_header(path, header)
         if label is not None and label not in header:
             raise InputError(f"{path}: {unknown_name_message('column', str(label), header)}")
@@ -36,72 +43,82 @@ class _CsvColumns:
         self.features = [name for name in header if name not in (self.label, CLIENT)]
         if not self.features:
             raise InputError(
-                f"{path} has no feature column besides {self.label!r}, expected at least one: add one"
+                f"{path} has no feature column besides {self.label!r}, expected at least one: "
+                "add one"
             )
-        self.numbers, self.labels, self.clients = array("d"), list[str](), list[str]()
+        self.numbers = array("d")
+        self.labels: list[str] = []
+        self.clients: list[str] = []
 
-    def add(self, line: int, row: list[str]) -> None:
+    def add_row(self, line: int, row: list[str]) -> None:
+        """Append one row, or raise InputError, which names the line, if a cell is wrong."""
         if len(row) != len(self.header):
             raise InputError(
-                f"{self.path}, line {line}: {len(row)} cells, expected {len(self.header)} as in the header: "
-                "correct the line"
+                f"{self.path}, line {line}: {len(row)} cells, expected {len(self.header)} "
+                "as in the header: correct the line"
             )
         for name, cell in zip(self.header, row, strict=True):
             if name == self.label:
-                self.labels.append(self._text(cell, line, name))
+                self.labels.append(self._parse_text(cell, line, name))
             elif name == CLIENT:
-                self.clients.append(self._text(cell, line, name))
+                self.clients.append(self._parse_text(cell, line, name))
             else:
-                self.numbers.append(self._number(cell, line, name))
+                self.numbers.append(self._parse_number(cell, line, name))
 
-    def _text(self, cell: str, line: int, name: str) -> str:
+    def _parse_text(self, cell: str, line: int, name: str) -> str:
         if not cell.strip():
             raise InputError(
-                f"{self.path}, line {line}: the column {name!r} is empty, expected a value: fill it in"
+                f"{self.path}, line {line}: the column {name!r} is empty, expected a value: "
+                "fill it in"
             )
         return cell.strip()
 
-    def _number(self, cell: str, line: int, name: str) -> float:
+    def _parse_number(self, cell: str, line: int, name: str) -> float:
         value = parse_float_or_nan(cell)
-        if not abs(value) <= LARGEST_NUMBER:
+        if not abs(value) <= MAX_FLOAT32:
             raise InputError(
-                f"{self.path}, line {line}: the column {name!r} holds {_brief(cell)}, expected a finite number: "
-                "correct the cell or drop the line"
+                f"{self.path}, line {line}: the column {name!r} holds {_brief(cell)}, "
+                "expected a finite number: correct the cell or drop the line"
             )
         return value
 
 
 def load_csv(path: Path, *, label: str | None = None) -> Dataset:
+    """Return the data set of a CSV file; `label` names the column of classes.
+
+    Raise InputError, which names the line, if the file is damaged or a cell does not fit.
+    """
     table = _read_csv(path, label)
     classes, labels = _encode_classes(table)
     test = test_mask(len(labels))
     if not test.any():
         raise InputError(
-            f"{path} has {len(labels)} rows, expected at least 2, one to train and one to test: add rows"
+            f"{path} has {len(labels)} rows, expected at least 2, one to train and one to test: "
+            "add rows"
         )
     rows = np.frombuffer(table.numbers, np.float64).reshape(len(labels), len(table.features))
     inputs = standardise(rows[~test], rows[test], table.features, str(path))
-    owners = np.array(table.clients)
+    clients = np.array(table.clients)
     return make_dataset(
         path.stem,
         str(path),
         inputs,
         (labels[~test], labels[test]),
-        classes=len(classes),
-        prepare=as_float,
+        num_classes=len(classes),
+        transform=as_float,
         class_names=classes,
-        groups=(owners[~test], owners[test]) if table.clients else None,
+        groups=(clients[~test], clients[test]) if table.clients else None,
     )
 
 
 def _read_csv(path: Path, label: str | None) -> _CsvColumns:
     try:
         with path.open(encoding="utf-8-sig", newline="") as stream:
-            lines = _rows(csv.reader(stream, strict=True))
-            _, header = next(lines, (1, []))
+            rows = _numbered_rows(csv.reader(stream, strict=True))
+            _, header = next(rows, (1, []))
             table = _CsvColumns(path, [name.strip() for name in header], label)
-            for line, row in lines:
-                table.add(line, row)
+            for line, row in rows:
+                table.add_row(line, row)
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not UTF-8 text ({error.reason}): save it as CSV in UTF-8"
@@ -111,11 +128,11 @@ def _read_csv(path: Path, label: str | None) -> _CsvColumns:
     return table
 
 
-def _rows(reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """Rows with the number of the line they end on; empty lines are passed over."""
-    for row in reader:
+def _numbered_rows(csv_reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows with the number of the line they end on; empty lines are passed over."""
+    for row in csv_reader:
         if row:
-            yield reader.line_num, row
+            yield csv_reader.line_num, row
 
 
 def _check_header(path: Path, header: list[str]) -> None:
@@ -125,9 +142,10 @@ def _check_header(path: Path, header: list[str]) -> None:
         or len(set(header)) < len(header)
         or all(map(_is_number, header))
     ):
-        found = _brief(",".join(header))
+        start = _brief(",".join(header))
         raise InputError(
-            f"{path} begins with {found}, expected a header with a different name for each column: add one"
+            f"{path} begins with {start}, expected a header with a different name for each column: "
+            "add one"
         )
 
 
@@ -140,17 +158,20 @@ def _is_number(cell: str) -> bool:
 
 
 def _encode_classes(table: _CsvColumns) -> tuple[tuple[str, ...], Array]:
-    """The different labels, in the order of their numbers if all are whole numbers, and each row's place in it."""
-    different = set(table.labels)
-    if len(different) == len(table.labels) and len(different) >= MIN_ROWS_FOR_UNIQUE_LABEL_CHECK:
+    """Return the class names, and each row's index among them.
+
+    Names that are all whole numbers are sorted as numbers.
+    """
+    unique = set(table.labels)
+    if len(unique) == len(table.labels) and len(unique) >= MIN_ROWS_FOR_UNIQUE_LABEL_CHECK:
         raise InputError(
-            f"{table.path}: the label column {table.label!r} has a different value in every row, expected classes: "
-            "name the right column with the option label"
+            f"{table.path}: the label column {table.label!r} has a different value in every row, "
+            "expected classes: name the right column with the option label"
         )
-    numeric = all(text.removeprefix("-").isdecimal() and len(text) < 16 for text in different)
-    names = sorted(different, key=int) if numeric else sorted(different)
-    number = {name: index for index, name in enumerate(names)}
-    return tuple(names), np.array([number[text] for text in table.labels], np.int64)
+    are_numbers = all(text.removeprefix("-").isdecimal() and len(text) < 16 for text in unique)
+    names = sorted(unique, key=int) if are_numbers else sorted(unique)
+    indices = {name: index for index, name in enumerate(names)}
+    return tuple(names), np.array([indices[text] for text in table.labels], np.int64)
 
 
 def _brief(text: str) -> str:

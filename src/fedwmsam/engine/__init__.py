@@ -1,1 +1,1 @@
-"""The simulator: who trains when, the round loop, per-client memory, checkpoints and the run folder."""
+"""The simulator: schedules, the round loop, client memory, checkpoints and the run folder."""

@@ -1,6 +1,7 @@
-"""Checkpoints that say whether they are whole.
+"""Checkpoint files, which tell whether they are intact.
 
-A checkpoint is one file: a line of magic, a digest, then safetensors (tensors and JSON; loading runs nothing).
+A checkpoint is one file: a magic line, a digest, then safetensors data (tensors and JSON; loading
+it runs no code).
 """
 
 import hashlib
@@ -20,53 +21,57 @@ from fedwmsam.methods.vectors import Vectors
 
 MAGIC = b"fedwmsam checkpoint 1\n"
 DIGEST = 32
+"""Bytes of the digest after the magic line."""
 KEEP = 2
-"""The newest may turn out damaged: the one before stays."""
+"""Checkpoints that a run keeps: should the newest turn out damaged, the one before is used."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Bundles of tensors by name, and the numbers and words beside them."""
+    """Bundles of tensors by name, and notes: all that is no tensor, as JSON."""
 
     bundles: dict[str, Vectors]
     notes: dict[str, Any]
 
 
 class DamagedFileError(Exception):
-    """The file is not a whole checkpoint."""
+    """The file is not an intact checkpoint."""
 
 
 def write_tensors(path: Path, tensors: Vectors) -> None:
+    """Write the tensors as a safetensors file, in place of one that exists."""
     content = safetensors.torch.save({k: v.contiguous().cpu() for k, v in tensors.items()})
-    with atomic_replace(path) as beside:
-        beside.write_bytes(content)  # its own writer hides what the system says of a full disk
+    with atomic_replace(path) as temporary:
+        # The writer of safetensors hides what the system says about a full disk.
+        temporary.write_bytes(content)
 
 
 def read_tensors(path: Path) -> Vectors:
+    """Return the tensors of a safetensors file; raise InputError if it cannot be read."""
     try:
-        return {
-            name: to_aligned_memory(value)
-            for name, value in safetensors.torch.load(path.read_bytes()).items()
-        }
+        tensors = safetensors.torch.load(path.read_bytes())
     except (OSError, safetensors.SafetensorError) as error:
         raise InputError(f"{path} cannot be read: {error}.") from error
+    return {name: to_aligned_memory(value) for name, value in tensors.items()}
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    flat = {
-        f"{bundle}|{name}": value
-        for bundle, vectors in checkpoint.bundles.items()
-        for name, value in vectors.items()
-    }
+    """Write the checkpoint to a file, which is complete or not there at all."""
+    flat: Vectors = {}
+    for bundle, vectors in checkpoint.bundles.items():
+        flat |= {f"{bundle}|{name}": value for name, value in vectors.items()}
     notes = json.dumps(checkpoint.notes | {"bundles": list(checkpoint.bundles)})
-    payload = safetensors.torch.save(own_memory(flat), metadata={"notes": notes})
-    with atomic_replace(path) as beside, beside.open("wb") as file:
+    payload = safetensors.torch.save(separate_memory(flat), metadata={"notes": notes})
+    with atomic_replace(path) as temporary, temporary.open("wb") as file:
         file.write(MAGIC + hashlib.blake2b(payload, digest_size=DIGEST).digest())
         file.write(payload)
 
 
-def own_memory(tensors: Vectors) -> Vectors:
-    """Safetensors refuses tensors that share memory (a zero Δ and a zero c may be one tensor)."""
+def separate_memory(tensors: Vectors) -> Vectors:
+    """Return the tensors on the CPU, copied where several share memory.
+
+    Safetensors refuses tensors that share memory (a zero Δ and a zero c may be one tensor).
+    """
     seen: set[int] = set()
     result = {}
     for name, value in tensors.items():
@@ -77,17 +82,15 @@ def own_memory(tensors: Vectors) -> Vectors:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Raises Damaged unless every byte is as it was written."""
+    """Return the checkpoint; raise DamagedFileError unless every byte is as it was written."""
     content = path.read_bytes()
     head = len(MAGIC) + DIGEST
     payload = memoryview(content)[head:]
-    if (
-        content[: len(MAGIC)] != MAGIC
-        or hashlib.blake2b(payload, digest_size=DIGEST).digest() != content[len(MAGIC) : head]
-    ):
+    digest = hashlib.blake2b(payload, digest_size=DIGEST).digest()
+    if content[: len(MAGIC)] != MAGIC or content[len(MAGIC) : head] != digest:
         raise DamagedFileError(f"{path} is damaged")
     try:
-        return unpacked(payload)
+        return parse_payload(payload)
     except (
         safetensors.SafetensorError,
         AttributeError,
@@ -99,7 +102,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedFileError(f"{path} is whole but no checkpoint of this program") from error
 
 
-def unpacked(payload: memoryview) -> Checkpoint:
+def parse_payload(payload: memoryview) -> Checkpoint:
+    """Return the checkpoint in safetensors data; raise some error if there is none in it."""
     flat = safetensors.torch.load(bytes(payload))
     notes = json.loads(_metadata(payload)["notes"])
     bundles: dict[str, Vectors] = {bundle: {} for bundle in notes.pop("bundles")}
@@ -110,11 +114,15 @@ def unpacked(payload: memoryview) -> Checkpoint:
 
 
 def to_aligned_memory(value: torch.Tensor) -> torch.Tensor:
-    """A copy in torch's own aligned memory: vector instructions may round differently on unaligned data."""
+    """Return a copy in memory that torch has aligned.
+
+    Vector instructions may round differently on unaligned data.
+    """
     return value.clone()
 
 
 def to_device(vectors: Vectors, device: torch.device) -> Vectors:
+    """Return the bundle with all its tensors on the device."""
     return {name: value.to(device) for name, value in vectors.items()}
 
 
@@ -125,11 +133,12 @@ def _metadata(payload: memoryview) -> dict[str, str]:
 
 
 def path_of(folder: Path, round: int) -> Path:
+    """Return the path of the checkpoint of a round in a folder."""
     return folder / f"round-{round:07d}.checkpoint"
 
 
 def rounds_in(folder: Path) -> list[int]:
-    """The rounds that have a checkpoint file, newest first."""
+    """Return the rounds that have a checkpoint file in the folder, newest first."""
     return sorted(
         (int(p.stem.removeprefix("round-")) for p in folder.glob("round-*.checkpoint")),
         reverse=True,
@@ -137,6 +146,7 @@ def rounds_in(folder: Path) -> list[int]:
 
 
 def prune(folder: Path, keep: Container[int]) -> None:
+    """Remove the checkpoints of all rounds but those to keep."""
     for round in rounds_in(folder):
         if round not in keep:
             path_of(folder, round).unlink(missing_ok=True)

@@ -1,10 +1,15 @@
-"""What the server remembers about clients: kept only for those that took part, in RAM up to a budget, else on disk.
+"""What the server remembers about clients, in RAM up to a budget and otherwise on disk.
 
-On disk it is a file of equal slots that a crash at any instant leaves usable. A row is never changed where it lies: its
-next version goes to a free slot, and a slot is free only when nothing refers to it any more, neither a memory nor a
-checkpoint that is kept. Rows are read and written by plain calls instead of through a mapping, so that a full disk or a
-bad sector is an error and not the end of the process. A memory is a value: a round makes a new one, so that a round
-given up half-way leaves no trace.
+A *row* is what the server keeps for one client: a bundle of vectors with the same names, types and
+shapes for every client. Only clients that took part have one. The *store* is a file of equal
+*slots*, each large enough for one row. A ClientMemory maps clients to rows; a row is in RAM, in a
+slot of the store, or both.
+
+A crash at any instant leaves the store usable: a row is never changed in place. Its next version
+goes to a free slot, and a slot is free only when nothing refers to it any more, neither a memory
+nor a checkpoint that is kept. Rows are read and written by plain calls instead of through a memory
+map, so that a full disk or a bad sector is an error and not the end of the process. A memory is a
+value: a round makes a new one, so that a round given up half-way leaves no trace.
 """
 
 import errno
@@ -30,185 +35,215 @@ from fedwmsam.files import sync_folder
 from fedwmsam.methods.vectors import Vectors
 
 PAGE = 4096
-"""Slots begin on pages of their own: writing one can never tear another."""
+"""Bytes of a disk page. Slots begin on pages of their own: writing one can never tear another."""
 DIGEST = 16
+"""Bytes of the digest of a row."""
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """What every row of a run holds: names, types and shapes, in the order they lie in a slot."""
+    """The names, types and shapes of the vectors in every row, in the order they have in a slot."""
 
     parts: dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
     @classmethod
-    def of(cls, row: Vectors) -> "RowLayout":
+    def from_row(cls, row: Vectors) -> "RowLayout":
+        """Return the layout that this row has."""
         return cls({name: (value.dtype, tuple(value.shape)) for name, value in row.items()})
 
     @property
     def size(self) -> int:
-        """Bytes of a row."""
+        """Return the bytes of a row."""
         return sum(dtype.itemsize * prod(shape) for dtype, shape in self.parts.values())
 
     @property
     def stride(self) -> int:
-        """Bytes from one slot to the next."""
+        """Return the bytes from the start of one slot to that of the next."""
         return -(-self.size // PAGE) * PAGE
 
-    def empty(self) -> Vectors:
-        """A row to read into, in torch's own aligned memory: vector instructions may round differently on other."""
+    def allocate_row(self) -> Vectors:
+        """Return a row of undefined content to read into.
+
+        It is in memory that torch has aligned; vector instructions may round differently on other.
+        """
         return {
             name: torch.empty(shape, dtype=dtype) for name, (dtype, shape) in self.parts.items()
         }
 
-    def notes(self) -> dict[str, Any]:
+    def to_notes(self) -> dict[str, Any]:
+        """Return the layout as a checkpoint's notes hold it."""
         return {
             name: [str(dtype).removeprefix("torch."), shape]
             for name, (dtype, shape) in self.parts.items()
         }
 
     @classmethod
-    def noted(cls, notes: dict[str, Any]) -> "RowLayout":
-        """Raises Damaged where the notes describe no row."""
+    def from_notes(cls, notes: dict[str, Any]) -> "RowLayout":
+        """Return the layout that `to_notes` wrote; raise DamagedFileError if it is none."""
         try:
             parts = {
                 name: (getattr(torch, dtype), tuple(shape))
                 for name, (dtype, shape) in notes.items()
             }
-            whole = all(
+            is_valid = all(
                 isinstance(dtype, torch.dtype) and min(shape, default=0) >= 0
                 for dtype, shape in parts.values()
             )
         except (AttributeError, TypeError, ValueError):
-            whole = False
-        if not whole:
+            is_valid = False
+        if not is_valid:
             raise DamagedFileError("A checkpoint describes no rows that could be")
         return cls(parts)
 
 
 class FileSlot:
-    """One version of a row in the file; the slot is free again when the last reference to it is gone."""
+    """A slot that holds one version of a row; it is free again when its last reference is gone."""
 
-    __slots__ = ("_free", "digest", "number")
+    __slots__ = ("_free_slots", "digest", "number")
 
-    def __init__(self, number: int, digest: bytes, free: list[int]) -> None:
-        self.number, self.digest, self._free = number, digest, free
+    def __init__(self, number: int, digest: bytes, free_slots: list[int]) -> None:
+        self.number = number
+        self.digest = digest
+        self._free_slots = free_slots
 
     def __del__(self) -> None:
-        self._free.append(self.number)
+        self._free_slots.append(self.number)
 
 
 class Store:
-    """The file: in a run's folder, or without a name, so that it disappears with the process however that ends."""
+    """The file of slots, in a run's folder or without a name.
+
+    A file without a name disappears with the process, however that ends.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path
         self.layout = RowLayout({})
-        self.count = 0
-        """Slots in use or free; what the file holds beyond them is forgotten."""
-        self.free: list[int] = []
+        self.slot_count = 0
+        """Slots in use or free; what the file holds beyond them is ignored."""
+        self.free_slots: list[int] = []
         self._file: FileIO | None = None
 
-    def admit(self, row: Vectors) -> None:
-        """The first row says what all rows hold."""
-        layout = RowLayout.of(row)
+    def check_layout(self, row: Vectors) -> None:
+        """Raise InputError unless the row has the layout of the first row, which defines it."""
+        layout = RowLayout.from_row(row)
         self.layout = self.layout if self.layout.parts else layout
         if layout != self.layout:
             raise InputError(
-                f"A client's memory was {describe_layout(self.layout)} and is now {describe_layout(layout)}; a method must keep "
+                f"A client's memory was {describe_layout(self.layout)} and is now "
+                f"{describe_layout(layout)}; a method must keep "
                 "its names, types and shapes for the whole run."
             )
 
     def write(self, row: Vectors) -> FileSlot:
-        """Put a row into a free slot; it is durable after the next `sync`."""
-        if not self.free:
-            self.free.append(self.count)
-            self.count += 1
-        slot = FileSlot(self.free.pop(), b"", self.free)  # free again should writing fail
+        """Write a row to a free slot and return the slot; it is durable after the next `sync`."""
+        if not self.free_slots:
+            self.free_slots.append(self.slot_count)
+            self.slot_count += 1
+        # Should writing fail, the slot object is dropped, and its number is free again.
+        slot = FileSlot(self.free_slots.pop(), b"", self.free_slots)
         parts = [as_bytes(row[name]) for name in self.layout.parts]
         slot.digest = digest_of(parts) if self.path else b""  # only a checkpoint needs it
         with self.file() as file:
             file.seek(slot.number * self.layout.stride)
             for part in parts:
-                write_whole(file, part)
+                write_all(file, part)
         return slot
 
-    def reaches(self, number: int) -> bool:
-        """Whether the file is large enough to hold this slot."""
-        return (
-            0
-            <= number * self.layout.stride
-            <= os.fstat(self.opened().fileno()).st_size - self.layout.size
-        )
+    def contains_slot(self, number: int) -> bool:
+        """Return whether the file is large enough to hold this slot."""
+        last_start = os.fstat(self.open_file().fileno()).st_size - self.layout.size
+        return 0 <= number * self.layout.stride <= last_start
 
     def read(self, number: int) -> Vectors:
-        if not self.reaches(number):  # before memory is taken for a size that may be a mere claim
-            raise cut_short(self.path)
-        row = self.layout.empty()
+        """Return the row in a slot; raise OSError if the file does not hold it."""
+        # Checked before memory is allocated for a size that a damaged checkpoint may merely claim.
+        if not self.contains_slot(number):
+            raise truncated_file_error(self.path)
+        row = self.layout.allocate_row()
         with self.file() as file:
             file.seek(number * self.layout.stride)
             for value in row.values():
-                read_whole(file, as_bytes(value))
+                read_all(file, as_bytes(value))
         return row
 
     def sync(self) -> None:
+        """Make every row written so far durable."""
         if self._file is not None:
             with self.file() as file:
                 os.fsync(file.fileno())
 
     def describe(self, slots: Mapping[int, FileSlot]) -> Checkpoint:
-        """What a checkpoint has to hold so that these rows are found again."""
+        """Return what a checkpoint has to hold so that the rows in these slots are found again."""
         digests = np.array([slot.digest for slot in slots.values()], dtype=f"V{DIGEST}")
         index = {
             "clients": torch.tensor(list(slots), dtype=torch.int64),
             "slots": torch.tensor([slot.number for slot in slots.values()], dtype=torch.int64),
             "digests": torch.from_numpy(digests.view(np.uint8)),
         }
-        return Checkpoint({"memory": index}, {"memory": self.layout.notes()})
+        return Checkpoint({"memory": index}, {"memory": self.layout.to_notes()})
 
-    def check(self, found: Checkpoint) -> None:
-        """Raises Damaged unless every row that the checkpoint names is as it was written."""
-        self.layout = RowLayout.noted(found.notes["memory"])
-        for client, number, digest in index_of(found):
-            self.opened()  # a file that may not be read is no damaged one
+    def check(self, checkpoint: Checkpoint) -> None:
+        """Raise DamagedFileError unless every row of the checkpoint is as it was written.
+
+        The checkpoint's layout becomes that of the store.
+        """
+        self.layout = RowLayout.from_notes(checkpoint.notes["memory"])
+        for client, number, digest in index_of(checkpoint):
+            self.open_file()  # raises where the file may not be read, which is no damage
             try:
-                whole = digest_of(as_bytes(value) for value in self.read(number).values()) == digest
-            except OSError:  # cut short, or a bad sector
-                whole = False
-            if not whole:
+                row = self.read(number)
+                is_intact = digest_of(as_bytes(value) for value in row.values()) == digest
+            except OSError:  # the file is truncated, or the disk has a bad sector
+                is_intact = False
+            if not is_intact:
                 raise DamagedFileError(
                     f"{self.path} is damaged where the memory of client {client} lies"
                 )
 
-    def adopt(self, kept: Iterable[Checkpoint]) -> list[dict[int, FileSlot]]:
-        """Each checkpoint's slots by client, all others are free; where two disagree about a row the last is right."""
-        indexes = [index_of(found) for found in kept]
-        digests = {number: digest for index in indexes for _, number, digest in index}
-        self.count = max(digests, default=-1) + 1
-        self.free = [number for number in range(self.count) if number not in digests]
-        slots = {number: FileSlot(number, digest, self.free) for number, digest in digests.items()}
-        return [{client: slots[number] for client, number, _ in index} for index in indexes]
+    def restore_slots(self, checkpoints: Iterable[Checkpoint]) -> list[dict[int, FileSlot]]:
+        """Return the slots of each checkpoint by client; all other slots become free.
+
+        Where two checkpoints disagree about the digest of a slot the last one is right.
+        """
+        indexes = [index_of(checkpoint) for checkpoint in checkpoints]
+        digests: dict[int, bytes] = {}
+        for index in indexes:
+            digests |= {number: digest for _, number, digest in index}
+        self.slot_count = max(digests, default=-1) + 1
+        self.free_slots = [number for number in range(self.slot_count) if number not in digests]
+        slots = {
+            number: FileSlot(number, digest, self.free_slots) for number, digest in digests.items()
+        }
+        slots_by_client = []
+        for index in indexes:
+            slots_by_client.append({client: slots[number] for client, number, _ in index})
+        return slots_by_client
 
     def close(self) -> None:
+        """Close the file; it is opened again when it is needed."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     @contextmanager
     def file(self) -> Iterator[FileIO]:
-        """The open file; errors name it, as those of `open` do."""
+        """Yield the open file; an OSError inside names the file, as one of `open` does."""
         try:
-            yield self.opened()
+            yield self.open_file()
         except OSError as error:
             error.filename = error.filename or str(self.path or temporary_folder())
             raise
 
-    def opened(self) -> FileIO:
+    def open_file(self) -> FileIO:
+        """Return the open file, which is made if it does not exist."""
         if self._file is None:
-            self._file = named_file(self.path) if self.path else unnamed_file()
+            self._file = open_named_file(self.path) if self.path else open_unnamed_file()
         return self._file
 
 
-def named_file(path: Path) -> FileIO:
+def open_named_file(path: Path) -> FileIO:
+    """Return the file at this path, opened for reading and writing; create it if it is new."""
     if path.exists():
         return FileIO(path, "r+")
     file = FileIO(path, "x+")
@@ -216,32 +251,39 @@ def named_file(path: Path) -> FileIO:
     return file
 
 
-def unnamed_file() -> FileIO:
+def open_unnamed_file() -> FileIO:
+    """Return a new file that no folder lists, opened for reading and writing."""
     with tempfile.TemporaryFile(dir=temporary_folder()) as file:
         return FileIO(os.dup(file.fileno()), "r+")
 
 
-def write_whole(file: FileIO, part: memoryview) -> None:
+def write_all(file: FileIO, part: memoryview) -> None:
+    """Write all bytes, in as many calls as it takes."""
     while len(part):  # one call writes at most 2 GB
         part = part[file.write(part) :]
 
 
-def read_whole(file: FileIO, part: memoryview) -> None:
+def read_all(file: FileIO, part: memoryview) -> None:
+    """Fill `part` from the file, in as many calls as it takes; raise OSError at the file's end."""
     while len(part):
         count = file.readinto(part)
         if not count:
-            raise cut_short()
+            raise truncated_file_error()
         part = part[count:]
 
 
-def cut_short(path: Path | None = None) -> OSError:
+def truncated_file_error(path: Path | None = None) -> OSError:
+    """Return the error for a file that ends before a row does."""
     return OSError(errno.EIO, "The file is cut short", str(path) if path else None)
 
 
-def index_of(found: Checkpoint) -> list[tuple[int, int, bytes]]:
-    """Client, slot and digest of each row that a checkpoint names; raises Damaged if it does not."""
+def index_of(checkpoint: Checkpoint) -> list[tuple[int, int, bytes]]:
+    """Return client, slot number and digest of each row that a checkpoint names.
+
+    Raise DamagedFileError if it names none in the way it should.
+    """
     try:
-        index = found.bundles["memory"]
+        index = checkpoint.bundles["memory"]
         digests = index["digests"].numpy().view(f"V{DIGEST}").tolist()
         return list(zip(index["clients"].tolist(), index["slots"].tolist(), digests, strict=True))
     except (KeyError, TypeError, ValueError) as error:
@@ -249,10 +291,12 @@ def index_of(found: Checkpoint) -> list[tuple[int, int, bytes]]:
 
 
 def as_bytes(value: torch.Tensor) -> memoryview:
+    """Return the memory of a tensor as bytes; of a contiguous one on the CPU without a copy."""
     return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def digest_of(parts: Iterable[memoryview]) -> bytes:
+    """Return the digest of the parts, one after the other."""
     digest = hashlib.blake2b(digest_size=DIGEST)
     for part in parts:
         digest.update(part)
@@ -260,13 +304,14 @@ def digest_of(parts: Iterable[memoryview]) -> bytes:
 
 
 def describe_layout(layout: RowLayout) -> str:
+    """Return the names, types and shapes of a layout as text."""
     return ", ".join(
         f"{name} {dtype}{list(shape)}" for name, (dtype, shape) in layout.parts.items()
     )
 
 
 def temporary_folder() -> str:
-    """Where large files lie on a disk: /tmp is in RAM on many systems."""
+    """Return a folder on a disk, for large temporary files; /tmp is in RAM on many systems."""
     if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):
         return "/var/tmp"
     return tempfile.gettempdir()
@@ -275,7 +320,7 @@ def temporary_folder() -> str:
 CPU = torch.device("cpu")
 
 
-# Rows in memory
+# Rows by client
 
 
 @dataclass(slots=True)
@@ -288,9 +333,11 @@ class ClientRow:
 
 @dataclass(frozen=True, eq=False)
 class ClientMemory(Mapping[int, Vectors]):
+    """The rows of all clients that took part; a mapping from client to row that never changes."""
+
     store: Store = field(default_factory=Store)
     budget: float = math.inf
-    """Bytes of rows in RAM, those included that a round is about to replace."""
+    """Bytes of rows in RAM at most, including those that a round is about to replace."""
     device: torch.device = CPU
     rows: Mapping[int, ClientRow] = field(default_factory=dict)
 
@@ -311,18 +358,20 @@ class ClientMemory(Mapping[int, Vectors]):
         return len(self.rows)
 
     @cached_property
-    def in_ram(self) -> int:
+    def rows_in_ram(self) -> int:
+        """Return the number of rows that are in RAM."""
         return sum(row.vectors is not None for row in self.rows.values())
 
-    def changing(self) -> "MemoryBuilder":
+    def start_update(self) -> "MemoryBuilder":
+        """Return a builder of the next memory, which begins with the rows of this one."""
         return MemoryBuilder(self)
 
-    def stored(self, slots: Mapping[int, FileSlot]) -> "ClientMemory":
-        """The memory of which all rows are on disk, in these slots."""
+    def with_slots(self, slots: Mapping[int, FileSlot]) -> "ClientMemory":
+        """Return the memory whose rows are those in these slots, all of them on disk."""
         return replace(self, rows={client: ClientRow(slot=slot) for client, slot in slots.items()})
 
     def save(self) -> dict[int, FileSlot]:
-        """Make every row durable, writing only those that are not on disk yet; where they are."""
+        """Make every row durable, writing those that are not on disk yet; return their slots."""
         slots = {}
         for client, row in self.rows.items():
             if row.slot is None:
@@ -334,24 +383,25 @@ class ClientMemory(Mapping[int, Vectors]):
 
 
 class MemoryBuilder:
-    """A memory in the making: rows come one by one, and none has to stay in RAM."""
+    """Builds the next memory row by row, so that none of its rows has to stay in RAM."""
 
     def __init__(self, memory: ClientMemory) -> None:
         self.memory = memory
         self.rows: dict[int, ClientRow] = {}
-        self.in_ram = memory.in_ram
+        self.rows_in_ram = memory.rows_in_ram
 
     def put(self, client: int, vectors: Vectors) -> None:
-        """Replace a client's row; one of whom nothing is kept gets none."""
+        """Replace a client's row; a client for which there is nothing to keep gets none."""
         if not vectors:
             return
         store = self.memory.store
-        store.admit(vectors)
-        if (self.in_ram + 1) * store.layout.size <= self.memory.budget:
+        store.check_layout(vectors)
+        if (self.rows_in_ram + 1) * store.layout.size <= self.memory.budget:
             self.rows[client] = ClientRow(vectors)
-            self.in_ram += 1
+            self.rows_in_ram += 1
         else:
             self.rows[client] = ClientRow(slot=store.write(vectors))
 
-    def done(self) -> ClientMemory:
+    def build(self) -> ClientMemory:
+        """Return the memory with the rows put so far in place of the older ones."""
         return replace(self.memory, rows={**self.memory.rows, **self.rows})

@@ -1,4 +1,8 @@
-"""What a run will take: found by training one client for a few steps, without starting the run."""
+"""An estimate of what a run will take, made without starting it.
+
+One client is trained for a few steps and a part of the test data is evaluated; the run's time,
+memory and traffic follow from what that took and from the settings.
+"""
 
 import math
 import resource
@@ -24,32 +28,36 @@ from fedwmsam.training.task import Samples, Task
 PATIENCE = 1.0
 """Seconds after which no further probe is begun."""
 PROBED = 1000
-"""Test samples that a probe evaluates."""
+"""Test samples that a probe evaluates at most."""
 VERSIONS = 3
-"""Of a client's row on disk at most: of the two checkpoints that are kept, and of the rounds since."""
+"""Versions of a client's row that are on disk at most: those of the two checkpoints that are kept,
+and that of the rounds since."""
 
 
 @dataclass(frozen=True)
 class RunEstimate:
+    """What a run is expected to take: computing time, traffic, memory and disk space."""
+
     parameters: int
-    bytes_each: int
+    bytes_per_parameter: int
     clients: int
     cohort: int
     steps: float
     """Local steps of an average client of the first cohort."""
     bytes_down: int
+    """Bytes that one client downloads per round."""
     bytes_up: int
-    """Of one client in one round."""
-    row: int
-    """Bytes kept for a client that took part."""
-    seen: float
+    """Bytes that one client uploads per round."""
+    row_bytes: int
+    """Bytes that the server keeps for a client that took part."""
+    participants: float
     """Clients that are expected to take part at least once."""
-    rows_in_ram: float
-    """Bytes of rows."""
-    disk: float
-    """Bytes of the run folder at most, about."""
-    process: int
-    """Bytes of memory this process has held, data and probe included."""
+    row_bytes_in_ram: float
+    """Bytes of all rows that are in RAM at the end."""
+    disk_bytes: float
+    """Bytes of the run folder at most, approximately."""
+    process_bytes: int
+    """Bytes of memory that this process has held, data and probe included."""
     step_seconds: float
     round_seconds: float
     rounds: int
@@ -57,78 +65,94 @@ class RunEstimate:
 
 
 def estimate(run: Run, workers: int) -> RunEstimate:
-    federation, settings = run.federation, run.settings
+    """Probe one client and the evaluation, and return what the run will take on so many workers."""
+    federation = run.federation
+    settings = run.settings
     state = first_state(federation)
     cohort, info = sample_cohort(federation, 0)
     cohort = cohort or [0]  # with privacy a round may be empty
-    steps = sum(federation.schedule.count(0, k, len(federation.clients[k])) for k in cohort) / len(
-        cohort
-    )
+    steps = mean_steps(federation, cohort)
     job = next(make_jobs(federation, state, cohort[:1], info))
-    result, once, step_seconds = probe(federation, job)
-    evaluating = evaluation_seconds(federation.task, state, run.test) + evaluation_seconds(
-        federation.task, state, run.validation
-    )
-    row = size_in_bytes(federation.method.memory_init(state.server["w"]))
-    seen = len(federation.clients) * (1 - (1 - info.share) ** settings.rounds)
-    rows_in_ram = min(seen * row, settings.memory_budget * 1e6)
-    versions = min(VERSIONS * seen, seen + 2 * len(cohort) * settings.checkpoint_every)
+    result, start_seconds, step_seconds = probe(federation, job)
+    client_seconds = start_seconds + steps * step_seconds
+    test_seconds = evaluation_seconds(federation.task, state, run.test)
+    validation_seconds = evaluation_seconds(federation.task, state, run.validation)
+    evaluate_seconds = test_seconds + validation_seconds
+    row_bytes = size_in_bytes(federation.method.memory_init(state.server["w"]))
+    participants = len(federation.clients) * (1 - (1 - info.share) ** settings.rounds)
+    changed_rows = 2 * len(cohort) * settings.checkpoint_every
+    rows_on_disk = min(VERSIONS * participants, participants + changed_rows)
     return RunEstimate(
-        parameters=federation.task.size,
-        bytes_each=federation.task.dtype.itemsize,
+        parameters=federation.task.parameter_count,
+        bytes_per_parameter=federation.task.dtype.itemsize,
         clients=info.clients,
         cohort=len(cohort),
         steps=steps,
         bytes_down=size_in_bytes(job.down) + size_in_bytes(job.buffers),
         bytes_up=size_in_bytes(result.up) + size_in_bytes(result.buffers),
-        row=row,
-        seen=seen,
-        rows_in_ram=rows_in_ram,
-        disk=versions * row + 3 * size_in_bytes(state.server),
-        process=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        row_bytes=row_bytes,
+        participants=participants,
+        row_bytes_in_ram=min(participants * row_bytes, settings.memory_budget * 1e6),
+        disk_bytes=rows_on_disk * row_bytes + 3 * size_in_bytes(state.server),
+        process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         step_seconds=step_seconds,
-        round_seconds=len(cohort) * (once + steps * step_seconds) / workers
-        + evaluating / settings.evaluate_every,
+        round_seconds=len(cohort) * client_seconds / workers
+        + evaluate_seconds / settings.evaluate_every,
         rounds=settings.rounds,
         workers=workers,
     )
 
 
+def mean_steps(federation: Federation, cohort: list[int]) -> float:
+    """Return the number of local steps of an average client of the first cohort."""
+    schedule = federation.schedule
+    counts = [schedule.step_count(0, k, len(federation.clients[k])) for k in cohort]
+    return sum(counts) / len(cohort)
+
+
 def probe(federation: Federation, job: Job) -> tuple[LocalResult, float, float]:
-    """A client's answer after one step, and the seconds its round takes once and for each step."""
+    """Train the job's client for a few steps, several times.
 
-    def seconds(count: int) -> tuple[LocalResult, float]:
-        samples = federation.clients[job.client]
-        steps = federation.schedule.steps(0, job.client, len(samples))
-        start = time.perf_counter()
-        result = train_locally(
-            federation.task,
-            federation.method,
-            job.down,
-            job.buffers,
-            samples,
-            (steps * count)[:count],
-            replace(job.info, steps=count),
-            federation.rules,
-            epoch=1,
-        )
-        return result, time.perf_counter() - start
+    Return its result after one step, the seconds a client takes besides its steps, and the seconds
+    per step.
+    """
+    begin = time.perf_counter()
+    result, _ = time_steps(federation, job, 1)  # warms up
+    one = math.inf
+    three = math.inf
+    # The quickest probe counts: other processes share the machine.
+    while three == math.inf or time.perf_counter() - begin < PATIENCE:
+        one = min(one, time_steps(federation, job, 1)[1])
+        three = min(three, time_steps(federation, job, 3)[1])
+    step_seconds = max(three - one, 0.0) / 2
+    return result, max(one - step_seconds, 0.0), step_seconds
 
-    begun = time.perf_counter()
-    result, _ = seconds(1)  # warms up
-    one = three = math.inf
-    while (
-        three == math.inf or time.perf_counter() - begun < PATIENCE
-    ):  # the quickest counts: others share the machine
-        one, three = min(one, seconds(1)[1]), min(three, seconds(3)[1])
-    step = max(three - one, 0.0) / 2
-    return result, max(one - step, 0.0), step
+
+def time_steps(federation: Federation, job: Job, count: int) -> tuple[LocalResult, float]:
+    """Train the job's client for `count` steps; return its result and the seconds this took."""
+    samples = federation.clients[job.client]
+    steps = federation.schedule.steps(0, job.client, len(samples))
+    start = time.perf_counter()
+    result = train_locally(
+        federation.task,
+        federation.method,
+        job.down,
+        job.buffers,
+        samples,
+        (steps * count)[:count],
+        replace(job.info, steps=count),
+        federation.local_rules,
+        steps_per_epoch=1,
+    )
+    return result, time.perf_counter() - start
 
 
 def evaluation_seconds(task: Task, state: State, samples: Samples | None) -> float:
+    """Return the seconds that evaluating all samples will take, judged by some of them."""
     if samples is None:
         return 0.0
     count = min(PROBED, len(samples))
+    subset = SubsetSamples(samples, torch.arange(count))
     start = time.perf_counter()
-    task.outputs_of(state.server["w"], state.buffers, SubsetSamples(samples, torch.arange(count)))
+    task.compute_outputs(state.server["w"], state.buffers, subset)
     return (time.perf_counter() - start) * len(samples) / count

@@ -1,4 +1,4 @@
-"""Records: what a run writes as JSON, a line a round or a file, and reads back."""
+"""Records, which a run writes as JSON, a line per round or one per file, and reads back."""
 
 import json
 import math
@@ -11,9 +11,12 @@ Record = dict[str, Any]
 
 
 def read_lines(path: Path) -> list[Record]:
-    """Whole lines of a .jsonl file; a last line cut short by a crash is left out."""
+    """Return the records of a .jsonl file; raise InputError if it is damaged.
+
+    A last line that a crash cut short is left out.
+    """
     try:
-        records = [json.loads(line) for line in whole_lines(path)]
+        records = [json.loads(line) for line in complete_lines(path)]
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is damaged: {error}.") from error
     for number, record in enumerate(records, start=1):
@@ -22,14 +25,14 @@ def read_lines(path: Path) -> list[Record]:
     return records
 
 
-def whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file that end with a line break; none if there is no such file."""
+def complete_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file that end with a line break; none if there is no such file."""
     lines = path.read_bytes().split(b"\n") if path.exists() else [b""]
     return [line + b"\n" for line in lines[:-1]]
 
 
 def read_json(path: Path) -> Record:
-    """An object, as all JSON files of a run are."""
+    """Return the JSON object in a file; raise InputError if there is none."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -40,15 +43,17 @@ def read_json(path: Path) -> Record:
 
 
 def json_line(record: Record) -> str:
+    """Return the record as one line of JSON, line break included."""
     return json.dumps(replace_nonfinite(record)) + "\n"
 
 
 def replace_nonfinite(record: Record) -> Record:
-    """JSON has no NaN or infinity: they become null."""
+    """Return the record with NaN and infinity, which JSON does not have, replaced by None."""
     return {key: finite(value) for key, value in record.items()}
 
 
 def finite(value: Any) -> Any:
+    """Return the value with NaN and infinity, however deep inside it, replaced by None."""
     if isinstance(value, dict):
         return replace_nonfinite(value)
     if isinstance(value, list | tuple):

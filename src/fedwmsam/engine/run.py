@@ -1,7 +1,8 @@
-"""A run: rounds until done, each evaluated, recorded and at times saved.
+"""A run: round after round until it is done, each evaluated, recorded and at times saved.
 
-First what a model is worth (scores, the best so far), then those who look on (callbacks, trackers, recorders), then the
-run itself, and last what it leaves on disk: the checkpoint it goes on from, and its outcome when it is over.
+First comes how a model is scored, then what looks on without taking part (callbacks, trackers,
+recorders), then the run itself, and last what it leaves on disk: the checkpoint from which it can
+be resumed, and its outcome when it is over.
 """
 
 import contextlib
@@ -38,15 +39,15 @@ from fedwmsam.training.task import Samples, Task
 
 log = logging.getLogger("fedwmsam")
 AVERAGED = "averaged_"
-"""How the columns of the averaged twin begin."""
+"""The prefix of the columns of the averaged model (the twin)."""
 
 
-# What a model is worth
+# Scores of a model
 
 
 @dataclass(frozen=True)
 class Best:
-    """The model that scored best on the validation data."""
+    """The model that scored best on the validation data so far."""
 
     round: int
     score: float
@@ -55,13 +56,13 @@ class Best:
 
 
 class Breakdown(Protocol):
-    """Whom a model serves, told from its outputs for the test data and their targets."""
+    """Breaks a model's test accuracy down by client, given its outputs and the targets."""
 
     def columns(self, outputs: torch.Tensor, targets: torch.Tensor) -> Record:
-        """Further columns of the metrics, such as the worst client's accuracy."""
+        """Return further columns of the metrics, such as the worst client's accuracy."""
 
     def by_client(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The accuracy of every client, NaN for one that has none."""
+        """Return the accuracy of every client, NaN for one without test samples."""
 
 
 def scores(
@@ -72,12 +73,16 @@ def scores(
     breakdown: Breakdown | None,
     columns: Record,
 ) -> Record:
-    """Test metrics under their own names, validation metrics as validation_…, the averaged twin's as averaged_… (and
-    averaged_validation_…); what is not finite is None."""
-    reserved = [
-        name for name in task.objective.metrics if state.average and name.startswith(AVERAGED)
-    ]
-    taken = [name for name in task.objective.metrics if name in columns] + reserved
+    """Return the metrics of the state's models, with None for what is not finite.
+
+    Test metrics have their own names, validation metrics begin with validation_, those of the
+    averaged model (the twin) with averaged_ and averaged_validation_. Raise InputError if a metric
+    has the name of one of the columns that the round's line has already.
+    """
+    metrics = task.objective.metrics
+    taken = [name for name in metrics if name in columns]
+    if state.average:
+        taken += [name for name in metrics if name.startswith(AVERAGED)]
     if taken:
         raise InputError(
             f"A metric cannot be called {taken[0]!r}: the run has a column of that name."
@@ -87,7 +92,7 @@ def scores(
         values = task.evaluate(state.server["w"], state.buffers, validation)
         record |= {f"validation_{name}": value for name, value in values.items()}
     if test is not None:
-        outputs, targets = task.outputs_of(state.server["w"], state.buffers, test)
+        outputs, targets = task.compute_outputs(state.server["w"], state.buffers, test)
         record |= compute_metrics(task.objective, outputs, targets)
         record |= breakdown.columns(outputs, targets) if breakdown else {}
     if state.average:
@@ -98,6 +103,7 @@ def scores(
 def averaged_scores(
     task: Task, average: AveragedModel, test: Samples | None, validation: Samples | None
 ) -> Record:
+    """Return the metrics of the averaged model (the twin), named averaged_…."""
     record: Record = {}
     for prefix, samples in (("validation_", validation), ("", test)):
         if samples is not None:
@@ -107,48 +113,55 @@ def averaged_scores(
 
 
 def best_of(best: Best | None, state: State, record: Record, objective: Objective) -> Best | None:
+    """Return the state's model if its validation score is better than the best, else the best."""
     score = record.get(f"validation_{objective.monitor}")
-    if score is not None and objective.better(score, best.score if best else None):
+    if score is not None and objective.is_better(score, best.score if best else None):
         return Best(state.round, score, state.server["w"], state.buffers)
     return best
 
 
 def client_accuracies(task: Task, state: State, test: Samples, breakdown: Breakdown) -> Record:
-    """Of a run's last model. A pass of its own: a run resumed after its last round has no outputs to reuse."""
-    outputs, targets = task.outputs_of(state.server["w"], state.buffers, test)
+    """Return the accuracy of a run's last model for each client, as clients.json holds it.
+
+    The outputs are computed once more: a run resumed after its last round has none to reuse.
+    """
+    outputs, targets = task.compute_outputs(state.server["w"], state.buffers, test)
     accuracies = breakdown.by_client(outputs, targets).tolist()
     return {"round": state.round, "accuracy": [finite(accuracy) for accuracy in accuracies]}
 
 
-# Those who look on
+# Callbacks, trackers and recorders
 
 
 class Progress:
-    """What a callback sees after each round."""
+    """A run's progress, which a callback is given after each round."""
 
     def __init__(self, run: "Run", record: Record) -> None:
-        self._run, self.record = run, record
+        self._run = run
+        self.record = record
 
     @property
     def history(self) -> list[Record]:
+        """Return the lines of the metrics so far."""
         return self._run.history
 
     @property
     def config(self) -> Record:
-        """The settings, as config.toml holds them."""
+        """Return the settings, as config.toml holds them."""
         return self._run.config
 
     @property
     def folder(self) -> Path | None:
+        """Return the path of the run folder; None if the run has none."""
         return self._run.folder.path if self._run.folder else None
 
     @property
     def summary(self) -> Record:
-        """Status, rounds and best round as they are now."""
+        """Return the status, the number of rounds and the best round as they are now."""
         return self._run.summary()
 
     def state_dict(self) -> Vectors:
-        """A copy of the global model as it is now."""
+        """Return a copy of the global model as it is now."""
         return self._run.model()
 
     def stop(self, reason: str = "stopped by a callback") -> None:
@@ -161,39 +174,52 @@ Callback = Callable[[Progress], object]
 
 @runtime_checkable
 class Observer(Protocol):
-    """A callback that is also told when a run begins, before anything is trained, and when it ends, however it ends.
+    """A callback that is also told when a run begins and when it ends, however it ends.
 
-    It is called once the round is recorded, after all other callbacks: its record is the line of metrics.jsonl.
+    `start` comes before anything is trained. The call after a round comes once the round is
+    recorded, after all other callbacks: its record is the line of metrics.jsonl.
     """
 
-    def start(self, progress: Progress) -> object: ...
+    def start(self, progress: Progress) -> object:
+        """Take notice that the run begins."""
 
-    def __call__(self, progress: Progress) -> object: ...
+    def __call__(self, progress: Progress) -> object:
+        """Take notice that a round is recorded."""
 
-    def finish(self, progress: Progress) -> object: ...
+    def finish(self, progress: Progress) -> object:
+        """Take notice that the run is over."""
 
 
 class RoundHook:
-    """One round as it is looked at: this one sees nothing."""
+    """Observes one round; this one observes nothing."""
 
     seconds = 0.0
-    """What looking took; it is no part of the training."""
+    """Seconds that observing took, which are no part of the training."""
 
     def __init__(self, federation: Federation) -> None:
         self.federation = federation
-        """What the round is run with; a watch may train the cohort in its own way, with the same numbers."""
+        """The federation that the round is run with; a hook may replace its trainer by another
+        one with bitwise identical results."""
 
-    def observe(self, job: Job, result: LocalResult) -> None:
-        """A client has answered."""
+    def observe_result(self, job: Job, result: LocalResult) -> None:
+        """Observe what a client has returned."""
 
-    def finish(self, after: State) -> tuple[Record, Vectors]:
-        """The round's line in recordings.jsonl, if any, and what the next rounds need to know of this one."""
+    def finish_round(self, state: State) -> tuple[Record, Vectors]:
+        """Return the round's line in recordings.jsonl and the updates that the next rounds need.
+
+        `state` is the state after the round. Without a recording both are empty.
+        """
         return {}, {}
 
 
 class RoundRecorder(Protocol):
-    def watch(self, federation: Federation, state: State, trail: Vectors) -> RoundHook:
-        """For the round after `state`; the trail is what the watches of the rounds before have left."""
+    """Makes a hook for every round of a run."""
+
+    def make_hook(self, federation: Federation, state: State, past_updates: Vectors) -> RoundHook:
+        """Return a hook for the round after `state`.
+
+        The past updates are those that the hook of the round before has returned.
+        """
         ...
 
 
@@ -202,48 +228,52 @@ class RoundRecorder(Protocol):
 
 @dataclass
 class Run:
+    """A run: what it trains, how far it has come, and what it has recorded."""
+
     federation: Federation
     settings: Settings
     test: Samples | None = None
     validation: Samples | None = None
     breakdown: Breakdown | None = None
-    further: Callable[[State, bool], Record] | None = None
-    """(state after a round, whether it is evaluated) → columns that whoever trained the round adds."""
+    extra_columns: Callable[[State, bool], Record] | None = None
+    """Maps (state after a round, whether it is evaluated) to columns that its trainer adds."""
     pool: Pool | None = None
     recorder: RoundRecorder | None = None
     folder: RunFolder | None = None
     callbacks: Sequence[Callback] = ()
     config: Record = field(default_factory=dict)
-    """For those who watch; the run itself does not read it."""
+    """The settings as config.toml holds them, for callbacks; the run itself does not read them."""
     state: State = field(init=False)
     best: Best | None = None
     history: list[Record] = field(default_factory=list)
     timings: list[Record] = field(default_factory=list)
     recordings: list[Record] = field(default_factory=list)
-    trail: Vectors = field(default_factory=dict)
+    recent_updates: Vectors = field(default_factory=dict)
+    """The newest updates of the global model, with which the recorder compares the next."""
     status: str = "running"
     saved_round: int = -1
+    """The round of the newest checkpoint; -1 if there is none."""
 
     def __post_init__(self) -> None:
         device = self.federation.task.device
-        self.state = first_state(
-            self.federation, ClientMemory(Store(), self.settings.memory_budget * 1e6, device)
-        )
+        memory = ClientMemory(Store(), self.settings.memory_budget * 1e6, device)
+        self.state = first_state(self.federation, memory)
 
     def warm_start(self, weights: Vectors) -> None:
-        """Begin from these weights instead of the model's own."""
-        w, buffers = self.federation.task.adopt(weights)
+        """Start from these weights instead of the model's own."""
+        w, buffers = self.federation.task.unpack_state_dict(weights)
         self.state = state_from(self.federation, w, buffers, self.state.memory)
 
     def execute(self) -> None:
-        """Train until all rounds are done, watched by those who asked for it."""
+        """Train until all rounds are done, and tell the observers when it begins and ends."""
         with contextlib.ExitStack() as stack:
             for observer in self.observers():
-                stack.enter_context(self.watched(observer))
+                stack.enter_context(self.notify_observer(observer))
             self.train()
 
     @contextlib.contextmanager
-    def watched(self, observer: Observer) -> Iterator[None]:
+    def notify_observer(self, observer: Observer) -> Iterator[None]:
+        """Tell the observer that the run begins and, on exit, that it is over."""
         observer.start(self.progress())
         try:
             yield
@@ -251,21 +281,26 @@ class Run:
             observer.finish(self.progress())
 
     def observers(self) -> list[Observer]:
+        """Return the callbacks that are observers."""
         return [callback for callback in self.callbacks if isinstance(callback, Observer)]
 
     def progress(self) -> Progress:
+        """Return the progress after the last round."""
         return Progress(self, self.history[-1] if self.history else {})
 
     def train(self) -> None:
-        """Whatever ends it, the last completed round is on disk."""
+        """Train until all rounds are done or a reason to stop has come.
+
+        However this ends, the last completed round is on disk if the run has a folder.
+        """
         self.started = time.perf_counter()
         if self.history:
-            self.decide(self.history[-1])  # a resumed run may have reached its goal already
+            self.update_status(self.history[-1])  # a resumed run may have reached its goal already
         if self.folder and self.status == "running" and self.state.round < self.settings.rounds:
-            self.folder.reopen_results()
+            self.folder.remove_results()
         try:
             while self.status == "running" and self.state.round < self.settings.rounds:
-                self.one_round()
+                self.train_one_round()
             if self.status == "running":
                 self.status = "completed"
         except BaseException:
@@ -274,149 +309,170 @@ class Run:
         finally:
             if self.folder and self.saved_round != self.state.round:
                 # An interrupt may have come between a round's end and its line.
-                self.folder.complete(self.history[: self.state.round])
+                self.folder.append_missing_metrics(self.history[: self.state.round])
                 self.save()
         if self.folder:
             write_results(self, self.folder)
 
-    def one_round(self) -> None:
-        start, cpu = time.perf_counter(), self.cpu_seconds()
-        if (
-            self.folder
-            and self.settings.keep_states
-            and self.state.round % self.settings.keep_states == 0
-        ):
-            self.folder.keep(pack_replay_state(self.federation, self.state))
-        watch = self.watch()
+    def train_one_round(self) -> None:
+        """Train, evaluate and record the next round; a round that diverges only sets the status."""
+        start = time.perf_counter()
+        cpu_start = self.cpu_seconds()
+        self.keep_state()
+        hook = self.make_hook()
         try:
-            state, record = run_round(watch.federation, self.state, watch.observe)
+            state, record = run_round(hook.federation, self.state, hook.observe_result)
         except Diverged as reason:
             self.status = f"diverged at round {self.state.round + 1}: {reason}"
             log.warning("The run %s; the model of round %d is kept.", self.status, self.state.round)
             return
-        line, trail = watch.finish(state)
-        self.write_recording(
-            line
-        )  # before the round counts as done: a line too many is cut off, one too few is lost
+        recording, recent_updates = hook.finish_round(state)
+        # Before the round counts as done: a line too many is cut off, one too few is lost.
+        self.write_recording(recording)
         trained = time.perf_counter()
         if self.federation.privacy:
-            record |= self.federation.privacy.spent(state.round)
-        due = state.round % self.settings.evaluate_every == 0 or state.round == self.settings.rounds
-        record |= self.further(state, due) if self.further else {}
-        record |= self.evaluate(state, record) if due else {}
+            record |= self.federation.privacy.spent_budget(state.round)
+        is_due = self.is_evaluation_due(state.round)
+        if self.extra_columns:
+            record |= self.extra_columns(state, is_due)
+        if is_due:
+            record |= self.evaluate(state, record)
         self.history.append(record)
-        self.state, self.trail = state, trail
+        self.state = state
+        self.recent_updates = recent_updates
         try:
-            self.decide(record)
+            self.update_status(record)
             for callback in self.callbacks:
                 if not isinstance(callback, Observer):
                     callback(self.progress())
         finally:  # also when a callback fails: the round is done
-            if self.status != "running" and not due:
+            if self.status != "running" and not is_due:
                 record |= self.evaluate(state, record)
-            seconds = {
-                "train_seconds": trained - start - watch.seconds,
+            timing: Record = {
+                "round": state.round,
+                "train_seconds": trained - start - hook.seconds,
                 "evaluate_seconds": time.perf_counter() - trained,
-                **({"record_seconds": watch.seconds} if self.recorder else {}),
             }
-            self.record(
-                record, {"round": state.round, **seconds, "cpu_seconds": self.cpu_seconds() - cpu}
-            )
+            if self.recorder:
+                timing["record_seconds"] = hook.seconds
+            timing["cpu_seconds"] = self.cpu_seconds() - cpu_start
+            self.write_metrics(record, timing)
         if self.folder and state.round % self.settings.checkpoint_every == 0:
             self.save()
         for observer in self.observers():
             observer(self.progress())
 
+    def is_evaluation_due(self, round: int) -> bool:
+        """Return whether the model after this round is evaluated, as the last one always is."""
+        return round % self.settings.evaluate_every == 0 or round == self.settings.rounds
+
     def cpu_seconds(self) -> float:
-        """Of this process and its workers."""
+        """Return the CPU seconds of this process and its workers so far."""
         return time.process_time() + (self.pool.cpu_seconds if self.pool else 0.0)
 
-    def record(self, record: Record, timing: Record) -> None:
+    def keep_state(self) -> None:
+        """Save the state for later replay if the settings ask for it at this round."""
+        every = self.settings.keep_states
+        if self.folder and every and self.state.round % every == 0:
+            self.folder.save_replay_state(pack_replay_state(self.federation, self.state))
+
+    def write_metrics(self, record: Record, timing: Record) -> None:
+        """Keep a round's timing, and append its lines to metrics.jsonl and timings.jsonl."""
         self.timings.append(timing)
         if self.folder:
             self.folder.append("metrics.jsonl", record)
             self.folder.append("timings.jsonl", timing)
 
-    def watch(self) -> RoundHook:
-        return (
-            self.recorder.watch(self.federation, self.state, self.trail)
-            if self.recorder
-            else RoundHook(self.federation)
-        )
+    def make_hook(self) -> RoundHook:
+        """Return the hook for the next round: the recorder's, or one that observes nothing."""
+        if self.recorder:
+            return self.recorder.make_hook(self.federation, self.state, self.recent_updates)
+        return RoundHook(self.federation)
 
     def write_recording(self, line: Record) -> None:
+        """Keep a round's recording, if there is one, and append it to recordings.jsonl."""
         if line:
             self.recordings.append(line)
             if self.folder:
                 self.folder.append("recordings.jsonl", line)
 
     def evaluate(self, state: State, columns: Record) -> Record:
-        """The scores of a round's model, which may be the best so far; `columns` are what the round has already."""
+        """Return the scores of a round's model, and remember the model if it is the best so far.
+
+        `columns` are those that the round's line has already.
+        """
         task = self.federation.task
         record = scores(task, state, self.test, self.validation, self.breakdown, columns)
         self.best = best_of(self.best, state, columns | record, task.objective)
         return record
 
-    def decide(self, record: Record) -> None:
-        """Stop early? The target is judged on the validation data if there are any, else on the test data."""
-        settings = self.settings
-        accuracy = record.get("accuracy" if self.validation is None else "validation_accuracy")
-        if (
-            settings.target_accuracy is not None
-            and accuracy is not None
-            and accuracy >= settings.target_accuracy
-        ):
-            self.status = f"reached accuracy {settings.target_accuracy:g}"
-        elif self.patience_is_over(record):
-            self.status = f"no better validation score for {settings.patience} rounds"
-        elif (
-            settings.time_budget is not None
-            and time.perf_counter() - self.started >= settings.time_budget
-        ):
-            self.status = f"time budget of {settings.time_budget:g} s used up"
+    def update_status(self, record: Record) -> None:
+        """Set the status if the run is to stop early after the round of this record.
 
-    def patience_is_over(self, record: Record) -> bool:
+        The target accuracy is judged on the validation data if there are any, otherwise on the
+        test data.
+        """
+        target = self.settings.target_accuracy
+        budget = self.settings.time_budget
+        accuracy = record.get("accuracy" if self.validation is None else "validation_accuracy")
+        if target is not None and accuracy is not None and accuracy >= target:
+            self.status = f"reached accuracy {target:g}"
+        elif self.is_patience_over(record):
+            self.status = f"no better validation score for {self.settings.patience} rounds"
+        elif budget is not None and time.perf_counter() - self.started >= budget:
+            self.status = f"time budget of {budget:g} s used up"
+
+    def is_patience_over(self, record: Record) -> bool:
+        """Return whether the validation score has not improved for too many rounds."""
         monitored = f"validation_{self.federation.task.objective.monitor}"
         if self.settings.patience is None or self.best is None or monitored not in record:
             return False
         return self.state.round - self.best.round >= self.settings.patience
 
     def model(self) -> Vectors:
+        """Return a copy of the global model as a state_dict."""
         return self.federation.task.state_dict(self.state.server["w"], self.state.buffers)
 
     def best_model(self) -> Vectors | None:
-        return (
-            self.federation.task.state_dict(self.best.w, self.best.buffers) if self.best else None
-        )
+        """Return a copy of the model with the best validation score; None if there is none."""
+        best = self.best
+        return self.federation.task.state_dict(best.w, best.buffers) if best else None
 
     def averaged_model(self) -> Vectors | None:
+        """Return a copy of the averaged model (the twin); None if there is none."""
         average = self.state.average
         return self.federation.task.state_dict(average.w, average.buffers) if average else None
 
     def save(self) -> None:
+        """Save a checkpoint of the last completed round to the run's folder."""
         assert self.folder
         self.folder.save(checkpoint_of(self), self.state.memory)
         self.saved_round = self.state.round
 
     def close(self) -> None:
+        """Close the clients' store and the run's folder."""
         self.state.memory.store.close()
         if self.folder:
             self.folder.close()
 
     def summary(self) -> Record:
+        """Return the status, the number of rounds and the best round."""
         best_round = self.best.round if self.best else None
         return {"status": self.status, "rounds": self.state.round, "best_round": best_round}
 
 
-# What it leaves on disk
+# What a run leaves on disk
 
 
 def checkpoint_of(run: "Run") -> Checkpoint:
-    """All that the next round needs but the clients' memory, which the folder keeps apart."""
+    """Return all that the next round needs but the clients' rows, which the folder adds."""
     state = pack_state(run.federation, run.state)
-    bundles, notes = state.bundles | ({"trail": run.trail} if run.trail else {}), dict(state.notes)
+    bundles = dict(state.bundles)
+    notes = dict(state.notes)
+    if run.recent_updates:
+        bundles["trail"] = run.recent_updates
     if run.federation.privacy:
-        notes["dp_noise"] = run.federation.privacy.noise
+        notes["dp_noise"] = run.federation.privacy.noise_multiplier
     if run.best:
         bundles |= {"best": {"w": run.best.w}, "best buffers": run.best.buffers}
         notes |= {"best_round": run.best.round, "best_score": run.best.score}
@@ -424,55 +480,67 @@ def checkpoint_of(run: "Run") -> Checkpoint:
 
 
 def restore(run: "Run", folder: RunFolder) -> None:
-    """Go on from the folder's newest whole checkpoint, or from the start if there is none."""
+    """Set the run to the folder's newest intact checkpoint, or to the start if there is none.
+
+    Raise InputError if the checkpoint is that of another kind of run.
+    """
     memory = replace(run.state.memory, store=folder.store)
     run.state = replace(run.state, memory=memory)
-    found = folder.newest()
-    if found is None:
+    saved = folder.rewind_to_checkpoint()
+    if saved is None:
         return
-    check_same(run, folder, found)
-    run.state = unpack_state(run.federation, found, folder.recall(found, memory))
-    bundles, notes, device = found.bundles, found.notes, run.federation.task.device
-    if "best" in bundles:
-        w, buffers = bundles["best"]["w"].to(device), to_device(bundles["best buffers"], device)
-        run.best = Best(notes["best_round"], notes["best_score"], w, buffers)
+    check_same(run, folder, saved)
+    run.state = unpack_state(run.federation, saved, folder.restore_memory(saved, memory))
+    device = run.federation.task.device
+    if "best" in saved.bundles:
+        run.best = Best(
+            saved.notes["best_round"],
+            saved.notes["best_score"],
+            saved.bundles["best"]["w"].to(device),
+            to_device(saved.bundles["best buffers"], device),
+        )
     run.history = read_lines(folder.path / "metrics.jsonl")
     run.timings = read_lines(folder.path / "timings.jsonl")
     run.recordings = read_lines(folder.path / "recordings.jsonl")
-    run.trail = to_device(bundles.get("trail", {}), device)
+    run.recent_updates = to_device(saved.bundles.get("trail", {}), device)
     run.saved_round = run.state.round
 
 
-def check_same(run: "Run", folder: RunFolder, found: Checkpoint) -> None:
+def check_same(run: "Run", folder: RunFolder, saved: Checkpoint) -> None:
     """Raise InputError unless this run can go on from the checkpoint."""
-    notes, ours, theirs = found.notes, run.state.server, found.bundles["server"]
-    if notes["method"] != run.federation.method.name or shapes(ours) != shapes(theirs):
+    notes = saved.notes
+    same_shapes = shapes(run.state.server) == shapes(saved.bundles["server"])
+    if notes["method"] != run.federation.method.name or not same_shapes:
         raise InputError(
             f"The checkpoint in {folder.path} belongs to another method or model; it cannot go on."
         )
-    begun = "averaged" in found.bundles
-    if begun != (run.federation.twin is not None):
+    had_twin = "averaged" in saved.bundles
+    if had_twin != (run.federation.twin is not None):
         raise InputError(
-            f"{folder.path} was begun {'with' if begun else 'without'} an averaged twin, which is an average over all "
-            "rounds; go on with the same twin, or start a new run."
+            f"{folder.path} was begun {'with' if had_twin else 'without'} an averaged twin, which "
+            "is an average over all rounds; go on with the same twin, or start a new run."
         )
     if run.settings.rounds < notes["round"]:
         raise InputError(
-            f"{folder.path} has done {notes['round']} rounds already; {run.settings.rounds} is less."
+            f"{folder.path} has done {notes['round']} rounds already; "
+            f"{run.settings.rounds} is less."
         )
     privacy = run.federation.privacy
-    if privacy and notes.get("dp_noise") != privacy.noise:
+    if privacy and notes.get("dp_noise") != privacy.noise_multiplier:
         raise InputError(
-            f"{folder.path} was begun with noise {notes.get('dp_noise')}; for so many rounds dp_epsilon asks "
-            f"for {privacy.noise}. Go on with the same number of rounds."
+            f"{folder.path} was begun with noise {notes.get('dp_noise')}; for so many rounds "
+            f"dp_epsilon asks for {privacy.noise_multiplier}. "
+            "Go on with the same number of rounds."
         )
 
 
 def shapes(vectors: Vectors) -> dict[str, Any]:
+    """Return the shape of each vector of a bundle by name."""
     return {name: value.shape for name, value in vectors.items()}
 
 
 def write_results(run: "Run", folder: RunFolder) -> None:
+    """Write a run's outcome to its folder: the models, clients.json and last summary.json."""
     write_tensors(folder.path / "model.safetensors", run.model())
     best = run.best_model()
     if best is not None:
@@ -484,6 +552,5 @@ def write_results(run: "Run", folder: RunFolder) -> None:
         accuracies = client_accuracies(run.federation.task, run.state, run.test, run.breakdown)
         folder.write_json("clients.json", accuracies)
     last: Record = run.history[-1] if run.history else {}
-    folder.write_json(
-        "summary.json", run.summary() | {f"last_{k}": v for k, v in last.items() if k != "round"}
-    )
+    last_values = {f"last_{key}": value for key, value in last.items() if key != "round"}
+    folder.write_json("summary.json", run.summary() | last_values)

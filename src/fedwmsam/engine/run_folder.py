@@ -1,7 +1,16 @@
-"""A run on disk: config.toml, metrics.jsonl, timings.jsonl, recordings.jsonl, checkpoints/ (memory.rows beside them),
-model.safetensors (best.safetensors, averaged.safetensors), clients.json, summary.json.
+"""The folder of a run on disk.
 
-Metrics hold only what a rerun reproduces byte for byte; timings live in a file of their own.
+It holds
+
+    config.toml             the settings; a folder with this file is a run
+    metrics.jsonl           a line per round with only what a rerun reproduces byte for byte
+    timings.jsonl           a line per round with how long it took
+    recordings.jsonl        the lines of rounds whose dynamics were recorded
+    checkpoints/            the newest checkpoints, and memory.rows with the clients' rows
+    states/                 states kept for replay, if the run keeps any
+    model.safetensors       the last model (and best.safetensors, averaged.safetensors)
+    clients.json            the last model's accuracy for each client
+    summary.json            the outcome, once the run is over
 """
 
 import contextlib
@@ -20,7 +29,13 @@ from fedwmsam import toml
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError, to_device
 from fedwmsam.engine.client_state import ClientMemory, FileSlot, Store, index_of
-from fedwmsam.engine.records import Record, json_line, read_lines, replace_nonfinite, whole_lines
+from fedwmsam.engine.records import (
+    Record,
+    complete_lines,
+    json_line,
+    read_lines,
+    replace_nonfinite,
+)
 from fedwmsam.engine.rounds import AveragedModel, Federation, State
 from fedwmsam.errors import InputError
 from fedwmsam.files import atomic_replace
@@ -31,29 +46,32 @@ DIGEST = 16
 
 
 class Busy(InputError):
-    """Another process holds the folder."""
+    """Another process works in the folder."""
 
 
 class RunFolder:
-    """An open run folder; one process at a time holds it."""
+    """An open run folder, which one process at a time holds a lock on."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.checkpoints = path / "checkpoints"
         self.store = Store(self.checkpoints / "memory.rows")
-        self._kept: dict[int, dict[int, FileSlot]] = {}
-        """The rounds of whole checkpoints, and their slots, which must not be written over."""
+        self._kept_slots: dict[int, dict[int, FileSlot]] = {}
+        """The slots of each intact checkpoint by round, which must not be overwritten."""
         self._lock = FileLock(path / "lock")
         self._files: dict[str, TextIO] = {}
-        self._metrics = digest_of(b"")
-        """Of what metrics.jsonl holds; a checkpoint remembers it."""
+        self._metrics_digest = digest_of(b"")
+        """The digest of metrics.jsonl as it is now; every checkpoint notes it."""
 
     @classmethod
     def create(
-        cls, path: Path, config: Record, companions: Mapping[str, Record] | None = None
+        cls, path: Path, config: Record, required_files: Mapping[str, Record] | None = None
     ) -> "RunFolder":
-        """A new folder; an existing run is never overwritten. Companions are JSON files that the run cannot do without:
-        they come before config.toml, which makes the folder a run."""
+        """Create a run folder and return it; raise InputError if there is a run already.
+
+        Required files are JSON files that the run cannot do without. They are written before
+        config.toml, which makes the folder a run.
+        """
         if is_run(path):
             raise InputError(
                 f"{path} already holds a run; choose another folder, or go on with it: "
@@ -64,8 +82,8 @@ class RunFolder:
         try:
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             folder = cls(path)
-            folder._take()
-            for name, record in (companions or {}).items():
+            folder._acquire_lock()
+            for name, record in (required_files or {}).items():
                 folder.write_json(name, record)
             folder.write_config(config)
         except OSError as error:
@@ -76,11 +94,12 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
+        """Return the folder of an existing run; raise Busy if another process works in it."""
         folder = cls(require_run_folder(path))
-        folder._take()
+        folder._acquire_lock()
         return folder
 
-    def _take(self) -> None:
+    def _acquire_lock(self) -> None:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
@@ -93,11 +112,12 @@ class RunFolder:
             ) from error
 
     def write_config(self, config: Record) -> None:
-        with atomic_replace(self.path / "config.toml") as beside:
-            beside.write_text(toml.dump(config))
+        """Write config.toml, in place of the one that exists."""
+        with atomic_replace(self.path / "config.toml") as temporary:
+            temporary.write_text(toml.dump(config))
 
     def close(self) -> None:
-        """Also where a line cannot be written any more: another may then take the folder."""
+        """Close all files and release the lock, also where closing a file fails."""
         with contextlib.ExitStack() as stack:
             stack.callback(self._lock.release)
             for file in self._files.values():
@@ -106,142 +126,152 @@ class RunFolder:
             self._files = {}
 
     def append(self, name: str, record: Record) -> None:
-        """Add a line to metrics.jsonl, timings.jsonl or recordings.jsonl."""
+        """Append a line to metrics.jsonl, timings.jsonl or recordings.jsonl."""
         if name not in self._files:
             self._files[name] = (self.path / name).open("a")
         line = json_line(record)
         self._files[name].write(line)
         if name == "metrics.jsonl":
-            self._metrics.update(line.encode())
+            self._metrics_digest.update(line.encode())
         self._files[name].flush()
 
-    def complete(self, records: Sequence[Record]) -> None:
-        """Append those of the records that metrics.jsonl lacks at its end."""
+    def append_missing_metrics(self, records: Sequence[Record]) -> None:
+        """Append those of the run's records that metrics.jsonl lacks at its end."""
         if "metrics.jsonl" in self._files:
             self._files["metrics.jsonl"].flush()
         path = self.path / "metrics.jsonl"
         content = path.read_bytes() if path.exists() else b""
-        self._metrics = digest_of(
-            content
-        )  # an interrupt may have come between a line and its digest
+        # An interrupt may have come between writing a line and updating the digest.
+        self._metrics_digest = digest_of(content)
         for record in records[content.count(b"\n") :]:
             self.append("metrics.jsonl", record)
 
     def save(self, state: Checkpoint, memory: ClientMemory) -> None:
-        """Make a checkpoint durable, its metrics and rows before it; then drop the ones no longer needed."""
+        """Make a checkpoint of the state and the memory durable, then remove those not needed.
+
+        Its metrics and rows are made durable before it, so that it never refers to anything lost.
+        """
         assert memory.store is self.store
         for file in self._files.values():
             os.fsync(file.fileno())
-        slots, round = memory.save(), state.notes["round"]
+        slots = memory.save()
+        round = state.notes["round"]
         index = self.store.describe(slots)
-        notes = state.notes | index.notes | {"metrics": self._metrics.hexdigest()}
-        whole = Checkpoint(state.bundles | index.bundles, notes)
-        checkpoint.write_checkpoint(checkpoint.path_of(self.checkpoints, round), whole)
-        kept = dict(sorted((self._kept | {round: slots}).items())[-checkpoint.KEEP :])
-        checkpoint.prune(self.checkpoints, kept)
-        self._kept = kept
+        notes = state.notes | index.notes | {"metrics": self._metrics_digest.hexdigest()}
+        complete = Checkpoint(state.bundles | index.bundles, notes)
+        checkpoint.write_checkpoint(checkpoint.path_of(self.checkpoints, round), complete)
+        slots_by_round = sorted((self._kept_slots | {round: slots}).items())
+        kept_slots = dict(slots_by_round[-checkpoint.KEEP :])
+        checkpoint.prune(self.checkpoints, kept_slots)
+        self._kept_slots = kept_slots
 
-    def keep(self, state: Checkpoint) -> None:
-        """Keep the state before a round for later analysis; unlike a checkpoint it stays."""
+    def save_replay_state(self, state: Checkpoint) -> None:
+        """Save the state before a round for later analysis; unlike a checkpoint it stays."""
         (self.path / "states").mkdir(exist_ok=True)
-        checkpoint.write_checkpoint(
-            checkpoint.path_of(self.path / "states", state.notes["round"]), state
-        )
+        path = checkpoint.path_of(self.path / "states", state.notes["round"])
+        checkpoint.write_checkpoint(path, state)
 
-    def newest(self) -> Checkpoint | None:
-        """The newest whole checkpoint whose metrics are as they were; what was written after it is cut off."""
-        bereft = 0
+    def rewind_to_checkpoint(self) -> Checkpoint | None:
+        """Rewind the folder to its newest intact checkpoint and return it; None if there is none.
+
+        A checkpoint is intact if its file, its rows and the lines of metrics.jsonl up to it are as
+        they were written. Lines of later rounds are removed from all .jsonl files, and so are the
+        temporary files of a process that was killed. Raise InputError if there are checkpoints
+        but none has its metrics.
+        """
+        round_without_metrics = 0
         for round in checkpoint.rounds_in(self.checkpoints):
             try:
-                found = self._read(round)
-                self.store.check(found)
-                bereft = round
-                self._check_metrics(found)
-                self._cut_to(round)
-                return found
+                saved = self._read_checkpoint(round)
+                self.store.check(saved)
+                round_without_metrics = round
+                self._check_metrics(saved)
+                self._rewind_to(round)
+                return saved
             except DamagedFileError as damage:
                 log.warning("%s; using the checkpoint before it.", damage)
-        if bereft:  # to begin again would throw away what somebody can still put right
+        if round_without_metrics:
+            # Starting again would throw away what somebody can still put right.
             raise InputError(
-                f"{self.path / 'metrics.jsonl'} is not as it was written, not even up to round {bereft}; put its lines "
+                f"{self.path / 'metrics.jsonl'} is not as it was written, not even up to round "
+                f"{round_without_metrics}; put its lines "
                 f"back, or begin again by removing the files in {self.checkpoints}."
             )
-        self._cut_to(0)
+        self._rewind_to(0)
         return None
 
-    def _check_metrics(self, found: Checkpoint) -> None:
-        """Raises Damaged unless every line up to the checkpoint is as it was written."""
-        path, round = self.path / "metrics.jsonl", found.notes["round"]
-        lines = whole_lines(path)[:round]
+    def _check_metrics(self, saved: Checkpoint) -> None:
+        """Raise DamagedFileError unless the metrics up to the checkpoint are as they were."""
+        path = self.path / "metrics.jsonl"
+        round = saved.notes["round"]
+        lines = complete_lines(path)[:round]
         if len(lines) < round:
             raise DamagedFileError(
                 f"{path} lacks lines that belong to the checkpoint of round {round}"
             )
         digest = digest_of(b"".join(lines)).hexdigest()
-        if (
-            found.notes.get("metrics", digest) != digest
-        ):  # checkpoints made before there was a digest have none
+        # Checkpoints written before there was a digest have none.
+        if saved.notes.get("metrics", digest) != digest:
             raise DamagedFileError(f"{path} is damaged before its line {round + 1}")
 
-    def _cut_to(self, round: int) -> None:
-        """Drop what belongs to later rounds, and what a process left that was killed while it wrote."""
+    def _rewind_to(self, round: int) -> None:
+        """Remove the lines of later rounds, and temporary files that a killed process left."""
         for folder in (self.path, self.checkpoints, self.path / "states"):
             for leftover in folder.glob(".*.new"):
                 leftover.unlink()
-        self._cut("metrics.jsonl", round)
-        self._cut("timings.jsonl", round)
-        self._forget("recordings.jsonl", round)
-        self._metrics = digest_of(b"".join(whole_lines(self.path / "metrics.jsonl")))
+        self._truncate("metrics.jsonl", round)
+        self._truncate("timings.jsonl", round)
+        self._remove_later_rounds("recordings.jsonl", round)
+        self._metrics_digest = digest_of(b"".join(complete_lines(self.path / "metrics.jsonl")))
 
-    def recall(self, found: Checkpoint, memory: ClientMemory) -> ClientMemory:
-        """A checkpoint's rows; those of the checkpoints before it stay where they are, should they be needed."""
-        newest = found.notes["round"]
-        before = [
-            self._whole(round) for round in checkpoint.rounds_in(self.checkpoints) if round < newest
-        ]
-        whole = [*filter(None, before), found]
-        self._kept = {
-            kept.notes["round"]: slots
-            for kept, slots in zip(whole, self.store.adopt(whole), strict=True)
-        }
-        return memory.stored(self._kept[newest])
+    def restore_memory(self, saved: Checkpoint, memory: ClientMemory) -> ClientMemory:
+        """Return the memory with the rows of a checkpoint.
 
-    def _whole(self, round: int) -> Checkpoint | None:
+        The rows of older intact checkpoints stay in their slots, should they be needed.
+        """
+        newest = saved.notes["round"]
+        rounds = [round for round in checkpoint.rounds_in(self.checkpoints) if round < newest]
+        older = [self._read_if_intact(round) for round in rounds]
+        intact = [*filter(None, older), saved]
+        slots = self.store.restore_slots(intact)
+        intact_rounds = [kept.notes["round"] for kept in intact]
+        self._kept_slots = dict(zip(intact_rounds, slots, strict=True))
+        return memory.with_slots(self._kept_slots[newest])
+
+    def _read_if_intact(self, round: int) -> Checkpoint | None:
+        """Return a checkpoint if it can be read and the store is large enough for its rows."""
         try:
-            found = self._read(round)
-            return (
-                found
-                if all(self.store.reaches(number) for _, number, _ in index_of(found))
-                else None
-            )
+            saved = self._read_checkpoint(round)
+            has_rows = all(self.store.contains_slot(number) for _, number, _ in index_of(saved))
         except DamagedFileError:
             return None
+        return saved if has_rows else None
 
-    def _read(self, round: int) -> Checkpoint:
+    def _read_checkpoint(self, round: int) -> Checkpoint:
         path = checkpoint.path_of(self.checkpoints, round)
-        found = checkpoint.read_checkpoint(path)
-        if found.notes.get("round") != round:
-            raise DamagedFileError(f"{path} is a checkpoint of round {found.notes.get('round')}")
-        return found
+        saved = checkpoint.read_checkpoint(path)
+        if saved.notes.get("round") != round:
+            raise DamagedFileError(f"{path} is a checkpoint of round {saved.notes.get('round')}")
+        return saved
 
-    def _cut(self, name: str, rounds: int) -> None:
-        """Keep the first `rounds` lines."""
+    def _truncate(self, name: str, rounds: int) -> None:
+        """Keep the first `rounds` lines of a file with a line per round."""
         path = self.path / name
-        kept = b"".join(whole_lines(path)[:rounds])
+        kept = b"".join(complete_lines(path)[:rounds])
         if path.exists() and path.stat().st_size != len(kept):
-            with atomic_replace(path) as beside:
-                beside.write_bytes(kept)
+            with atomic_replace(path) as temporary:
+                temporary.write_bytes(kept)
 
-    def _forget(self, name: str, round: int) -> None:
-        """Drop the lines of later rounds from a file that does not have a line for every round."""
+    def _remove_later_rounds(self, name: str, round: int) -> None:
+        """Remove the lines of later rounds from a file that lacks a line for some rounds."""
         path = self.path / name
         if path.exists():
             kept = [line for line in read_lines(path) if line["round"] <= round]
-            with atomic_replace(path) as beside:
-                beside.write_text("".join(map(json_line, kept)))
+            with atomic_replace(path) as temporary:
+                temporary.write_text("".join(map(json_line, kept)))
 
-    def reopen_results(self) -> None:
-        """The run goes on: what an earlier end wrote is no longer its outcome."""
+    def remove_results(self) -> None:
+        """Remove what an earlier end of the run wrote, because the run goes on."""
         for name in (
             "summary.json",
             "clients.json",
@@ -252,15 +282,18 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def write_json(self, name: str, record: Record) -> None:
-        with atomic_replace(self.path / name) as beside:
-            beside.write_text(json.dumps(replace_nonfinite(record), indent=2) + "\n")
+        """Write the record to a JSON file of the folder, in place of one that exists."""
+        with atomic_replace(self.path / name) as temporary:
+            temporary.write_text(json.dumps(replace_nonfinite(record), indent=2) + "\n")
 
 
 def is_run(path: Path) -> bool:
+    """Return whether the path is a run folder: whether it has a config.toml."""
     return (path / "config.toml").exists()
 
 
 def require_run_folder(path: Path) -> Path:
+    """Return the path; raise InputError unless it is a run folder."""
     if not path.exists():
         raise InputError(f"There is no run folder {path}.")
     if not is_run(path):
@@ -269,11 +302,12 @@ def require_run_folder(path: Path) -> Path:
 
 
 def digest_of(content: bytes) -> "hashlib.blake2b":
+    """Return the digest of the content, to which more can be added."""
     return hashlib.blake2b(content, digest_size=DIGEST)
 
 
 def create_unused_folder(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunFolder:
-    """A new run folder parent/name, or parent/name-2, -3 … where that name is taken."""
+    """Create and return a new run folder parent/name, or parent/name-2, -3 … if that is a run."""
     number = 1
     while True:
         path = parent / (name if number == 1 else f"{name}-{number}")
@@ -286,46 +320,53 @@ def create_unused_folder(parent: Path, name: str, create: Callable[[Path], RunFo
 
 
 def pack_state(federation: Federation, state: State) -> Checkpoint:
-    """A state but for what is remembered about clients."""
-    bundles = {"server": state.server, "buffers": state.buffers, "frozen": federation.task.frozen()}
+    """Return the checkpoint of a state, without the rows of the clients."""
+    bundles = {
+        "server": state.server,
+        "buffers": state.buffers,
+        "frozen": federation.task.copy_frozen(),
+    }
     if state.average:
         bundles |= {"averaged": {"w": state.average.w}, "averaged buffers": state.average.buffers}
     return Checkpoint(bundles, {"round": state.round, "method": federation.method.name})
 
 
-def unpack_state(federation: Federation, found: Checkpoint, memory: ClientMemory) -> State:
-    """The state that a checkpoint holds; its frozen weights are put into the model."""
-    federation.task.load_frozen(found.bundles["frozen"])
-    server, buffers = (
-        to_device(found.bundles[name], federation.task.device) for name in ("server", "buffers")
-    )
+def unpack_state(federation: Federation, saved: Checkpoint, memory: ClientMemory) -> State:
+    """Return the state that a checkpoint holds, and load its frozen weights into the model."""
+    federation.task.load_frozen(saved.bundles["frozen"])
+    device = federation.task.device
     return State(
-        found.notes["round"], server, buffers, memory, average_in(found, federation.task.device)
+        saved.notes["round"],
+        to_device(saved.bundles["server"], device),
+        to_device(saved.bundles["buffers"], device),
+        memory,
+        unpack_average(saved, device),
     )
 
 
-def average_in(found: Checkpoint, device: torch.device) -> AveragedModel | None:
-    """The averaged twin that a checkpoint holds."""
-    if "averaged" not in found.bundles:
+def unpack_average(saved: Checkpoint, device: torch.device) -> AveragedModel | None:
+    """Return the averaged model (the twin) that a checkpoint holds; None if it holds none."""
+    if "averaged" not in saved.bundles:
         return None
     return AveragedModel(
-        found.bundles["averaged"]["w"].to(device),
-        to_device(found.bundles["averaged buffers"], device),
+        saved.bundles["averaged"]["w"].to(device),
+        to_device(saved.bundles["averaged buffers"], device),
     )
 
 
 def pack_replay_state(federation: Federation, state: State) -> Checkpoint:
-    """All that the next round reads: the server's state and the memory of the clients that will take part."""
-    cohort, kept = federation.schedule.cohort(state.round), pack_state(federation, state)
+    """Return all that the next round reads: the state and the rows of the next cohort."""
+    cohort = federation.schedule.cohort(state.round)
+    packed = pack_state(federation, state)
     rows = {f"memory/{client}": state.memory[client] for client in cohort if client in state.memory}
-    return Checkpoint(kept.bundles | rows, kept.notes)
+    return Checkpoint(packed.bundles | rows, packed.notes)
 
 
-def unpack_replay_state(federation: Federation, kept: Checkpoint) -> State:
-    """The state before a round, from what `kept_state` kept of it: `run_round` then repeats the round exactly."""
+def unpack_replay_state(federation: Federation, saved: Checkpoint) -> State:
+    """Return the state that `pack_replay_state` packed; `run_round` repeats the round exactly."""
     device = federation.task.device
-    changes = ClientMemory(device=device).changing()
-    for name, row in kept.bundles.items():
+    memory_builder = ClientMemory(device=device).start_update()
+    for name, row in saved.bundles.items():
         if name.startswith("memory/"):
-            changes.put(int(name.removeprefix("memory/")), to_device(row, device))
-    return unpack_state(federation, kept, changes.done())
+            memory_builder.put(int(name.removeprefix("memory/")), to_device(row, device))
+    return unpack_state(federation, saved, memory_builder.build())

@@ -1,4 +1,8 @@
-"""Who trains in which round, on which batches, with which step size: the one seam through which they reach the loop."""
+"""The schedule of a run: who trains in which round, on which batches, with which step size.
+
+The round loop and local training get all of this from a Schedule and from nowhere else, so that
+another source of cohorts and batches (a reference-vector file, say) needs no other loop.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,32 +15,36 @@ from fedwmsam.training.local import Step
 
 
 class Schedule(Protocol):
+    """The cohorts, batches and step sizes of a run."""
+
     def cohort(self, round: int) -> list[int]:
-        """The clients of a round, in the order their contributions are added."""
+        """Return the clients of a round, in the order in which their contributions are added."""
         ...
 
-    def lr(self, round: int) -> float: ...
+    def lr(self, round: int) -> float:
+        """Return the step size of the local steps of a round."""
+        ...
 
     def steps(self, round: int, client: int, samples: int) -> list[Step]:
-        """All local steps of a client's round, epoch after epoch."""
+        """Return all local steps of a client's round, epoch after epoch."""
         ...
 
-    def count(self, round: int, client: int, samples: int) -> int:
-        """How many steps those are."""
+    def step_count(self, round: int, client: int, samples: int) -> int:
+        """Return the number of a client's local steps in a round, without making them."""
         ...
 
-    def epoch(self, samples: int) -> int:
-        """How many steps make one pass over that many samples."""
+    def steps_per_epoch(self, samples: int) -> int:
+        """Return the number of steps in one pass over that many samples."""
         ...
 
 
 @dataclass(frozen=True)
 class KeyedSchedule:
-    """Everything drawn from streams keyed by (seed, purpose, round, client): the default."""
+    """The default schedule, drawn from streams seeded by (seed, purpose, round, client)."""
 
     seed: int
     clients: int
-    per_round: float
+    cohort_size: float
     """Clients per round: their number, or its expectation under Bernoulli sampling."""
     sampling: str
     local_epochs: int
@@ -44,40 +52,36 @@ class KeyedSchedule:
     learning_rate: float
     lr_decay: float
     empty_rounds: bool = False
-    """Whether a Bernoulli draw of nobody stands, as differential privacy needs it, or is repeated."""
+    """Whether an empty Bernoulli draw stands, as differential privacy needs it, or is repeated."""
 
     def cohort(self, round: int) -> list[int]:
         random = rng.generator(self.seed, "cohort", round)
         if self.sampling == "fixed":
-            return sorted(
-                random.choice(
-                    self.clients, size=round_half_up(self.per_round), replace=False
-                ).tolist()
-            )
+            size = round_half_up(self.cohort_size)
+            return sorted(random.choice(self.clients, size=size, replace=False).tolist())
+        probability = self.cohort_size / self.clients
         while True:
-            chosen: list[int] = (
-                (random.random(self.clients) < self.per_round / self.clients).nonzero()[0].tolist()
-            )
-            if chosen or self.empty_rounds:
-                return chosen
+            mask = random.random(self.clients) < probability
+            cohort: list[int] = mask.nonzero()[0].tolist()
+            if cohort or self.empty_rounds:
+                return cohort
 
     def lr(self, round: int) -> float:
         return self.learning_rate * self.lr_decay**round
 
     def steps(self, round: int, client: int, samples: int) -> list[Step]:
         random = rng.generator(self.seed, "batches", round, client)
-        batches = [
-            batch
-            for _ in range(self.local_epochs)
-            for batch in torch.split(torch.from_numpy(random.permutation(samples)), self.batch_size)
-        ]
+        batches: list[torch.Tensor] = []
+        for _ in range(self.local_epochs):
+            order = torch.from_numpy(random.permutation(samples))
+            batches += torch.split(order, self.batch_size)
         return [
             Step(batch, rng.derive_seed(self.seed, "step", round, client, b))
             for b, batch in enumerate(batches)
         ]
 
-    def count(self, round: int, client: int, samples: int) -> int:
-        return self.local_epochs * self.epoch(samples)
+    def step_count(self, round: int, client: int, samples: int) -> int:
+        return self.local_epochs * self.steps_per_epoch(samples)
 
-    def epoch(self, samples: int) -> int:
+    def steps_per_epoch(self, samples: int) -> int:
         return -(-samples // self.batch_size)

@@ -1,5 +1,8 @@
-"""Worker processes before they know their work. This module does not import PyTorch, which takes seconds: the command
-line starts its workers first and imports after, so that all of them import at the same time."""
+"""Worker processes that are started before their work is known.
+
+This module does not import PyTorch, which takes seconds: the command line starts its workers first
+and imports PyTorch after, so that all processes import it at the same time.
+"""
 
 import os
 import socket
@@ -15,35 +18,41 @@ class IdleProcess(NamedTuple):
     channel: socket.socket
 
 
-waiting: list[IdleProcess] = []
+idle_processes: list[IdleProcess] = []
 
 
 def start_early(count: int) -> None:
-    """Processes for whoever will need them; those nobody takes end with this process."""
-    waiting.extend(start_process() for _ in range(count))
+    """Start processes for whoever will need them; those nobody takes end with this process."""
+    idle_processes.extend(start_process() for _ in range(count))
 
 
 def take_process() -> IdleProcess:
-    return waiting.pop() if waiting else start_process()
+    """Return a process that was started early, or a new one if none is left."""
+    return idle_processes.pop() if idle_processes else start_process()
 
 
 def start_process() -> IdleProcess:
-    ours, theirs = socket.socketpair()
+    """Start a worker process and return it with a channel to it."""
+    our_end, worker_end = socket.socketpair()
     # It ends without PyTorch's own teardown, which would take half a second.
-    program = f"import os; from fedwmsam.engine.workers import worker_main; worker_main({theirs.fileno()}); os._exit(0)"
-    # A session of its own: Ctrl-C in the terminal is for the main process, which ends its workers itself.
+    program = (
+        "import os; from fedwmsam.engine.workers import worker_main; "
+        f"worker_main({worker_end.fileno()}); os._exit(0)"
+    )
+    # It has a session of its own: Ctrl-C in the terminal is for the main process, which ends its
+    # workers itself.
     process = subprocess.Popen(
         [sys.executable, "-c", program],
-        pass_fds=[theirs.fileno()],
+        pass_fds=[worker_end.fileno()],
         start_new_session=True,
         env=environment(),
     )
-    theirs.close()
-    return IdleProcess(process, ours)
+    worker_end.close()
+    return IdleProcess(process, our_end)
 
 
 def environment() -> dict[str, str]:
-    """Of a process that computes beside this one: on one thread, with the same modules."""
+    """Return the environment of a worker process: one thread, and the modules of this process."""
     return os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
@@ -51,5 +60,7 @@ def environment() -> dict[str, str]:
 
 
 def cores() -> int:
-    """How many processes can work at once."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return how many processes can compute at the same time."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,13 +1,14 @@
-"""Train a round's clients on several processes, with the same numbers as on one.
+"""Train a round's clients on several processes, with results bitwise identical to those of one.
 
-Workers are started once and keep the data, the model and the method. For each client a short message and the vectors
-of its downlink, in shared memory, go to a free worker; its answer comes back the same way. Answers are handed on in
-the order the clients were asked, whoever is ready first. A worker that dies is replaced and its client asked again:
-training a client is a pure function, so nothing else changes.
+Workers are started once and keep the data, the model and the method. For each client a short
+message and the vectors of its downlink, in shared memory, go to a free worker; its result comes
+back the same way. Results are handed on in the order of the jobs, whichever is ready first. A
+worker that dies is replaced and its client is trained again: training a client is a pure function,
+so nothing else changes.
 
-Shared memory has no names or files that could be left behind: a block is an unlinked temporary file, in RAM where the
-system has such a place, whose descriptor a child process inherits. It disappears with the last process that holds it,
-however those end.
+Shared memory has no names or files that could be left behind: a block is an unlinked temporary
+file, in RAM where the system has such a folder, whose descriptor a worker process receives. It
+disappears with the last process that holds it, however that process ends.
 """
 
 import contextlib
@@ -36,14 +37,14 @@ from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import LocalResult
 
 ALIGNMENT = 64
-"""Vector instructions may round differently on unaligned data."""
+"""The alignment of tensors in bytes: vector instructions may round differently without it."""
 
 
 # Shared memory
 
 
 class TensorLocation(NamedTuple):
-    """Where a tensor lies in a block."""
+    """The position, type and shape of a tensor in a block."""
 
     offset: int
     dtype: torch.dtype
@@ -51,21 +52,22 @@ class TensorLocation(NamedTuple):
 
 
 class SharedMemoryBlock:
-    """A piece of shared memory that grows when more is written to it than fits."""
+    """A block of shared memory that grows when more is written to it than fits."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         if descriptor is None:
-            with tempfile.TemporaryFile(dir=place_of_blocks()) as file:
+            with tempfile.TemporaryFile(dir=shared_memory_folder()) as file:
                 descriptor = os.dup(file.fileno())
         self.descriptor = descriptor
         self.map: mmap.mmap | None = None
 
     def close(self) -> None:
+        """Give up the block; the memory is freed when no process and no tensor uses it any more."""
         self.map = None  # unmapped when the last tensor on it is gone
         os.close(self.descriptor)
 
-    def reach(self, size: int) -> mmap.mmap:
-        """The block as bytes, at least so many."""
+    def map_bytes(self, size: int) -> mmap.mmap:
+        """Return the block as mapped memory of at least `size` bytes, enlarged if necessary."""
         if self.map is None or len(self.map) < size:
             if os.fstat(self.descriptor).st_size < size:
                 enlarge(self.descriptor, size)
@@ -73,65 +75,77 @@ class SharedMemoryBlock:
         return self.map
 
     def write(self, tensors: Vectors) -> dict[str, TensorLocation]:
-        """Copy the tensors in; what is returned tells the other side where they are."""
-        places, end = {}, 0
+        """Copy the tensors into the block and return their locations."""
+        locations = {}
+        end = 0
         for name, value in tensors.items():
-            places[name] = TensorLocation(end, value.dtype, tuple(value.shape))
+            locations[name] = TensorLocation(end, value.dtype, tuple(value.shape))
             end = align_up(end + value.numel() * value.element_size())
-        for name, place in places.items():
-            self.view(place, end).copy_(tensors[name])
-        return places
+        for name, location in locations.items():
+            self.view(location, end).copy_(tensors[name])
+        return locations
 
-    def read(self, places: dict[str, TensorLocation]) -> Vectors:
-        """Copies of the tensors, so that the block is free for what comes next."""
-        return {name: self.view(place).clone() for name, place in places.items()}
+    def read(self, locations: dict[str, TensorLocation]) -> Vectors:
+        """Return copies of the tensors, so that the block can be written again."""
+        return {name: self.view(location).clone() for name, location in locations.items()}
 
-    def view(self, place: TensorLocation, size: int = 0) -> Tensor:
+    def view(self, location: TensorLocation, size: int = 0) -> Tensor:
+        """Return the tensor at this location, not a copy; the block gets at least `size` bytes."""
         count = 1
-        for length in place.shape:
+        for length in location.shape:
             count *= length
         if count == 0:
-            return torch.empty(place.shape, dtype=place.dtype)
-        needed = place.offset + count * torch.empty(0, dtype=place.dtype).element_size()
-        memory = self.reach(max(size, needed))
-        return torch.frombuffer(memory, dtype=place.dtype, count=count, offset=place.offset).view(
-            place.shape
-        )
+            return torch.empty(location.shape, dtype=location.dtype)
+        end = location.offset + count * torch.empty(0, dtype=location.dtype).element_size()
+        memory = self.map_bytes(max(size, end))
+        flat = torch.frombuffer(memory, dtype=location.dtype, count=count, offset=location.offset)
+        return flat.view(location.shape)
 
 
 def enlarge(descriptor: int, size: int) -> None:
-    """With room that is really there: where memory is full this is an error, not a signal at the first write."""
+    """Allocate `size` bytes for a file; raise OSError where memory is full.
+
+    Without the allocation a full memory would be a signal at the first write instead of an error.
+    """
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
         else:
             os.ftruncate(descriptor, size)
     except OSError as error:
-        error.filename = place_of_blocks()
+        error.filename = shared_memory_folder()
         raise
 
 
-def place_of_blocks() -> str:
+def shared_memory_folder() -> str:
+    """Return the folder in RAM that the system has for shared memory, or else one on disk."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
 
 
 def align_up(size: int) -> int:
+    """Return the next multiple of ALIGNMENT."""
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+# Workers, as the main process sees them
 
 
 LARGE = 4096
 """Tensors of more bytes than this are shared between the workers instead of sent to each."""
 PATIENCE = 3
-"""A client that kills so many workers one after the other is not asked again."""
+"""A client on which so many workers crash one after the other is not trained again."""
 
 
 class Pool:
-    """`with Pool(federation, 2) as pool:` then give pool.train to the federation as its trainer."""
+    """Worker processes that train clients: `with Pool(federation, 2) as pool:`.
+
+    Inside, pool.train is the trainer to give to the federation.
+    """
 
     def __init__(self, federation: Federation, count: int) -> None:
         self.data = SharedMemoryBlock()
-        self.recipe = pickled(replace(federation, trainer=None), self.data)
-        self.workers = [Worker(self.data, self.recipe) for _ in range(count)]
+        self.pickled_federation = pickle_federation(replace(federation, trainer=None), self.data)
+        self.workers = [Worker(self.data, self.pickled_federation) for _ in range(count)]
         self.cpu_seconds = 0.0
 
     def __enter__(self) -> "Pool":
@@ -147,11 +161,15 @@ class Pool:
     def train(
         self, federation: Federation, jobs: Iterable[Job]
     ) -> Iterator[tuple[Job, LocalResult]]:
-        """Answers in the jobs' order; at most two jobs a worker are under way or waiting for their turn."""
-        numbered = enumerate(jobs)
+        """Train the jobs' clients and yield the results in the jobs' order.
+
+        At most two jobs per worker are being trained or wait for the results before them.
+        """
+        numbered_jobs = enumerate(jobs)
         ready: dict[int, tuple[Job, LocalResult]] = {}
         busy: dict[int, Worker] = {}
-        turn, exhausted = 0, False
+        next_number = 0
+        exhausted = False
         try:
             while True:
                 while (
@@ -159,91 +177,102 @@ class Pool:
                     and len(busy) < len(self.workers)
                     and len(busy) + len(ready) < 2 * len(self.workers)
                 ):
-                    number, job = next(numbered, (-1, None))
+                    number, job = next(numbered_jobs, (-1, None))
                     if job is None:
                         exhausted = True
                         break
                     worker = next(worker for worker in self.workers if worker.job is None)
-                    worker.ask(job)
+                    worker.send_job(job)
                     busy[number] = worker
-                if turn in ready:
-                    yield ready.pop(turn)
-                    turn += 1
+                if next_number in ready:
+                    yield ready.pop(next_number)
+                    next_number += 1
                 elif busy:
-                    self.collect(busy, ready)
+                    self.receive_results(busy, ready)
                 else:
                     return
         finally:
-            for worker in (
-                busy.values()
-            ):  # given up half-way (an error, Ctrl-C): their answers must not be taken later
-                self.replace(worker)
+            # If the round was given up half-way (an error, Ctrl-C), nobody may later take the
+            # results of its jobs for those of others.
+            for worker in busy.values():
+                self.replace_worker(worker)
 
-    def collect(self, busy: dict[int, "Worker"], ready: dict[int, tuple[Job, LocalResult]]) -> None:
-        """Wait for an answer; a worker that died instead is replaced and asked again."""
-        answered = wait([worker.connection for worker in busy.values()])
-        for number, worker in [(n, w) for n, w in busy.items() if w.connection in answered]:
+    def receive_results(
+        self, busy: dict[int, "Worker"], ready: dict[int, tuple[Job, LocalResult]]
+    ) -> None:
+        """Wait for at least one result and move it to `ready`.
+
+        A worker that died instead is replaced and its job sent again. Raise InputError if that was
+        in vain too often.
+        """
+        readable = wait([worker.connection for worker in busy.values()])
+        finished = [(n, worker) for n, worker in busy.items() if worker.connection in readable]
+        for number, worker in finished:
             job = worker.job
             assert job is not None
             try:
-                result, seconds = worker.answer()
+                result, seconds = worker.receive_result()
             except (EOFError, OSError):
-                deaths = worker.deaths + 1
-                if deaths >= PATIENCE:
-                    raise InputError(worker.obituary(job)) from None
-                busy[number] = self.replace(worker)
-                busy[number].deaths = deaths
-                busy[number].ask(job)
+                crashes = worker.crashes + 1
+                if crashes >= PATIENCE:
+                    raise InputError(worker.crash_message(job)) from None
+                busy[number] = self.replace_worker(worker)
+                busy[number].crashes = crashes
+                busy[number].send_job(job)
                 continue
             self.cpu_seconds += seconds
             ready[number] = (job, result)
             del busy[number]
 
-    def replace(self, worker: "Worker") -> "Worker":
-        fresh = Worker(self.data, self.recipe)
-        self.workers[self.workers.index(worker)] = fresh
+    def replace_worker(self, worker: "Worker") -> "Worker":
+        """Kill a worker and return a new one in its place."""
+        new_worker = Worker(self.data, self.pickled_federation)
+        self.workers[self.workers.index(worker)] = new_worker
         worker.close(kill=True)
-        return fresh
+        return new_worker
 
 
 class Worker:
-    """One process and the two blocks that vectors travel through."""
+    """A worker process, the connection to it and the two blocks through which vectors travel."""
 
-    def __init__(self, data: SharedMemoryBlock, recipe: bytes) -> None:
-        self.inbox, self.outbox = SharedMemoryBlock(), SharedMemoryBlock()
+    def __init__(self, data: SharedMemoryBlock, pickled_federation: bytes) -> None:
+        self.inbox = SharedMemoryBlock()
+        self.outbox = SharedMemoryBlock()
         self.job: Job | None = None
-        self.deaths = 0
+        self.crashes = 0
+        """Workers before this one that crashed on the job it was started for."""
         self.process, channel = worker_process.take_process()
+        descriptors = [data.descriptor, self.inbox.descriptor, self.outbox.descriptor]
+        # A process that has died already is noticed when its result should come.
         with contextlib.suppress(BrokenPipeError):
-            socket.send_fds(
-                channel,
-                [b"blocks"],
-                [data.descriptor, self.inbox.descriptor, self.outbox.descriptor],
-            )
+            socket.send_fds(channel, [b"blocks"], descriptors)
         self.connection = Connection(channel.detach())
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # it has died already: noticed when it should answer
-            self.connection.send_bytes(recipe)
+        with contextlib.suppress(BrokenPipeError):
+            self.connection.send_bytes(pickled_federation)
 
-    def ask(self, job: Job) -> None:
+    def send_job(self, job: Job) -> None:
+        """Let the worker train the job's client."""
         self.job = job
-        places = self.inbox.write(
-            {**prefixed("down", job.down), **prefixed("buffers", job.buffers)}
+        locations = self.inbox.write(
+            {**add_prefix("down", job.down), **add_prefix("buffers", job.buffers)}
         )
         with contextlib.suppress(BrokenPipeError):
-            self.connection.send((job.client, places, job.info))
+            self.connection.send((job.client, locations, job.info))
 
-    def answer(self) -> tuple[LocalResult, float]:
-        places, loss, backprops, seconds, error = self.connection.recv()
-        self.job, self.deaths = None, 0
+    def receive_result(self) -> tuple[LocalResult, float]:
+        """Return the result of the job and the CPU seconds it took, or raise the worker's error."""
+        locations, loss, backprops, seconds, error = self.connection.recv()
+        self.job = None
+        self.crashes = 0
         if error is not None:
             raise error
-        tensors = self.outbox.read(places)
-        return LocalResult(part("up", tensors), part("buffers", tensors), loss, backprops), seconds
+        tensors = self.outbox.read(locations)
+        up = select_prefix("up", tensors)
+        buffers = select_prefix("buffers", tensors)
+        return LocalResult(up, buffers, loss, backprops), seconds
 
     def close(self, kill: bool = False) -> None:
-        """Without its connection a worker ends; it is not waited for longer than a moment."""
+        """End the worker, which ends itself without its connection; kill it after two seconds."""
         self.connection.close()
         if kill:
             self.process.kill()
@@ -255,15 +284,23 @@ class Worker:
         self.inbox.close()
         self.outbox.close()
 
-    def obituary(self, job: Job) -> str:
+    def crash_message(self, job: Job) -> str:
+        """Return what a user is told about workers that crash on a client."""
         return (
-            f"The worker processes die on client {job.client} (exit code {self.process.poll()}); their messages above "
-            "say why. Workers need a model, a loss and data whose code is in an importable module; or use workers=1."
+            f"The worker processes die on client {job.client} (exit code {self.process.poll()}); "
+            "their messages above say why. Workers need a model, a loss and data whose code is in "
+            "an importable module; or use workers=1."
         )
 
 
+# What runs in a worker
+
+
 def worker_main(connection: int) -> None:
-    """A worker's life: take the recipe, then train one client after the other until the connection ends."""
+    """Receive the federation, then train one client after the other until the connection ends.
+
+    This is all that a worker process does; `connection` is the descriptor of its socket.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     with socket.socket(fileno=connection) as raw:
@@ -271,25 +308,30 @@ def worker_main(connection: int) -> None:
         raw.detach()
     if len(descriptors) < 3:  # nobody needed this worker
         return
-    data, into, out = (SharedMemoryBlock(descriptor) for descriptor in descriptors)
+    data, inbox, outbox = (SharedMemoryBlock(descriptor) for descriptor in descriptors)
     channel = Connection(connection)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         federation = Unpickler(io.BytesIO(channel.recv_bytes()), data).load()
         while True:
-            client, places, info = channel.recv()
-            tensors = into.read(places)
-            job = Job(client, part("down", tensors), part("buffers", tensors), info)
+            client, locations, info = channel.recv()
+            tensors = inbox.read(locations)
+            down = select_prefix("down", tensors)
+            job = Job(client, down, select_prefix("buffers", tensors), info)
             start = time.process_time()
             try:
                 result = train_client(federation, job)
             except Exception as error:
-                channel.send((None, 0.0, 0, 0.0, sendable(error)))
+                channel.send((None, 0.0, 0, 0.0, make_picklable(error)))
                 continue
-            answer = out.write({**prefixed("up", result.up), **prefixed("buffers", result.buffers)})
-            channel.send((answer, result.loss, result.backprops, time.process_time() - start, None))
+            locations = outbox.write(
+                {**add_prefix("up", result.up), **add_prefix("buffers", result.buffers)}
+            )
+            seconds = time.process_time() - start
+            channel.send((locations, result.loss, result.backprops, seconds, None))
 
 
-def sendable(error: Exception) -> Exception:
+def make_picklable(error: Exception) -> Exception:
+    """Return the error, or a RuntimeError with its message if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
         return error
@@ -297,18 +339,26 @@ def sendable(error: Exception) -> Exception:
         return RuntimeError(f"{type(error).__name__} in a worker: {error}")
 
 
-def prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def add_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors under names that begin with the prefix."""
     return {f"{prefix} {name}": value for name, value in tensors.items()}
 
 
-def part(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def select_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose names begin with the prefix, under their names without it."""
     return {
         k.removeprefix(f"{prefix} "): v for k, v in tensors.items() if k.startswith(f"{prefix} ")
     }
 
 
-def pickled(federation: Federation, data: SharedMemoryBlock) -> bytes:
-    """The federation for a worker; its large tensors go to the block that all workers map."""
+# The federation as bytes
+
+
+def pickle_federation(federation: Federation, data: SharedMemoryBlock) -> bytes:
+    """Return the federation for a worker; its large tensors go to the block that all workers map.
+
+    Raise InputError if it cannot be sent to another process.
+    """
     stream = io.BytesIO()
     pickler = Pickler(stream)
     try:
@@ -318,31 +368,31 @@ def pickled(federation: Federation, data: SharedMemoryBlock) -> bytes:
             f"Workers need a model, a loss and data that can be sent to another process ({error}); "
             "define their functions and classes in an importable module, or use workers=1."
         ) from error
-    for tensor, place in pickler.tensors.values():
-        data.view(place, pickler.end).copy_(tensor)
+    for tensor, location in pickler.tensors.values():
+        data.view(location, pickler.end).copy_(tensor)
     return stream.getvalue()
 
 
 class Pickler(pickle.Pickler):
+    """A pickler that notes large tensors, with a location for each, instead of writing them."""
+
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)
         self.tensors: dict[Any, tuple[Tensor, TensorLocation]] = {}
         self.end = 0
 
     def persistent_id(self, value: Any) -> TensorLocation | None:
-        if (
-            type(value) is not Tensor
-            or value.device.type != "cpu"
-            or value.numel() * value.element_size() <= LARGE
-        ):
+        """Return the location of a large tensor, None for anything else."""
+        if type(value) is not Tensor or value.device.type != "cpu":
+            return None
+        size = value.numel() * value.element_size()
+        if size <= LARGE:
             return None
         identity = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
         if identity not in self.tensors:
-            self.tensors[identity] = (
-                value,
-                TensorLocation(self.end, value.dtype, tuple(value.shape)),
-            )
-            self.end = align_up(self.end + value.numel() * value.element_size())
+            location = TensorLocation(self.end, value.dtype, tuple(value.shape))
+            self.tensors[identity] = (value, location)
+            self.end = align_up(self.end + size)
         return self.tensors[identity][1]
 
 
@@ -353,5 +403,6 @@ class Unpickler(pickle.Unpickler):
         super().__init__(stream)
         self.data = data
 
-    def persistent_load(self, place: TensorLocation) -> Tensor:
-        return self.data.view(place)
+    def persistent_load(self, location: TensorLocation) -> Tensor:
+        """Return the large tensor at this location of the block that all workers map."""
+        return self.data.view(location)

@@ -9,7 +9,7 @@ from fedwmsam.data.adapter import DataAdapter, make_data_adapter
 from fedwmsam.data.clients import Clients, Collate, split_validation
 from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
-from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder, with_workers
+from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder, use_workers
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method, make_method
 from fedwmsam.methods.vectors import Vectors
@@ -72,32 +72,43 @@ def fit(
 ) -> Result:
     """Train `model` over `clients` and return a `Result`.
 
-    model: an nn.Module (copied, never changed) or a function that returns a new one (initialised from `seed`).
-    clients: a list of (x, y) arrays or tensors, a list of map-style datasets (`collate` for their batches), or a
-        function client → either, with `client_count`, called when a client is sampled (`client_sizes` if averaging by
-        size).
+    Raise InputError, before training starts, for settings or data that are wrong or do not go
+    together.
+
+    model: an nn.Module (copied, never changed) or a function that returns a new one (initialised
+        from `seed`).
+    clients: a list of (x, y) arrays or tensors, a list of map-style datasets (`collate` for their
+        batches), or a function client → either, with `client_count`, called when a client is
+        sampled (`client_sizes` if averaging by size).
     method: a name (`fedwmsam.METHODS`) or an instance with options, such as FedWMSAM(rho=0.05).
-    test, validation: data like a client's. `validation` may be a share (0.1) to cut from each client; the best model
-        is chosen on it, never on `test`.
-    loss: "classification", "regression", "multilabel", or a function of (outputs, targets); `metrics` maps names to
-        such functions, called once on all outputs, and replaces the loss's own (accuracy, mae …); `monitor` names the
-        one that defines "best" ("-mae": lower wins).
-    aggregation: "median", "trimmed:0.1" or "norm_bound:TAU" instead of the mean, against hostile clients.
-    twin: γ (try 8) of an averaged twin: an average of the global models, evaluated beside them (`averaged_accuracy` …)
-        and never trained on; `Result.averaged_model`. docs/compare.md tells what for.
+    test, validation: data like a client's. `validation` may be a share (0.1) to cut from each
+        client; the best model is chosen on it, never on `test`.
+    loss: "classification", "regression", "multilabel", or a function of (outputs, targets).
+        `metrics` maps names to such functions, called once on all outputs, and replaces the loss's
+        own (accuracy, mae …); `monitor` names the one that defines "best" ("-mae": lower wins).
+    aggregation: "median", "trimmed:0.1" or "norm_bound:TAU" instead of the mean, against hostile
+        clients.
+    twin: γ (try 8) of an averaged model (the twin): an average of the global models, evaluated
+        beside them (`averaged_accuracy` …) and never trained on; see `Result.averaged_model`.
+        docs/compare.md says what it is good for.
     dropout, stragglers, deadline, corrupt: simulated faults; docs/faults.md.
-    dp_noise, dp_epsilon, dp_clip, dp_delta: client-level differential privacy, by noise or by a target ε;
-        docs/privacy.md.
+    dp_noise, dp_epsilon, dp_clip, dp_delta: client-level differential privacy, by noise or by a
+        target ε; docs/privacy.md.
     initial_weights: a state_dict to start from.
-    workers: processes that train clients side by side, with the same numbers for any count (0: one for each core).
-    memory_budget: megabytes of RAM for what a method keeps per client; the rest is on disk, with the same numbers.
-    run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes on, for example
-        from 500 to 800 rounds. Settings that would change its numbers must be the same; that the data are is up to you.
-    keep_states: keep what the server knew before every so many rounds, so that they can be replayed exactly.
-    record: "alignment", "drift" and "echo", or several with commas: measured every `record_every` rounds while the run
-        goes on, into `Result.recordings` and the folder's recordings.jsonl; the run's own numbers stay the same.
-    callbacks: called after each round with `.record`, `.history`, `.state_dict()` and `.stop(reason)`; trackers such as
-        `fedwmsam.trackers.TensorBoard()` too.
+    workers: processes that train clients in parallel (0: one for each core); the results are the
+        same for any number.
+    memory_budget: megabytes of RAM for what a method keeps per client; the rest is on disk, with
+        the same results.
+    run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes
+        on, for example from 500 to 800 rounds. Settings that would change its results must be the
+        same; that the data are is up to you.
+    keep_states: keep the server's state before every so many rounds, so that these rounds can be
+        replayed exactly.
+    record: "alignment", "drift" and "echo", or several with commas: measured every `record_every`
+        rounds during the run, into `Result.recordings` and the folder's recordings.jsonl; the
+        results of the run stay the same.
+    callbacks: called after each round with `.record`, `.history`, `.state_dict()` and
+        `.stop(reason)`; trackers such as `fedwmsam.trackers.TensorBoard()` too.
 
     >>> result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
     >>> result.last("accuracy"), result.columns["loss"], result.model
@@ -144,33 +155,47 @@ def fit(
         raise InputError("callbacks must be a list of functions, for example callbacks=[print].")
     if not isinstance(method, Method):
         raise InputError(
-            f"method must be a name or a method with its options, such as FedWMSAM(), not {method!r}."
+            "method must be a name or a method with its options, such as FedWMSAM(), "
+            f"not {method!r}."
         )
     objective = make_objective(loss, metrics, monitor)
     with deterministic_torch():
         task = Task(model, objective, seed=rng.derive_seed(seed, "init"), device=device)
-        reader = make_data_adapter(task, collate)
-        members = reader.clients(clients, client_count)
-        members, held = cut_validation(reader, members, validation, seed)
-        tested = None if test is None else reader.samples(test, "The test data")
-        run = make_run(settings, method, task, members, tested, held, callbacks, client_sizes)
+        adapter = make_data_adapter(task, collate)
+        all_clients = adapter.to_clients(clients, client_count)
+        train_clients, validation_data = cut_validation(adapter, all_clients, validation, seed)
+        test_data = None if test is None else adapter.to_samples(test, "The test data")
+        run = make_run(
+            settings,
+            method,
+            task,
+            train_clients,
+            test_data,
+            validation_data,
+            callbacks,
+            client_sizes,
+        )
         if initial_weights is not None:
             run.warm_start(initial_weights)
-        config = configuration(settings, method, len(members), task, loss, validation)
-        with with_workers(run, settings.workers):
+        config = configuration(settings, method, len(train_clients), task, loss, validation)
+        with use_workers(run, settings.workers):
             if run_folder is not None:
                 run.folder = open_folder(Path(run_folder), config, resume)
-            return execute(run, config, reader)
+            return execute(run, config, adapter)
 
 
 def cut_validation(
-    reader: DataAdapter, clients: Clients, validation: Any, seed: int
+    adapter: DataAdapter, clients: Clients, validation: Any, seed: int
 ) -> tuple[Clients, Samples | None]:
-    """The clients to train on and the validation data: given, or a share cut from each client."""
+    """Return the clients to train on, and the validation data or None.
+
+    `validation` is None, data, or the share of samples to cut from each client. Raise InputError
+    for a share outside of (0, 1) and for data that the model cannot take.
+    """
     if validation is None:
         return clients, None
     if not isinstance(validation, float):
-        return clients, reader.samples(validation, "The validation data")
+        return clients, adapter.to_samples(validation, "The validation data")
     if not 0 < validation < 1:
         raise InputError(f"A validation share must lie between 0 and 1, not {validation!r}.")
     return split_validation(clients, validation, seed)

@@ -1,4 +1,8 @@
-"""From settings to a run and its result, alike for `fit`, the command line and Flower."""
+"""The assembly of a run from settings, a method, a model and clients, and its execution.
+
+`fit`, the command line and Flower make their runs here. `make_run` checks that the parts go
+together and puts them into a `Run`; `execute` trains it and returns its `Result`.
+"""
 
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -54,9 +58,14 @@ def make_run(
     callbacks: Sequence[Callback] = (),
     sizes: Sequence[int] | None = None,
 ) -> Run:
-    """A run that has not begun."""
+    """Return a run that is ready to be executed.
+
+    `sizes` are the clients' numbers of samples, for clients that are loaded lazily. Raise
+    InputError for settings that do not go with the method, the model or the data.
+    """
     check_stopping(settings, task.objective, test, validation)
-    federation, kinds = make_federation(settings, method, task, clients, sizes), settings.recorded()
+    federation = make_federation(settings, method, task, clients, sizes)
+    kinds = settings.recording_kinds()
     recorder = DynamicsRecorder(kinds, settings.record_every, settings.seed) if kinds else None
     return Run(federation, settings, test, validation, recorder=recorder, callbacks=callbacks)
 
@@ -64,9 +73,11 @@ def make_run(
 def check_stopping(
     settings: Settings, objective: Objective, test: object, validation: object
 ) -> None:
+    """Raise InputError if early stopping is asked for without the data or the metric it needs."""
     if settings.patience is not None and validation is None:
         raise InputError(
-            "patience needs validation data: stopping by the test data would choose the model on them."
+            "patience needs validation data: "
+            "stopping by the test data would choose the model on them."
         )
     if settings.target_accuracy is not None and (
         "accuracy" not in objective.metrics or (test is None and validation is None)
@@ -83,20 +94,25 @@ def make_federation(
     clients: Clients,
     sizes: Sequence[int] | None = None,
 ) -> Federation:
-    total = total_samples(settings, clients, sizes)
+    """Return the federation of a run: its method, model, clients, schedule and faults.
+
+    `sizes` are the clients' numbers of samples, for clients that are loaded lazily. Raise
+    InputError for settings that do not go with the method, the model or the data.
+    """
+    total = count_samples(settings, clients, sizes)
     schedule = KeyedSchedule(
         seed=settings.seed,
         clients=len(clients),
-        per_round=settings.per_round(len(clients)),
+        cohort_size=settings.cohort_size(len(clients)),
         sampling=settings.sampling,
         local_epochs=settings.local_epochs,
         batch_size=settings.batch_size,
         learning_rate=settings.lr,
         lr_decay=settings.lr_decay,
-        empty_rounds=settings.private,
+        empty_rounds=settings.uses_privacy,
     )
     rules = LocalRules(settings.weight_decay, settings.weight_decay_mode, settings.clip_norm)
-    check_method(settings, method, task)
+    check_method_settings(settings, method, task)
     return Federation(
         method,
         task,
@@ -112,9 +128,13 @@ def make_federation(
     )
 
 
-def total_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | None) -> int | None:
-    """Of all clients; None where nothing depends on it, so that lazily loaded ones need not be counted."""
-    if settings.averaging != "size" and not settings.private:
+def count_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | None) -> int | None:
+    """Return the number of samples of all clients, or None if no setting depends on it.
+
+    Lazily loaded clients are not loaded to be counted: raise InputError if `sizes` is missing for
+    them, or has another length than there are clients.
+    """
+    if settings.averaging != "size" and not settings.uses_privacy:
         return None
     if isinstance(clients, LazyClients) and sizes is None:
         what = "Averaging by size" if settings.averaging == "size" else "Differential privacy"
@@ -123,23 +143,28 @@ def total_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | N
         )
     if sizes is not None and len(sizes) != len(clients):
         raise InputError(f"client_sizes names {len(sizes)} clients, but there are {len(clients)}.")
-    return sum(sizes) if sizes is not None else sum(len(clients[k]) for k in range(len(clients)))
+    if sizes is not None:
+        return sum(sizes)
+    return sum(len(clients[k]) for k in range(len(clients)))
 
 
-def check_method(settings: Settings, method: Method, task: Task) -> None:
-    """Refuse settings that do not go with the method or the model."""
-    check_rule(
-        parse_aggregation(settings.aggregation or "mean"),
-        method,
-        task.initial_weights,
-        settings.averaging,
-    )
-    if settings.private:
-        privacy.check_method(method, task.initial_weights, task.initial_buffers)
-        privacy.accounting()
+def check_method_settings(settings: Settings, method: Method, task: Task) -> None:
+    """Raise InputError if the method or the model does not support a setting.
+
+    These are the aggregation rule, averaging by size and differential privacy.
+    """
+    rule = parse_aggregation(settings.aggregation or "mean")
+    check_rule(rule, method, task.initial_weights, settings.averaging)
+    if settings.uses_privacy:
+        privacy.check_privacy_support(method, task.initial_weights, task.initial_buffers)
+        privacy.import_accounting()
 
 
 def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | None:
+    """Return the simulated faults of a run, or None if it has none.
+
+    Raise InputError if labels are to be flipped but the loss has no class labels.
+    """
     corruption = None if settings.corrupt is None else parse_corruption(settings.corrupt)
     stragglers = parse_stragglers(settings.stragglers, settings.deadline)
     if not settings.dropout and stragglers == NO_STRAGGLERS and corruption is None:
@@ -158,10 +183,17 @@ def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | No
 def make_privacy(
     settings: Settings, method: Method, task: Task, schedule: KeyedSchedule, total: int | None
 ) -> Privacy | None:
-    if not settings.private:
+    """Return the differential privacy of a run, or None if it has none.
+
+    Where the settings give a target ε instead of the noise, the noise is calibrated to it. `total`
+    is the number of samples of all clients.
+    """
+    if not settings.uses_privacy:
         return None
     assert settings.dp_clip and settings.dp_delta and total
-    rate, noise, delta = schedule.per_round / schedule.clients, settings.dp_noise, settings.dp_delta
+    rate = schedule.cohort_size / schedule.clients
+    noise = settings.dp_noise
+    delta = settings.dp_delta
     if noise is None:
         assert settings.dp_epsilon is not None
         noise = privacy.calibrate_noise(settings.dp_epsilon, delta, rate, settings.rounds)
@@ -173,14 +205,18 @@ def make_privacy(
         settings.dp_clip,
         delta,
         rate,
-        schedule.count(0, 0, samples),
+        schedule.step_count(0, 0, samples),
         samples,
     )
 
 
 @contextmanager
-def with_workers(run: Run, workers: int) -> Iterator[None]:
-    """Train on so many processes; one means this one."""
+def use_workers(run: Run, workers: int) -> Iterator[None]:
+    """Train the run's clients in worker processes while the context lasts.
+
+    0 workers means one for each core, and one worker means this process. Raise InputError if there
+    are several workers and the model is on a GPU.
+    """
     count = workers or cores()
     if count == 1:
         yield
@@ -188,7 +224,8 @@ def with_workers(run: Run, workers: int) -> Iterator[None]:
     if run.federation.task.device.type != "cpu":
         raise InputError(f"workers={workers} needs device='cpu'; a GPU is used from one process.")
     with Pool(run.federation, count) as pool:
-        run.federation, run.pool = replace(run.federation, trainer=pool.train), pool
+        run.federation = replace(run.federation, trainer=pool.train)
+        run.pool = pool
         yield
 
 
@@ -200,55 +237,68 @@ def configuration(
     loss: str | MetricFunction,
     validation: Any,
 ) -> dict[str, Any]:
-    """What the run's folder says it is."""
-    config = {"method": method.name, "clients": clients} | asdict(settings) | asdict(method)
-    config |= {
-        "loss": name_of(loss),
-        "monitor": task.objective.monitor,
-        "validation": describe_validation(validation),
-    }
-    return config | {"architecture": rng.digest(repr(task.model))}
+    """Return the configuration that config.toml holds for a run of `fit` or of Flower."""
+    return (
+        {"method": method.name, "clients": clients}
+        | asdict(settings)
+        | asdict(method)
+        | {
+            "loss": loss_name(loss),
+            "monitor": task.objective.monitor,
+            "validation": describe_validation(validation),
+            "architecture": rng.digest(repr(task.model)),
+        }
+    )
 
 
-def name_of(loss: str | MetricFunction) -> str:
-    return loss if isinstance(loss, str) else getattr(loss, "__qualname__", type(loss).__name__)
+def loss_name(loss: str | MetricFunction) -> str:
+    """Return the name of a loss, or that of the function that computes it."""
+    if isinstance(loss, str):
+        return loss
+    return getattr(loss, "__qualname__", type(loss).__name__)
 
 
 def describe_validation(validation: Any) -> Any:
-    return validation if isinstance(validation, float) else 0.0 if validation is None else "given"
+    """Return the validation share, 0.0 without validation data, or "given" for data."""
+    if isinstance(validation, float):
+        return validation
+    return 0.0 if validation is None else "given"
 
 
 def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
-    """A new folder, or with `resume` the one of an earlier run with the same settings."""
+    """Return a new run folder or, with `resume`, that of an earlier run if there is one.
+
+    Raise InputError if the folder holds a run and is not to be resumed, or if a setting differs
+    that would change results.
+    """
     if not resume or not is_run(path):
         return RunFolder.create(path, config)
     folder = RunFolder.open(path)
-    before, now = (
-        identifying_settings(told)
-        for told in (toml.load(path / "config.toml"), tomllib.loads(toml.dump(config)))
-    )
-    usual = {
+    saved = identifying_settings(toml.load(path / "config.toml"))
+    requested = identifying_settings(tomllib.loads(toml.dump(config)))
+    defaults = {
         key: value
         for key, value in defaults_of(config["method"]).items()
         if key not in ALWAYS_IDENTIFYING
     }
-    for key in [key for key in (now | before) if key not in STOPPING_SETTINGS]:
-        if before.get(key) != now.get(key):
+    for key in requested | saved:
+        if key not in STOPPING_SETTINGS and saved.get(key) != requested.get(key):
             folder.close()
-            old, new = (told.get(key, usual.get(key)) for told in (before, now))
+            old = saved.get(key, defaults.get(key))
+            new = requested.get(key, defaults.get(key))
             raise InputError(
                 f"{path} was run with {key} = {old!r}, not {new!r}; use the same, or a new folder."
             )
     return folder
 
 
-def execute(run: Run, config: dict[str, Any], reader: DataAdapter) -> Result:
-    """Go on from the run's folder if it holds something, train, and hand over the outcome."""
+def execute(run: Run, config: dict[str, Any], adapter: DataAdapter) -> Result:
+    """Train a run to its end and return its result; resume it if its folder has a checkpoint."""
     run.config = config
     try:
         if run.folder:
             restore(run, run.folder)
-            run.folder.write_config(config)  # a resumed run may have a new goal
+            run.folder.write_config(config)  # a resumed run may have another number of rounds
         run.execute()
     finally:
         run.close()
@@ -264,5 +314,5 @@ def execute(run: Run, config: dict[str, Any], reader: DataAdapter) -> Result:
         config=config,
         folder=run.folder.path if run.folder else None,
         task=run.federation.task,
-        reader=reader,
+        adapter=adapter,
     )

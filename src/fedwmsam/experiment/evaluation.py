@@ -1,8 +1,9 @@
-"""Whom a global model serves: accuracy by class and by client, for the worst-off as well as on average.
+"""Accuracy of a global model by class and by client, with the worst client and a percentile.
 
-A client's accuracy is that on the test samples of its own group (domain, speaker) where the data have groups. Where a
-partition made the clients there are no such samples; it is then the test accuracy by class, weighted by the client's
-own mix of classes: what the client would see on fresh samples of its kind.
+Where the data have groups (domains, speakers), a client's accuracy is that on the test samples of
+its group. Where a partition made the clients, no test sample belongs to a client. The accuracy is
+then the test accuracy of each class, weighted by the client's class distribution: what is to be
+expected on new samples that are distributed like the client's own.
 """
 
 from dataclasses import dataclass
@@ -14,20 +15,25 @@ from torch import Tensor
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods import FedAvg, Info
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.training.local import train_locally
+from fedwmsam.training.local import Step, train_locally
 from fedwmsam.training.task import Samples
 
 
 @dataclass(frozen=True)
 class AccuracyBreakdown:
-    classes: int
-    mixes: Tensor
+    """Splits the accuracy on the test data by class and by client."""
+
+    num_classes: int
+    class_counts: Tensor
     """(clients, classes): how many samples of each class a client trains on."""
     groups: Tensor | None = None
-    """The natural client of each test sample."""
+    """The client that each test sample belongs to, where the data have groups."""
 
     def columns(self, outputs: Tensor, targets: Tensor) -> dict[str, Any]:
-        """For the metrics of a run: the worst client and the tenth percentile over clients."""
+        """Return the columns for a run's metrics: worst client and tenth percentile over clients.
+
+        Clients without test samples do not count.
+        """
         accuracies = self.by_client(outputs, targets)
         accuracies = accuracies[torch.isfinite(accuracies)]
         return {
@@ -36,24 +42,25 @@ class AccuracyBreakdown:
         }
 
     def by_class(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """NaN for a class that the test samples lack."""
-        return means(outputs, targets, targets, self.classes)
+        """Return the accuracy of each class, NaN for a class without test samples."""
+        return accuracy_per_group(outputs, targets, targets, self.num_classes)
 
     def by_client(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return the accuracy of each client, NaN for a client without test samples."""
         if self.groups is not None:
-            return means(
-                outputs, targets, self.groups, max(len(self.mixes), int(self.groups.max()) + 1)
-            )
+            count = max(len(self.class_counts), int(self.groups.max()) + 1)
+            return accuracy_per_group(outputs, targets, self.groups, count)
         accuracy = self.by_class(outputs, targets)
-        weights = self.mixes.double() * torch.isfinite(accuracy)
+        weights = self.class_counts.double() * torch.isfinite(accuracy)
         return (weights @ torch.nan_to_num(accuracy)) / weights.sum(dim=1)
 
 
-def means(outputs: Tensor, targets: Tensor, owners: Tensor, count: int) -> Tensor:
-    """The share of right answers for each owner of samples."""
-    right = (outputs.argmax(dim=-1) == targets).double()
-    total = torch.zeros(count, dtype=torch.float64).index_add_(0, owners.cpu(), right.cpu())
-    return total / torch.bincount(owners.cpu(), minlength=count)
+def accuracy_per_group(outputs: Tensor, targets: Tensor, groups: Tensor, count: int) -> Tensor:
+    """Return the accuracy within each of `count` groups; `groups` has the group of each sample."""
+    groups = groups.cpu()
+    correct = (outputs.argmax(dim=-1) == targets).double().cpu()
+    correct_counts = torch.zeros(count, dtype=torch.float64).index_add_(0, groups, correct)
+    return correct_counts / torch.bincount(groups, minlength=count)
 
 
 def fine_tune_accuracies(
@@ -65,21 +72,24 @@ def fine_tune_accuracies(
     epochs: int,
     lr: float,
 ) -> Tensor:
-    """Each client's accuracy after training the global model on its own data for some epochs of plain SGD."""
+    """Return each client's accuracy after it has fine-tuned the global model on its own data.
+
+    Each client starts from `w` and trains for some epochs of plain SGD with step size `lr`.
+    """
     accuracies = []
     for client in range(len(federation.clients)):
-        samples, epoch = (
-            federation.clients[client],
-            federation.schedule.epoch(len(federation.clients[client])),
-        )
-        steps = [federation.schedule.steps(r, client, len(samples))[:epoch] for r in range(epochs)]
+        samples = federation.clients[client]
+        steps_per_epoch = federation.schedule.steps_per_epoch(len(samples))
+        steps: list[Step] = []
+        for round in range(epochs):  # each round has another order of the samples
+            steps += federation.schedule.steps(round, client, len(samples))[:steps_per_epoch]
         info = Info(
             round=0,
             lr=lr,
             clients=1,
             cohort=1,
             share=1.0,
-            steps=epochs * epoch,
+            steps=epochs * steps_per_epoch,
             samples=len(samples),
         )
         result = train_locally(
@@ -88,11 +98,12 @@ def fine_tune_accuracies(
             {"w": w},
             buffers,
             samples,
-            [s for part in steps for s in part],
+            steps,
             info,
-            federation.rules,
-            epoch,
+            federation.local_rules,
+            steps_per_epoch,
         )
-        outputs, targets = federation.task.outputs_of(w + result.up["delta"], result.buffers, test)
+        tuned_w = w + result.up["delta"]
+        outputs, targets = federation.task.compute_outputs(tuned_w, result.buffers, test)
         accuracies.append(breakdown.by_client(outputs, targets)[client])
     return torch.stack(accuracies)

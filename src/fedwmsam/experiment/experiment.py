@@ -1,4 +1,8 @@
-"""A run described by a configuration alone: data set, partition, model, method. What the command line runs."""
+"""An experiment: a run described by a configuration alone, as the command line makes it.
+
+`prepare` loads the data set, partitions it over the clients and builds the model; the `Experiment`
+that it returns is run, estimated or evaluated.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedwmsam import rng, toml
 from fedwmsam.data import (
@@ -22,17 +27,17 @@ from fedwmsam.data.augmentation import Augmentation, get_augmentation
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.estimate import RunEstimate, estimate
 from fedwmsam.engine.records import read_json
-from fedwmsam.engine.run import Callback
+from fedwmsam.engine.run import Callback, Run
 from fedwmsam.engine.run_folder import RunFolder, require_run_folder
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.assembly import (
-    check_method,
+    check_method_settings,
     check_stopping,
     execute,
     make_federation,
     make_run,
-    with_workers,
+    use_workers,
 )
 from fedwmsam.experiment.evaluation import AccuracyBreakdown, fine_tune_accuracies
 from fedwmsam.experiment.result import Result
@@ -40,12 +45,21 @@ from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
 from fedwmsam.settings.config import RunConfig, is_natural, resolve
 from fedwmsam.settings.options import parse_typed
-from fedwmsam.training.objectives import Objective, accuracy, compute_metrics, make_objective, top5
+from fedwmsam.training.objectives import (
+    MetricFunction,
+    Objective,
+    accuracy,
+    compute_metrics,
+    make_objective,
+    top5,
+)
 from fedwmsam.training.task import Samples, Task, deterministic_torch
 
 
 @dataclass(frozen=True)
 class Experiment:
+    """Everything that a configuration describes, ready to be run: data, clients and model."""
+
     config: RunConfig
     dataset: Dataset
     partition: Partition
@@ -55,12 +69,21 @@ class Experiment:
     task: Task
     breakdown: AccuracyBreakdown
     client_names: tuple[str, ...] = ()
+    """Names of the clients where the data have groups; otherwise empty."""
 
     def create(self, path: Path) -> RunFolder:
-        return RunFolder.create(path, self.config.flat(), {"data.json": self.description()})
+        """Create the run's folder, with its configuration and a description of the data.
+
+        Raise InputError if there is a run already.
+        """
+        files = {"data.json": self.describe_data()}
+        return RunFolder.create(path, self.config.to_flat_dict(), files)
 
     def reopen(self, path: Path) -> RunFolder:
-        """The folder of an earlier run of this configuration; its data must be what they were."""
+        """Return the folder of an earlier run of this configuration.
+
+        Raise InputError if the data or the partition have changed since.
+        """
         folder = RunFolder.open(path)
         try:
             self.check_data(path)
@@ -70,158 +93,177 @@ class Experiment:
         return folder
 
     def check_data(self, path: Path) -> None:
-        """Raise InputError unless the run in this folder had these data, dealt out like this."""
-        before, now = read_json(path / "data.json"), self.description()
+        """Raise InputError unless the run in this folder had the same data and partition."""
+        saved = read_json(path / "data.json")
+        current = self.describe_data()
         for key in ("data_hash", "partition_hash"):
-            if before.get(key) != now[key]:
+            if saved.get(key) != current[key]:
                 raise InputError(
-                    f"The data have changed since {path} was begun ({key.replace('_', ' ')}); put the old ones "
-                    "back, or start a new run."
+                    f"The data have changed since {path} was begun ({key.replace('_', ' ')}); "
+                    "put the old ones back, or start a new run."
                 )
 
-    def description(self) -> dict[str, Any]:
-        """What the run trains on, for whoever reads its folder."""
+    def describe_data(self) -> dict[str, Any]:
+        """Return the content of data.json: the data set, the partition and their hashes."""
         return {
             "dataset": self.dataset.name,
             "source": self.dataset.source,
             "data_hash": self.dataset.hash,
-            "classes": self.dataset.classes,
+            "classes": self.dataset.num_classes,
             "input_shape": list(self.dataset.input_shape),
             "partition_hash": self.partition.hash,
-            "class_counts": self.partition.counts.tolist(),
+            "class_counts": self.partition.class_counts.tolist(),
             "class_names": list(self.dataset.class_names),
             "group_names": list(self.client_names),
             "test_samples": len(self.test),
             "validation_samples": len(self.validation) if self.validation else 0,
         }
 
+    def make_run(self, callbacks: Sequence[Callback] = ()) -> Run:
+        """Return a run of this experiment that has not begun."""
+        return make_run(
+            self.config,
+            self.config.make_method(),
+            self.task,
+            self.clients,
+            self.test,
+            self.validation,
+            callbacks,
+        )
+
     def run(self, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> Result:
+        """Train to the end in this folder, from its last checkpoint, and return the result."""
         with deterministic_torch():
-            run = make_run(
-                self.config,
-                self.config.make_method(),
-                self.task,
-                self.clients,
-                self.test,
-                self.validation,
-                callbacks,
-            )
-            run.folder, run.breakdown = folder, self.breakdown
-            with with_workers(run, self.config.workers):
-                return execute(run, self.config.flat(), make_data_adapter(self.task))
+            run = self.make_run(callbacks)
+            run.folder = folder
+            run.breakdown = self.breakdown
+            with use_workers(run, self.config.workers):
+                return execute(run, self.config.to_flat_dict(), make_data_adapter(self.task))
 
     def estimate(self) -> RunEstimate:
-        """What the run would take, found by training one client for a few steps."""
+        """Return what the run would cost, measured by training one client for a few steps."""
         with deterministic_torch():
-            run = make_run(
-                self.config,
-                self.config.make_method(),
-                self.task,
-                self.clients,
-                self.test,
-                self.validation,
-            )
+            run = self.make_run()
             try:
                 return estimate(run, self.config.workers or cores())
             finally:
                 run.close()
 
-    def examine(self, weights: Vectors, fine_tune: int = 0, lr: float = 0.01) -> dict[str, Any]:
-        """Accuracy by class and by client of a model, and after each client has trained it on its own data."""
+    def evaluate_breakdown(
+        self, weights: Vectors, fine_tune: int = 0, lr: float = 0.01
+    ) -> dict[str, Any]:
+        """Return a model's test metrics, and its accuracy by class and by client.
+
+        `weights` is the model's state_dict. With `fine_tune` epochs, "by_client_fine_tuned" is the
+        accuracy after each client has trained the model on its own data with step size `lr`.
+        """
         with deterministic_torch():
-            w, buffers = self.task.adopt(weights)
-            outputs, targets = self.task.outputs_of(w, buffers, self.test)
-            found: dict[str, Any] = compute_metrics(self.task.objective, outputs, targets)
-            found |= self.breakdown.columns(outputs, targets)
-            found["by_class"] = named(
-                self.breakdown.by_class(outputs, targets), self.dataset.class_names, "class"
-            )
-            names = self.client_names
-            found["by_client"] = named(self.breakdown.by_client(outputs, targets), names, "client")
+            w, buffers = self.task.unpack_state_dict(weights)
+            outputs, targets = self.task.compute_outputs(w, buffers, self.test)
+            result: dict[str, Any] = compute_metrics(self.task.objective, outputs, targets)
+            result |= self.breakdown.columns(outputs, targets)
+            by_class = self.breakdown.by_class(outputs, targets)
+            by_client = self.breakdown.by_client(outputs, targets)
+            result["by_class"] = label_values(by_class, self.dataset.class_names, "class")
+            result["by_client"] = label_values(by_client, self.client_names, "client")
             if fine_tune:
-                federation = make_federation(
-                    self.config, self.config.make_method(), self.task, self.clients
-                )
-                tuned = fine_tune_accuracies(
-                    federation, w, buffers, self.test, self.breakdown, fine_tune, lr
-                )
-                found["by_client_fine_tuned"] = named(tuned, names, "client")
-        return found
+                tuned = self.fine_tune_clients(w, buffers, fine_tune, lr)
+                result["by_client_fine_tuned"] = label_values(tuned, self.client_names, "client")
+        return result
+
+    def fine_tune_clients(self, w: Tensor, buffers: Vectors, epochs: int, lr: float) -> Tensor:
+        """Return each client's accuracy after some epochs of training on its own data."""
+        method = self.config.make_method()
+        federation = make_federation(self.config, method, self.task, self.clients)
+        return fine_tune_accuracies(federation, w, buffers, self.test, self.breakdown, epochs, lr)
 
 
-def named(values: torch.Tensor, names: Sequence[str], what: str) -> dict[str, float]:
+def label_values(values: Tensor, names: Sequence[str], kind: str) -> dict[str, float]:
+    """Return the values by name; where there is no name, by kind and number ("client 3")."""
     return {
-        names[i] if i < len(names) else f"{what} {i}": value
+        names[i] if i < len(names) else f"{kind} {i}": value
         for i, value in enumerate(values.tolist())
     }
 
 
 def prepare(config: RunConfig) -> Experiment:
-    """Load the data, cut the validation share, deal the rest to the clients, make the model."""
+    """Return the experiment of a configuration, with its data loaded and its model built.
+
+    Validation data are held out before the training data are partitioned over the clients. Raise
+    InputError for settings that do not go with the data, the model or each other.
+    """
     data = load_data(config.dataset, config.data_dir)
-    pool, held = split_pool(len(data.train), config.validation, config.seed)
-    split = partition_data(config, data, pool)
-    config = replace(config, clients=len(split.clients))
+    train_indices, validation_indices = split_train_validation(
+        len(data.train), config.validation, config.seed
+    )
+    partition = partition_data(config, data, train_indices)
+    config = replace(config, clients=len(partition.client_indices))
     with deterministic_torch():
-        factory = model_factory(config.model, data.input_shape, data.classes)
-        task = Task(
-            factory,
-            objective_for(data),
-            seed=rng.derive_seed(config.seed, "init"),
-            device=config.device,
-        )
-    change = get_augmentation(config.augmentation)
+        factory = model_factory(config.model, data.input_shape, data.num_classes)
+        seed = rng.derive_seed(config.seed, "init")
+        task = Task(factory, choose_objective(data), seed=seed, device=config.device)
+    augmentation = get_augmentation(config.augmentation)
 
-    def samples(
-        part: Split, rows: torch.Tensor | None = None, how: Augmentation | None = None
+    def make_samples(
+        split: Split, indices: Tensor | None = None, augmentation: Augmentation | None = None
     ) -> Samples:
-        return TensorSamples(
-            part.inputs.to(task.device), part.labels.to(task.device), rows, data.prepare, how
-        )
+        inputs = split.inputs.to(task.device)
+        labels = split.labels.to(task.device)
+        return TensorSamples(inputs, labels, indices, data.transform, augmentation)
 
-    clients = [samples(data.train, pool[torch.from_numpy(rows)], change) for rows in split.clients]
-    test, validation = samples(data.test), samples(data.train, held) if len(held) else None
-    check_stopping(
-        config, task.objective, test, validation
-    )  # before a folder is made for a run that cannot be
-    check_method(config, config.make_method(), task)
-    first, labels = clients[0].batch(torch.arange(min(2, len(clients[0]))), seed=0)
-    DataCheck(task)("The data", first, labels)
-    groups, names = natural_clients(data, pool) if is_natural(config.partition) else (None, ())
-    breakdown = AccuracyBreakdown(data.classes, torch.from_numpy(split.counts), groups)
-    return Experiment(config, data, split, clients, validation, test, task, breakdown, names)
+    clients = [
+        make_samples(data.train, train_indices[torch.from_numpy(indices)], augmentation)
+        for indices in partition.client_indices
+    ]
+    test = make_samples(data.test)
+    validation = make_samples(data.train, validation_indices) if len(validation_indices) else None
+    # Checked here, before a folder is made for a run that cannot start.
+    check_stopping(config, task.objective, test, validation)
+    check_method_settings(config, config.make_method(), task)
+    inputs, labels = clients[0].batch(torch.arange(min(2, len(clients[0]))), seed=0)
+    DataCheck(task)("The data", inputs, labels)
+    groups: Tensor | None = None
+    names: tuple[str, ...] = ()
+    if is_natural(config.partition):
+        groups, names = natural_clients(data, train_indices)
+    class_counts = torch.from_numpy(partition.class_counts)
+    breakdown = AccuracyBreakdown(data.num_classes, class_counts, groups)
+    return Experiment(config, data, partition, clients, validation, test, task, breakdown, names)
 
 
-def natural_clients(data: Dataset, pool: torch.Tensor) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """The client each test sample belongs to, and the clients' names.
+def natural_clients(data: Dataset, train_indices: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the client that each test sample belongs to, and the clients' names.
 
-    Clients are numbered by the groups that the training pool has; those it lacks (left out, or all in the validation
-    share) come after them.
+    The groups of the training samples are numbered first; groups without any (left out, or all in
+    the validation data) follow.
     """
     assert data.train.groups is not None and data.test.groups is not None
-    trained = torch.unique(data.train.groups[pool]).tolist()
+    trained = torch.unique(data.train.groups[train_indices]).tolist()
     order = trained + [group for group in range(len(data.group_names)) if group not in set(trained)]
-    numbers = torch.empty(len(order), dtype=torch.int64)
-    numbers[torch.tensor(order)] = torch.arange(len(order))
-    return numbers[data.test.groups], tuple(data.group_names[group] for group in order)
+    client_of_group = torch.empty(len(order), dtype=torch.int64)
+    client_of_group[torch.tensor(order)] = torch.arange(len(order))
+    return client_of_group[data.test.groups], tuple(data.group_names[group] for group in order)
 
 
 def load_data(name: str, data_dir: str | None) -> Dataset:
-    """A data set by name or path; options follow the name: "office-caltech10,leave_out=amazon"."""
+    """Return a data set by name or path.
+
+    Options follow the name, as in "office-caltech10,leave_out=amazon". Raise InputError for an
+    unknown data set or option, and for files that are missing or broken.
+    """
     name, *texts = name.split(",")
     options: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise InputError(f"Options of a data set are written name,key=value, not {text!r}.")
-        options[key.strip()] = typed(
-            key.strip(), value.strip(), dataset_options(name).get(key.strip())
-        )
+        key = key.strip()
+        options[key] = parse_option(key, value.strip(), dataset_options(name).get(key))
     return load_dataset(name, data_dir, **options)
 
 
-def typed(key: str, text: str, default: Any) -> Any:
-    """An option's text as the type its default has."""
+def parse_option(key: str, text: str, default: Any) -> Any:
+    """Return an option's text as the type of its default; raise InputError if it is none."""
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise InputError(f"The option {key} must be true or false, not {text!r}.")
@@ -229,49 +271,58 @@ def typed(key: str, text: str, default: Any) -> Any:
     return parse_typed(key, text, (type(default),)) if isinstance(default, int | float) else text
 
 
-def partition_data(config: RunConfig, data: Dataset, pool: torch.Tensor) -> Partition:
-    """Which of the pool's rows each client has; a natural split has as many clients as the data have groups."""
-    groups = None if data.train.groups is None else data.train.groups[pool].numpy()
-    labels = data.train.labels[pool].numpy()
+def partition_data(config: RunConfig, data: Dataset, train_indices: Tensor) -> Partition:
+    """Return which of the training samples each client has, as positions in `train_indices`.
+
+    A natural partition has as many clients as these samples have groups.
+    """
+    groups = None if data.train.groups is None else data.train.groups[train_indices].numpy()
+    labels = data.train.labels[train_indices].numpy()
     return make_partition(
-        config.partition, labels, config.clients, config.seed, data.classes, groups
+        config.partition, labels, config.clients, config.seed, data.num_classes, groups
     )
 
 
-def objective_for(data: Dataset) -> Objective:
-    """Classification; with many classes the top five are worth a column."""
-    return make_objective(
-        "classification", {"accuracy": accuracy} | ({"top5": top5} if data.classes >= 50 else {})
-    )
+def choose_objective(data: Dataset) -> Objective:
+    """Return the classification objective, with top-5 accuracy if there are many classes."""
+    metrics: dict[str, MetricFunction] = {"accuracy": accuracy}
+    if data.num_classes >= 50:
+        metrics["top5"] = top5
+    return make_objective("classification", metrics)
 
 
-def split_pool(count: int, share: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Training and validation rows. Cut before the partition: a partition may deal one sample to several clients, and
-    a validation sample must be with none of them."""
-    held = round(share * count)
+def split_train_validation(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of the training and of the validation samples, both sorted.
+
+    This comes before the partition: a partition may give one sample to several clients, and none of
+    them may train on a validation sample.
+    """
+    held_out = round(share * count)
     order = torch.from_numpy(rng.generator(seed, "validation").permutation(count))
-    return order[held:].sort().values, order[:held].sort().values
+    return order[held_out:].sort().values, order[:held_out].sort().values
 
 
 def with_absolute_paths(config: RunConfig) -> RunConfig:
-    """Paths as they are seen from anywhere, so that a run can be resumed from another folder."""
+    """Return the configuration with absolute paths, so that it can be resumed from any folder."""
     name, comma, options = config.dataset.partition(",")
     if name not in DATASETS and Path(name).expanduser().exists():
         config = replace(config, dataset=f"{Path(name).expanduser().resolve()}{comma}{options}")
-    return (
-        replace(config, data_dir=str(Path(config.data_dir).expanduser().resolve()))
-        if config.data_dir
-        else config
-    )
+    if config.data_dir:
+        config = replace(config, data_dir=str(Path(config.data_dir).expanduser().resolve()))
+    return config
 
 
 def load_config(folder: Path) -> RunConfig:
-    """The configuration a run folder was made with."""
+    """Return the configuration of a run folder.
+
+    Raise InputError if there is no run, or if `fit` made it: its data and model are not in the
+    configuration.
+    """
     values = toml.load(require_run_folder(folder) / "config.toml")
     if "dataset" not in values:
         raise InputError(
             f"{folder} was made by fit() from Python; go on there with fit(..., resume=True)."
         )
     if is_natural(values.get("partition")):
-        values.pop("clients", None)  # the data say it again
+        values.pop("clients", None)  # the data set says how many there are
     return resolve(values)

@@ -1,5 +1,6 @@
-"""What a run leaves: its history, its models, and predictions on new data."""
+"""The result of a run: its history, its models, and predictions on new data."""
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,19 @@ from fedwmsam.training.task import ModelSource, Task, deterministic_torch
 
 
 class Result:
-    """The outcome of `fit`, or of a run folder: `Result.load("runs/name")`."""
+    """The result of `fit`, or of a run folder: `Result.load("runs/name")`.
+
+    status: "completed", or the reason why the run ended earlier.
+    rows: the metrics of each round, as in metrics.jsonl.
+    timings: the seconds that each round took, as in timings.jsonl.
+    recordings: the measurements of the training dynamics, as in recordings.jsonl.
+    model: the state_dict of the last global model.
+    best_model, best_round: the model with the best validation score, and its round; None without
+        validation data.
+    averaged_model: the state_dict of the averaged model (the twin); None without one.
+    config: the run's settings, as in config.toml.
+    folder: the run's folder; None if the run was not kept.
+    """
 
     def __init__(
         self,
@@ -36,62 +49,88 @@ class Result:
         config: Record,
         folder: Path | None,
         task: Task | None,
-        reader: DataAdapter | None,
+        adapter: DataAdapter | None,
     ) -> None:
-        self.status, self.rows, self.timings, self.recordings = status, rows, timings, recordings
-        self.model, self.best_model, self.best_round = model, best_model, best_round
+        self.status = status
+        self.rows = rows
+        self.timings = timings
+        self.recordings = recordings
+        self.model = model
+        self.best_model = best_model
         self.averaged_model = averaged_model
-        self.config, self.folder = config, folder
-        self._task, self._reader = task, reader
+        self.best_round = best_round
+        self.config = config
+        self.folder = folder
+        self._task = task
+        self._adapter = adapter
 
     @property
     def columns(self) -> dict[str, list[Any]]:
-        """The history by name, one entry a round; None where a round has no such value (not evaluated)."""
-        names = dict.fromkeys(name for row in self.rows for name in row)
-        return {name: [row.get(name) for row in self.rows] for name in names}
+        """Return the history by the metrics' names, with one entry per round.
+
+        The entry is None where a round has no such value, because it was not evaluated.
+        """
+        names = dict.fromkeys(itertools.chain.from_iterable(self.rows))
+        columns = {}
+        for name in names:
+            columns[name] = [row.get(name) for row in self.rows]
+        return columns
 
     @property
     def rounds(self) -> int:
+        """Return the number of completed rounds."""
         return len(self.rows)
 
     @property
     def seconds(self) -> float:
+        """Return the time spent on training and evaluation, over all rounds."""
         return float(sum(t["train_seconds"] + t["evaluate_seconds"] for t in self.timings))
 
     def last(self, name: str = "accuracy") -> float | None:
-        """The newest value of a column."""
+        """Return the newest value of a column, or None if no round has one."""
         values = [row[name] for row in self.rows if row.get(name) is not None]
         return values[-1] if values else None
 
     def evaluate(
         self, data: Any, *, best: bool = False, averaged: bool = False
     ) -> dict[str, float]:
-        """Loss and metrics on new data, an (x, y) pair or a dataset; of the last model, or another as in `weights`."""
-        task, reader = self._parts()
+        """Return the loss and the metrics on new data, an (x, y) pair or a dataset.
+
+        They are those of the last model, or of the one that `weights` returns. Raise InputError for
+        data that the model cannot take, or if the run has no such model.
+        """
+        task, adapter = self._task_and_adapter()
         with deterministic_torch():
-            return task.evaluate(
-                *task.adopt(self.weights(best, averaged)), reader.samples(data, "The data")
-            )
+            w, buffers = task.unpack_state_dict(self.weights(best, averaged))
+            return task.evaluate(w, buffers, adapter.to_samples(data, "The data"))
 
     def predict(
         self, inputs: Any, *, best: bool = False, averaged: bool = False, batch_size: int = 1000
     ) -> Tensor:
-        """The outputs for a tensor or array of inputs; of the last model, or of another as in `weights`."""
-        task, reader = self._parts()
+        """Return the model's outputs for a tensor or array of inputs.
+
+        They are those of the last model, or of the one that `weights` returns. Raise InputError for
+        inputs that the model cannot take, or if the run has no such model.
+        """
+        task, adapter = self._task_and_adapter()
         with deterministic_torch():
-            w, buffers = task.adopt(self.weights(best, averaged))
-            task.load(w)
+            w, buffers = task.unpack_state_dict(self.weights(best, averaged))
+            task.load_weights(w)
             task.load_buffers(buffers)
-            return task.predict(reader.inputs(inputs), batch_size)
+            return task.predict(adapter.to_inputs(inputs), batch_size)
 
     def weights(self, best: bool = False, averaged: bool = False) -> Vectors:
-        """The last model's state_dict, or the best-by-validation one's, or the averaged twin's."""
+        """Return the state_dict of the last model, the best by validation, or the averaged one.
+
+        Raise InputError if the run has no such model, or if both are asked for.
+        """
         if best and averaged:
             raise InputError("Ask for the best model or for the averaged one: they are two.")
         if averaged:
             if self.averaged_model is None:
                 raise InputError(
-                    "There is no averaged model: the run was made without a twin (twin=8 keeps one)."
+                    "There is no averaged model: "
+                    "the run was made without a twin (twin=8 keeps one)."
                 )
             return self.averaged_model
         if not best:
@@ -102,12 +141,13 @@ class Result:
             )
         return self.best_model
 
-    def _parts(self) -> tuple[Task, DataAdapter]:
-        if self._task is None or self._reader is None:
+    def _task_and_adapter(self) -> tuple[Task, DataAdapter]:
+        if self._task is None or self._adapter is None:
             raise InputError(
-                "The run folder does not say how to build the model; use Result.load(folder, model=...)."
+                "The run folder does not say how to build the model; "
+                "use Result.load(folder, model=...)."
             )
-        return self._task, self._reader
+        return self._task, self._adapter
 
     @classmethod
     def load(
@@ -118,16 +158,22 @@ class Result:
         metrics: Any = None,
         collate: Any = None,
     ) -> "Result":
-        """A run folder's result. A model and a loss the configuration names are rebuilt; pass your own as to `fit`."""
+        """Return the result of a finished run's folder.
+
+        A model and a loss that the configuration names are rebuilt; pass your own as to `fit`.
+        Without a model the result has the history and the weights, but cannot evaluate or predict.
+        Raise InputError if there is no run, or if it is not finished.
+        """
         path = require_run_folder(Path(folder))
         config = toml.load(path / "config.toml")
         if not all((path / name).exists() for name in ("summary.json", "model.safetensors")):
             raise InputError(
                 f"{path} has no finished model yet; go on with it: fedwmsam resume {path}"
             )
-        best, averaged = path / "best.safetensors", path / "averaged.safetensors"
+        best = path / "best.safetensors"
+        averaged = path / "averaged.safetensors"
         summary = read_json(path / "summary.json")
-        task, reader = rebuild(path, config, model, loss, metrics, collate)
+        task, adapter = rebuild(path, config, model, loss, metrics, collate)
         return cls(
             status=str(summary.get("status")),
             rows=read_lines(path / "metrics.jsonl"),
@@ -140,7 +186,7 @@ class Result:
             config=config,
             folder=path,
             task=task,
-            reader=reader,
+            adapter=adapter,
         )
 
 
@@ -152,22 +198,28 @@ def rebuild(
     metrics: Mapping[str, MetricFunction] | None,
     collate: Collate | None,
 ) -> tuple[Task | None, DataAdapter | None]:
-    """The task and reader of a saved run: from the given model, or from the data set and model the folder names."""
+    """Return the task and the data adapter of a saved run, or None for both without a model.
+
+    The model is the given one, or the one that the folder of a command-line run names. Raise
+    InputError if the run had a loss of its own that is not given.
+    """
     if model is None and (folder / "data.json").exists():
-        model = model_of(folder)
+        model = saved_model_source(folder)
     if model is None:
         return None, None
-    wanted = loss or config.get("loss", "classification")
-    if isinstance(wanted, str) and wanted not in OBJECTIVES:
+    loss = loss or config.get("loss", "classification")
+    if isinstance(loss, str) and loss not in OBJECTIVES:
         raise InputError(
-            f"The run was made with its own loss {wanted!r}; pass it: Result.load(folder, model, loss=...)."
+            f"The run was made with its own loss {loss!r}; "
+            "pass it: Result.load(folder, model, loss=...)."
         )
     with deterministic_torch():
-        task = Task(model, make_objective(wanted, metrics))
+        task = Task(model, make_objective(loss, metrics))
         return task, make_data_adapter(task, collate)
 
 
-def model_of(folder: Path) -> ModelSource:
-    """A new model like that of a saved run."""
-    config, data = toml.load(folder / "config.toml"), read_json(folder / "data.json")
+def saved_model_source(folder: Path) -> ModelSource:
+    """Return a function that builds a new model like that of a command-line run."""
+    config = toml.load(folder / "config.toml")
+    data = read_json(folder / "data.json")
     return model_factory(config["model"], tuple(data["input_shape"]), data["classes"])

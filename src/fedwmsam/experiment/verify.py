@@ -1,4 +1,10 @@
-"""Replay reference-vector files through the real round loop and compare every number they hold."""
+"""The replay of reference-vector files: do the methods compute what the file says?
+
+A reference-vector file (JSON) holds a tiny federation (data, cohorts, hyper-parameters) and what
+another implementation computed on it: the global model after every round and, where it has them,
+α, the similarities and the clients' updates. `verify_file` runs the same rounds through the real
+round loop, in float64 on one thread, and returns the largest difference for each of them.
+"""
 
 import json
 from dataclasses import dataclass
@@ -28,13 +34,15 @@ SHARED_OPTIONS = (
     "lam",
     "correction_weight",
 )
+"""Options of methods that a file's configuration may set."""
 
 
 @dataclass(frozen=True)
 class FileSchedule:
-    """A file's own cohorts and step sizes; batches in data-set order."""
+    """A schedule with the cohorts and step sizes of a file, and with batches in data-set order."""
 
     selected: list[list[int]]
+    """The cohort of each round."""
     config: dict[str, Any]
 
     def cohort(self, round: int) -> list[int]:
@@ -45,34 +53,40 @@ class FileSchedule:
 
     def steps(self, round: int, client: int, samples: int) -> list[Step]:
         batches = torch.split(torch.arange(samples), self.config["batch_size"])
-        return [
-            Step(batch, seed=0) for _ in range(self.config["local_epochs"]) for batch in batches
-        ]
+        steps = []
+        for _ in range(self.config["local_epochs"]):
+            steps += [Step(batch, seed=0) for batch in batches]
+        return steps
 
-    def count(self, round: int, client: int, samples: int) -> int:
-        return int(self.config["local_epochs"]) * self.epoch(samples)
+    def step_count(self, round: int, client: int, samples: int) -> int:
+        return int(self.config["local_epochs"]) * self.steps_per_epoch(samples)
 
-    def epoch(self, samples: int) -> int:
+    def steps_per_epoch(self, samples: int) -> int:
         return -(-samples // int(self.config["batch_size"]))
 
 
 @dataclass(frozen=True)
 class ReplayErrors:
-    """The largest absolute difference over all rounds, for each thing the file records."""
+    """The largest absolute differences over all rounds between a file and its replay."""
 
     errors: dict[str, float]
+    """By what is compared: "model" and, where the file has it, "alpha", "similarity", "updates"."""
 
     @property
     def worst(self) -> float:
+        """Return the largest of the errors."""
         return max(self.errors.values())
 
 
 def verify_file(path: Path) -> ReplayErrors:
-    """Replay the file in float64 on one thread; every number it records is compared."""
-    file = read_file(path)
+    """Replay a reference-vector file and return the largest errors.
+
+    Raise InputError if the file cannot be read or is incomplete.
+    """
+    file = read_reference_file(path)
     try:
         with deterministic_torch():
-            return replay(file)
+            return replay_rounds(file)
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
@@ -82,42 +96,46 @@ def verify_file(path: Path) -> ReplayErrors:
         ) from error
 
 
-def replay(file: dict[str, Any]) -> ReplayErrors:
-    federation, errors = federation_of(file), {"model": 0.0}
+def replay_rounds(file: dict[str, Any]) -> ReplayErrors:
+    """Run all rounds of a file and return the largest errors."""
+    federation = make_reference_federation(file)
+    errors = {"model": 0.0}
 
-    def compare(name: str, ours: Tensor | float, theirs: Any) -> None:
-        expected = torch.tensor(theirs, dtype=torch.float64)
-        errors[name] = max(
-            errors.get(name, 0.0), largest(torch.as_tensor(ours, dtype=torch.float64), expected)
-        )
+    def compare(name: str, computed: Tensor | float, reference: Any) -> None:
+        expected = torch.tensor(reference, dtype=torch.float64)
+        error = largest_error(torch.as_tensor(computed, dtype=torch.float64), expected)
+        errors[name] = max(errors.get(name, 0.0), error)
 
     state = rounds.first_state(federation)
     compare("model", state.server["w"], file["global"][0])
     if "alpha" in file:
         compare("alpha", state.server["alpha"], file["alpha"][0])
     for r in range(len(file["selected"])):
-        answers: dict[str, Tensor] = {}
-        state, record = rounds.run_round(federation, state, partial(note, answers))
+        updates: dict[str, Tensor] = {}
+        state, record = rounds.run_round(federation, state, partial(store_update, updates))
         compare("model", state.server["w"], file["global"][r + 1])
         if "alpha" in file:
             compare("alpha", state.server["alpha"], file["alpha"][r + 1])
             compare("similarity", record["similarity"], file["similarity"][r])
         if "local_update" in file:
             for client, update in file["local_update"][r].items():
-                compare("updates", answers[client], update)
+                compare("updates", updates[client], update)
     return ReplayErrors(errors)
 
 
-def note(answers: dict[str, Tensor], job: rounds.Job, result: LocalResult) -> None:
-    answers[str(job.client)] = result.up["delta"]
+def store_update(updates: dict[str, Tensor], job: rounds.Job, result: LocalResult) -> None:
+    """Put a client's model update into `updates`, by the client's number as JSON writes it."""
+    updates[str(job.client)] = result.up["delta"]
 
 
-def largest(ours: Tensor, theirs: Tensor) -> float:
-    error = (ours - theirs).abs().max()
+def largest_error(computed: Tensor, expected: Tensor) -> float:
+    """Return the largest absolute difference, or infinity if one of them is not a number."""
+    error = (computed - expected).abs().max()
     return float(torch.nan_to_num(error, nan=float("inf")))
 
 
-def read_file(path: Path) -> dict[str, Any]:
+def read_reference_file(path: Path) -> dict[str, Any]:
+    """Return the content of a reference-vector file; raise InputError if it is none."""
     try:
         file = json.loads(path.read_text())
         missing = [k for k in ("config", "x", "y", "selected", "global") if k not in file]
@@ -131,34 +149,44 @@ def read_file(path: Path) -> dict[str, Any]:
     return file
 
 
-def federation_of(file: dict[str, Any]) -> rounds.Federation:
+def make_reference_federation(file: dict[str, Any]) -> rounds.Federation:
+    """Return the federation that a file describes.
+
+    Raise InputError if its first model does not have as many parameters as its sizes say.
+    """
     config = file["config"]
-    task = Task(lambda: small_network(config), OBJECTIVES["classification"])
-    start = torch.tensor(file["global"][0], dtype=torch.float64)
-    if task.size != len(start):
-        raise InputError(f"The file's model has {len(start)} numbers, its sizes say {task.size}.")
-    task.initial_weights = start
+    task = Task(lambda: make_network(config), OBJECTIVES["classification"])
+    initial_weights = torch.tensor(file["global"][0], dtype=torch.float64)
+    if task.parameter_count != len(initial_weights):
+        raise InputError(
+            f"The file's model has {len(initial_weights)} numbers, "
+            f"its sizes say {task.parameter_count}."
+        )
+    task.initial_weights = initial_weights
     clients = [
         TensorSamples(torch.tensor(x, dtype=torch.float64), torch.tensor(y))
         for x, y in zip(file["x"], file["y"], strict=True)
     ]
     schedule: Schedule = FileSchedule(file["selected"], config)
     rules = LocalRules(config["weight_decay"], "sgd", config["clip_norm"])
-    return rounds.Federation(method_of(config), task, clients, schedule, rules)
+    return rounds.Federation(make_reference_method(config), task, clients, schedule, rules)
 
 
-def method_of(config: dict[str, Any]) -> Method:
-    """The file's method with those of the file's hyper-parameters that it has."""
+def make_reference_method(config: dict[str, Any]) -> Method:
+    """Return the file's method, with those of the file's hyper-parameters that it has."""
     name = str(config["method"]).lower().replace("_", "-")
-    known = {*method_class(name).__dataclass_fields__}
-    named = config | {"lam": config.get("lamb"), "correction_weight": config.get("lamb")}
+    option_names = {*method_class(name).__dataclass_fields__}
+    values = config | {"lam": config.get("lamb"), "correction_weight": config.get("lamb")}
     options = {
-        key: named[key] for key in SHARED_OPTIONS if key in known and named.get(key) is not None
+        key: values[key]
+        for key in SHARED_OPTIONS
+        if key in option_names and values.get(key) is not None
     }
     return make_method(name, **options)
 
 
-def small_network(config: dict[str, Any]) -> nn.Module:
+def make_network(config: dict[str, Any]) -> nn.Module:
+    """Return a network in float64 with one hidden layer of the file's sizes and activation."""
     activation = {"tanh": nn.Tanh, "relu": nn.ReLU}[config["activation"]]()
     network = nn.Sequential(
         nn.Linear(config["dim"], config["hidden"]),

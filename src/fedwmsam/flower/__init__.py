@@ -1,4 +1,7 @@
-"""The same methods across machines, on Flower: `FlowerStrategy` for the server, `make_client_app` for the clients."""
+"""The methods of this library across machines, on Flower.
+
+The server uses `FlowerStrategy`, the clients `make_client_app`.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +13,7 @@ if TYPE_CHECKING:
     from fedwmsam.flower.training import TooFewReplies
 
 __all__ = ["FlowerStrategy", "TooFewReplies", "from_run_config", "make_client_app"]
-_HOMES = {
+_MODULES = {
     "FlowerStrategy": "strategy",
     "TooFewReplies": "training",
     "make_client_app": "client",
@@ -19,17 +22,20 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import Flower only when it is used: it is an extra, and slow to import."""
+    """Return a public name, importing Flower only now: it is an extra, and slow to import.
+
+    Raise InputError if Flower is not installed.
+    """
     import importlib
 
     if name not in __all__:
         raise AttributeError(f"module 'fedwmsam.flower' has no attribute {name!r}")
     try:
-        home = importlib.import_module(f"fedwmsam.flower.{_HOMES[name]}")
+        module = importlib.import_module(f"fedwmsam.flower.{_MODULES[name]}")
     except ModuleNotFoundError as error:
         if error.name != "flwr":
             raise
         raise InputError(
             "Flower is not installed; install it with: pip install 'fedwmsam[flower]'"
         ) from error
-    return getattr(home, name)
+    return getattr(module, name)

@@ -1,4 +1,7 @@
-"""What would stop a run on Flower, found before it: versions, settings, data, address, certificates, keys."""
+"""Checks that find, before a run on Flower, what would stop it.
+
+They cover versions, settings, data, the address of the SuperLink, certificates and keys.
+"""
 
 import importlib
 import importlib.metadata
@@ -22,8 +25,10 @@ from fedwmsam.engine.checkpoint import rounds_in
 from fedwmsam.engine.run_folder import is_run
 from fedwmsam.errors import InputError
 
-FLOWER = ((1, 41), (1, 43))
-"""The first version that is known to work, and the first that is not."""
+FIRST_TESTED = (1, 41)
+"""The first version of Flower that is known to work."""
+FIRST_UNTESTED = (1, 43)
+"""The first later version of Flower that is not known to work."""
 ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": ("0", "Flower tells its makers about runs"),
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": (
@@ -31,39 +36,53 @@ ENVIRONMENT = {
         "the SuperLink tries to install packages from the network",
     ),
 }
+"""Environment variables of Flower → the recommended value, and the consequence of another."""
 PROGRAMS = ("flwr", "flower-superlink", "flower-supernode", "flwr-serverapp", "flwr-clientapp")
-DAY = 86400
-PATIENCE = 5.0
+"""Flower's programs, which it starts by name."""
+SECONDS_PER_DAY = 86400
+CONNECT_TIMEOUT = 5.0
+"""Seconds within which a SuperLink accepts a connection."""
+EXPIRY_WARNING_DAYS = 30
+"""Days before its expiry from which on a certificate is warned about."""
 
 
 @dataclass(frozen=True)
 class Finding:
+    """The outcome of one check."""
+
     grade: str
-    """ok, warning or ERROR."""
+    """One of ok, warning and ERROR."""
     text: str
 
 
 def ok(text: str) -> Finding:
+    """Return the finding that something is as it should be."""
     return Finding("ok", text)
 
 
 def warning(text: str) -> Finding:
+    """Return the finding that something is doubtful but does not stop a run."""
     return Finding("warning", text)
 
 
 def error(text: str) -> Finding:
+    """Return the finding that something would stop a run."""
     return Finding("ERROR", text)
 
 
 def run_checks(
     folder: Path, superlink: str | None, node_config: str | None, key: Path | None, simulation: bool
 ) -> Iterator[Finding]:
-    """All findings, one after the other; later ones may depend on earlier ones and are left out then."""
-    flower = list(check_versions(simulation))
-    yield from flower
-    if any(finding.grade == "ERROR" for finding in flower):
+    """Yield the findings of all checks; without a working Flower, those of its version only.
+
+    The connection is checked if the name of a SuperLink is given, a private key if its path is
+    given.
+    """
+    versions = list(check_versions(simulation))
+    yield from versions
+    if any(finding.grade == "ERROR" for finding in versions):
         return
-    yield from check_switches()
+    yield from check_environment()
     yield from check_app(folder, node_config)
     if superlink is not None:
         yield from check_connection(superlink)
@@ -72,18 +91,21 @@ def run_checks(
 
 
 def check_versions(simulation: bool) -> Iterator[Finding]:
+    """Check the versions of Flower and, for a simulation, Ray, and that its programs are found."""
     version = installed_version("flwr")
     if version is None:
         yield error("Flower is not installed; install it with: pip install 'fedwmsam[flower]'")
         return
     numbers = tuple(int(part) for part in version.split(".")[:2])
-    if FLOWER[0] <= numbers < FLOWER[1]:
+    if FIRST_TESTED <= numbers < FIRST_UNTESTED:
         yield ok(
-            f"Flower {version}, fedwmsam {installed_version('fedwmsam')}, torch {installed_version('torch')}."
+            f"Flower {version}, fedwmsam {installed_version('fedwmsam')}, "
+            f"torch {installed_version('torch')}."
         )
     else:
         yield error(
-            f"Flower {version} is untested; install one of 1.41 and 1.42: pip install 'flwr>=1.41,<1.43'"
+            f"Flower {version} is untested; install one of 1.41 and 1.42: "
+            "pip install 'flwr>=1.41,<1.43'"
         )
     if simulation and installed_version("ray") is None:
         yield error(
@@ -91,39 +113,47 @@ def check_versions(simulation: bool) -> Iterator[Finding]:
         )
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
     if absent:
-        place = Path(sys.executable).parent
+        folder = Path(sys.executable).parent
         yield error(
-            f"{', '.join(absent)} are not on PATH, and Flower starts them by name: export PATH={place}:$PATH"
+            f"{', '.join(absent)} are not on PATH, and Flower starts them by name: "
+            f"export PATH={folder}:$PATH"
         )
 
 
 def installed_version(package: str) -> str | None:
+    """Return the version of an installed package, and None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def check_switches() -> Iterator[Finding]:
+def check_environment() -> Iterator[Finding]:
+    """Check the environment variables that keep Flower from using the network unasked."""
     for name, (value, consequence) in ENVIRONMENT.items():
         if os.environ.get(name) != value:
             yield warning(
-                f"{name} is not {value}: {consequence}. Set it where SuperLink, SuperNodes and flwr start."
+                f"{name} is not {value}: {consequence}. "
+                "Set it where SuperLink, SuperNodes and flwr start."
             )
 
 
 def check_app(folder: Path, node_config: str | None) -> Iterator[Finding]:
+    """Check the settings of the app in a folder, its two components and a client's data."""
     try:
         project = toml.load(folder / "pyproject.toml")
         app = project["tool"]["flwr"]["app"]
-        config, components = flatten_settings(app.get("config", {})), app["components"]
-        server, client = components["serverapp"], components["clientapp"]
+        config = flatten_settings(app.get("config", {}))
+        components = app["components"]
+        server = components["serverapp"]
+        client = components["clientapp"]
     except InputError as reason:
         yield error(f"{reason} An app is made with: fedwmsam flower new FOLDER")
         return
     except KeyError as key:
         yield error(
-            f"{folder / 'pyproject.toml'} lacks {key} of a Flower app; compare with: fedwmsam flower new FOLDER"
+            f"{folder / 'pyproject.toml'} lacks {key} of a Flower app; "
+            "compare with: fedwmsam flower new FOLDER"
         )
         return
     yield from check_settings(config)
@@ -136,38 +166,37 @@ def check_app(folder: Path, node_config: str | None) -> Iterator[Finding]:
 
 
 def flatten_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Tables as dotted keys, as Flower hands them to an app."""
-    result: dict[str, Any] = {}
+    """Return the settings with dotted keys instead of tables, as Flower passes them to an app."""
+    flat: dict[str, Any] = {}
     for key, value in values.items():
-        result |= (
-            flatten_settings(value, f"{prefix}{key}.")
-            if isinstance(value, dict)
-            else {f"{prefix}{key}": value}
-        )
-    return result
+        if isinstance(value, dict):
+            flat |= flatten_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
+    """Check the run config of an app as FlowerStrategy would, and the run folder in it."""
     from fedwmsam.flower.strategy import (
         FlowerStrategy,
-        absolute,
+        absolute_run_folder,
         check_arguments,
         from_run_config,
         settings_from_values,
     )
 
-    own = inspect.signature(FlowerStrategy).parameters
+    parameters = inspect.signature(FlowerStrategy).parameters
     try:
         method, values = from_run_config(config)
         settings = settings_from_values(
-            {key: value for key, value in values.items() if key not in own}
+            {key: value for key, value in values.items() if key not in parameters}
         )
         clients = values.get("clients", 0)
-        check_arguments(
-            method, clients, values.get("quorum", 0.5), values.get("transport", "float32")
-        )
-        settings.per_round(clients)
-        folder = absolute(values.get("run_folder"))
+        quorum = values.get("quorum", 0.5)
+        check_arguments(method, clients, quorum, values.get("transport", "float32"))
+        settings.cohort_size(clients)
+        folder = absolute_run_folder(values.get("run_folder"))
     except InputError as reason:
         yield error(f"[tool.flwr.app.config]: {reason}")
         return
@@ -176,56 +205,63 @@ def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
 
 
 def check_run_folder(folder: Path | None) -> Iterator[Finding]:
+    """Check that the run folder can be written to, and say whether it holds a run."""
     if folder is None:
         yield warning(
             "No run-folder is set: a run that is cut off begins again from its first round."
         )
         return
-    parent = next(place for place in (folder, *folder.parents) if place.exists())
+    parent = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(parent, os.W_OK):
         yield error(
             f"run-folder: {parent} is not writable for {os.environ.get('USER', 'this user')}."
         )
     elif is_run(folder):
-        done = max(rounds_in(folder / "checkpoints"), default=0)
-        yield ok(f"{folder} holds a run that goes on after round {done}.")
+        last_round = max(rounds_in(folder / "checkpoints"), default=0)
+        yield ok(f"{folder} holds a run that goes on after round {last_round}.")
     else:
         yield ok(f"A new run will be kept in {folder} (on the machine of the SuperLink).")
 
 
-def check_component(what: str, place: str) -> Iterator[Finding]:
+def check_component(name: str, reference: str) -> Iterator[Finding]:
+    """Check that a component of the app, given as "module:attribute", can be imported."""
     try:
-        loaded(place)
+        import_object(reference)
     except Exception as reason:
-        yield error(f"{what} {place} cannot be imported: {type(reason).__name__}: {reason}")
+        yield error(f"{name} {reference} cannot be imported: {type(reason).__name__}: {reason}")
     else:
-        yield ok(f"{what} {place} can be imported.")
+        yield ok(f"{name} {reference} can be imported.")
 
 
-def loaded(place: str) -> Any:
-    module, _, attribute = place.partition(":")
+def import_object(reference: str) -> Any:
+    """Return the object that "module:attribute" names."""
+    module, _, attribute = reference.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
-def check_client(place: str, config: dict[str, Any], text: str | None) -> Iterator[Finding]:
+def check_client(
+    reference: str, config: dict[str, Any], node_config: str | None
+) -> Iterator[Finding]:
+    """Check that the ClientApp can train on the data of one node, by default of client 0."""
     from fedwmsam.flower.client import TrainingApp
 
     try:
-        app = loaded(place)
-        node = (
-            read_node_config(text)
-            if text
-            else {"partition-id": 0, "num-partitions": config.get("clients", 1)}
-        )
+        app = import_object(reference)
+        if node_config:
+            node = read_node_config(node_config)
+        else:
+            node = {"partition-id": 0, "num-partitions": config.get("clients", 1)}
         if not isinstance(app, TrainingApp):
             yield error(
-                f"clientapp {place} was not made by make_client_app; clients could not answer the server."
+                f"clientapp {reference} was not made by make_client_app; "
+                "clients could not answer the server."
             )
             return
-        count = app.client.try_out(node)
+        count = app.client.try_training(node)
     except Exception as reason:
         yield error(
-            f"The data of {text or 'partition-id=0'} cannot be trained on: {type(reason).__name__}: {reason}"
+            f"The data of {node_config or 'partition-id=0'} cannot be trained on: "
+            f"{type(reason).__name__}: {reason}"
         )
     else:
         yield ok(
@@ -234,7 +270,11 @@ def check_client(place: str, config: dict[str, Any], text: str | None) -> Iterat
 
 
 def read_node_config(text: str) -> dict[str, Any]:
-    """As flower-supernode reads it: key=value, separated by spaces, values as in TOML."""
+    """Return the values of `--node-config` as flower-supernode reads them.
+
+    Its format is key=value, separated by spaces, with values as in TOML. Raise InputError if the
+    text has another one.
+    """
     pairs = re.findall(r"(\S+?)=('[^']*'|\"[^\"]*\"|\S+)", text)
     try:
         return tomllib.loads("\n".join(f"{key} = {value}" for key, value in pairs))
@@ -245,6 +285,7 @@ def read_node_config(text: str) -> dict[str, Any]:
 
 
 def check_connection(name: str) -> Iterator[Finding]:
+    """Check the connection to the SuperLink that has this name in Flower's config.toml."""
     path = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
     try:
         links = toml.load(path).get("superlink", {})
@@ -257,7 +298,7 @@ def check_connection(name: str) -> Iterator[Finding]:
         yield error(f"{path} has no [superlink.{name}]; it has: {', '.join(links) or 'none'}.")
         return
     try:
-        socket.create_connection((host, port), timeout=PATIENCE).close()
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT).close()
     except OSError as reason:
         yield error(
             f"Nothing answers at {host}:{port} ({reason}); is the SuperLink running, the port open?"
@@ -271,6 +312,7 @@ def check_connection(name: str) -> Iterator[Finding]:
 
 
 def split_address(address: str) -> tuple[str, int]:
+    """Return the host and the port of "host:port"; raise InputError for another format."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise InputError(f"The address {address!r} must be host:port.")
@@ -278,23 +320,32 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def check_plain(host: str, port: int) -> Iterator[Finding]:
+    """Warn that a connection is not encrypted, or report that the server expects encryption."""
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
     try:
         with (
-            socket.create_connection((host, port), timeout=PATIENCE) as raw,
-            context.wrap_socket(raw, server_hostname=host),
+            socket.create_connection((host, port), timeout=CONNECT_TIMEOUT) as connection,
+            context.wrap_socket(connection, server_hostname=host),
         ):
             yield error(
-                f'{host}:{port} speaks TLS; replace insecure = true by root-certificates = "…/ca.crt".'
+                f"{host}:{port} speaks TLS; "
+                'replace insecure = true by root-certificates = "…/ca.crt".'
             )
     except OSError:
         yield warning(
-            f"{host}:{port} is not encrypted: updates can be read and changed on the way. For trying only."
+            f"{host}:{port} is not encrypted: updates can be read and changed on the way. "
+            "For trying only."
         )
 
 
 def check_tls(host: str, port: int, authority: str | None, base: Path) -> Iterator[Finding]:
+    """Check that the server's certificate is trusted, and for how long it is valid.
+
+    `authority` is the file of trusted certificates, relative to the folder `base`; without it those
+    of the system are used.
+    """
     path = None if authority is None else base / Path(authority).expanduser()
     try:
         context = ssl.create_default_context(cafile=path)
@@ -303,10 +354,10 @@ def check_tls(host: str, port: int, authority: str | None, base: Path) -> Iterat
         return
     try:
         with (
-            socket.create_connection((host, port), timeout=PATIENCE) as raw,
-            context.wrap_socket(raw, server_hostname=host) as secure,
+            socket.create_connection((host, port), timeout=CONNECT_TIMEOUT) as connection,
+            context.wrap_socket(connection, server_hostname=host) as secure_connection,
         ):
-            certificate = secure.getpeercert() or {}
+            certificate = secure_connection.getpeercert() or {}
     except ssl.SSLCertVerificationError as reason:
         yield error(f"The certificate of {host}:{port} is refused: {reason.verify_message}.")
         return
@@ -315,12 +366,16 @@ def check_tls(host: str, port: int, authority: str | None, base: Path) -> Iterat
             f"{host}:{port} does not speak TLS ({reason}); start the SuperLink with certificates."
         )
         return
-    left = (ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) / DAY
-    grade = warning if left < 30 else ok
-    yield grade(f"The certificate of {host}:{port} is trusted and valid for {left:.0f} more days.")
+    expiry = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+    days = (expiry - time.time()) / SECONDS_PER_DAY
+    finding = warning if days < EXPIRY_WARNING_DAYS else ok
+    yield finding(
+        f"The certificate of {host}:{port} is trusted and valid for {days:.0f} more days."
+    )
 
 
 def check_key(path: Path) -> Iterator[Finding]:
+    """Check that a file is a private key that Flower accepts and that others cannot read."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
@@ -331,11 +386,13 @@ def check_key(path: Path) -> Iterator[Finding]:
         return
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
         yield error(
-            f"{path} is not of the kind Flower takes (ECDSA, nistp384); make one: fedwmsam flower keys."
+            f"{path} is not of the kind Flower takes (ECDSA, nistp384); "
+            "make one: fedwmsam flower keys."
         )
     elif stat.S_IMODE(path.stat().st_mode) & 0o077:
         yield warning(f"{path} can be read by others: chmod 600 {path}")
     else:
         yield ok(
-            f"{path} is a private key as Flower takes it; its .pub must be registered at the SuperLink."
+            f"{path} is a private key as Flower takes it; "
+            "its .pub must be registered at the SuperLink."
         )

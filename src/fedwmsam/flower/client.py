@@ -1,4 +1,8 @@
-"""The clients' side on Flower: hold data, train when asked, keep nothing."""
+"""The clients' side on Flower.
+
+A client holds data, trains the global model on them when the server asks for it, and keeps no state
+between two messages: the server remembers what a method needs to remember of each client.
+"""
 
 import os
 from collections.abc import Callable, Mapping
@@ -17,14 +21,15 @@ from fedwmsam.data.clients import Collate
 from fedwmsam.engine.rounds import Federation, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
-from fedwmsam.flower.exchange import SIZE
+from fedwmsam.flower.exchange import NUM_EXAMPLES
 from fedwmsam.flower.wire import TrainConfig, WireError
 from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
 NodeConfig = Mapping[str, Any]
+"""The values of `--node-config` that a SuperNode was started with."""
 LoadData = Callable[[int, NodeConfig], Any]
-"""(partition id, what `--node-config` of the SuperNode says) → an (x, y) pair or a dataset."""
+"""A function from partition id and node config to an (x, y) pair or a dataset."""
 
 
 def make_client_app(
@@ -39,127 +44,148 @@ def make_client_app(
     device: str = "cpu",
     threads: int = 1,
 ) -> ClientApp:
-    """A Flower ClientApp that trains `model` on what `load_data(partition, node_config)` returns.
+    """Return a Flower ClientApp that trains on what `load_data(partition, node_config)` returns.
 
-    The method, its options and all settings come from the server. Model and loss must be the server's. `load_test`
-    gives data to evaluate the global model on, if the server asks for it. One thread gives the numbers of the
-    simulator; more are quicker.
+    The method, its options and all settings come from the server. Model and loss must be the
+    server's. `load_test` returns data to evaluate the global model on, if the server asks for it.
+    With one thread the results are those of the simulator; more are faster.
     """
     objective = (loss, None if metrics is None else tuple(metrics.items()), monitor)
     return TrainingApp(Client(model, load_data, load_test, objective, collate, device, threads))
 
 
 class TrainingApp(ClientApp):
-    """Flower's ClientApp around a client."""
+    """A Flower ClientApp that passes each kind of message to a client."""
 
     def __init__(self, client: "Client") -> None:
         super().__init__()
         self.client = client
-        self.query("whoami")(client.introduce)
+        self.query("whoami")(client.whoami)
         self.train()(client.train)
         self.evaluate()(client.evaluate)
 
 
 @dataclass(frozen=True)
 class Client:
-    """Answers the server's three questions and keeps nothing: Ray copies it with every message."""
+    """The handlers of the server's three kinds of messages.
+
+    It keeps no state: Ray copies it with every message.
+    """
 
     model: ModelSource
     load_data: LoadData
     load_test: LoadData | None
     objective: tuple[Any, ...]
+    """The loss, the metrics as pairs or None, and the metric to monitor or None."""
     collate: Collate | None
     device: str
     threads: int
 
-    def introduce(self, message: Message, context: Context) -> Message:
-        """Whose data are here, and how many samples."""
+    def whoami(self, message: Message, context: Context) -> Message:
+        """Reply which client this node is, and how many samples it has."""
         with deterministic_torch():
-            terms = TrainConfig.read(wire.config_record_of(message.content))
-            samples = self.samples(self.checked_task(terms), context.node_config)
-        partition = partition_of(context.node_config)
-        note = ConfigRecord(
+            config = TrainConfig.from_record(wire.config_record_of(message.content))
+            samples = self.load_samples(self.make_checked_task(config), context.node_config)
+        record = ConfigRecord(
             {
                 "version": wire.VERSION,
-                "client": partition,
+                "client": partition_of(context.node_config),
                 "samples": len(samples),
                 "process": launcher_process_id(),
             }
         )
-        return Message(RecordDict({wire.CONFIG_KEY: note}), reply_to=message)
+        return Message(RecordDict({wire.CONFIG_KEY: record}), reply_to=message)
 
     def train(self, message: Message, context: Context) -> Message:
-        """One client's round, as the simulator runs it."""
+        """Train this client for one round, as the simulator does, and reply with the result.
+
+        Raise WireError if the message is for another client, or for another number of samples.
+        """
         with deterministic_torch():
             torch.set_num_threads(self.threads)
-            terms = TrainConfig.read(wire.config_record_of(message.content))
-            task = self.checked_task(terms)
+            config = TrainConfig.from_record(wire.config_record_of(message.content))
+            task = self.make_checked_task(config)
             job = wire.unpack_job(message.content, task)
-            samples = self.samples(task, context.node_config)
+            samples = self.load_samples(task, context.node_config)
             partition = partition_of(context.node_config)
             if (job.client, job.info.samples) != (partition, len(samples)):
                 raise WireError(
-                    f"The server takes this node for client {job.client} with {job.info.samples} samples; it is "
+                    f"The server takes this node for client {job.client} "
+                    f"with {job.info.samples} samples; it is "
                     f"client {partition} with {len(samples)}."
                 )
             federation = Federation(
-                terms.method, task, {job.client: samples}, terms.schedule(job.info), terms.rules
+                method=config.method,
+                task=task,
+                clients={job.client: samples},
+                schedule=config.schedule(job.info),
+                local_rules=config.local_rules,
             )
-            answer = wire.pack_result(job, train_client(federation, job), terms.transport)
-        return Message(answer, reply_to=message)
+            content = wire.pack_result(job, train_client(federation, job), config.transport)
+        return Message(content, reply_to=message)
 
     def evaluate(self, message: Message, context: Context) -> Message:
-        """The global model on this client's own test data."""
+        """Evaluate the global model on this client's own test data and reply with the metrics.
+
+        Raise InputError if the app was made without `load_test`.
+        """
         if self.load_test is None:
             raise InputError(
                 "The server asks to evaluate, but this ClientApp was made without load_test=."
             )
         with deterministic_torch():
             torch.set_num_threads(self.threads)
-            task = self.checked_task(TrainConfig.read(wire.config_record_of(message.content)))
+            config = TrainConfig.from_record(wire.config_record_of(message.content))
+            task = self.make_checked_task(config)
             job = wire.unpack_job(message.content, task)
-            samples = self.samples(task, context.node_config, test=True)
+            samples = self.load_samples(task, context.node_config, test=True)
             values = task.evaluate(job.down["w"], job.buffers, samples)
-        metrics = MetricRecord({SIZE: len(samples), **values})
+        metrics = MetricRecord({NUM_EXAMPLES: len(samples), **values})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
-    def try_out(self, node_config: NodeConfig) -> int:
-        """Read the data and take a gradient on a few of them; how many there are."""
+    def try_training(self, node_config: NodeConfig) -> int:
+        """Load the data, compute a gradient on a few samples, and return how many there are."""
         with deterministic_torch():
-            task = self.task(0)
-            samples = self.samples(task, node_config)
+            task = self.make_task(0)
+            samples = self.load_samples(task, node_config)
             task.start_training(task.initial_buffers)
             batch = samples.batch(torch.arange(min(8, len(samples))), seed=0)
-            task.gradient(task.initial_weights, batch, seed=0, keep_buffers=False)
+            task.compute_gradient(task.initial_weights, batch, seed=0, keep_buffers=False)
         return len(samples)
 
-    def checked_task(self, terms: TrainConfig) -> Task:
-        task = self.task(rng.derive_seed(terms.seed, "init"))
-        if wire.task_fingerprint(task) != terms.task:
+    def make_checked_task(self, config: TrainConfig) -> Task:
+        """Return the task; raise InputError if its model or loss differ from the server's."""
+        task = self.make_task(rng.derive_seed(config.seed, "init"))
+        if wire.task_fingerprint(task) != config.task:
             raise InputError(
-                "The model, its frozen weights or the loss of this ClientApp differ from the server's; use the same."
+                "The model, its frozen weights or the loss of this ClientApp differ "
+                "from the server's; use the same."
             )
         return task
 
-    def task(self, seed: int) -> Task:
+    def make_task(self, seed: int) -> Task:
+        """Return the task with initial weights from this seed."""
         return make_task(self.model, self.objective, seed, self.device)
 
-    def samples(self, task: Task, node_config: NodeConfig, test: bool = False) -> Samples:
+    def load_samples(self, task: Task, node_config: NodeConfig, test: bool = False) -> Samples:
+        """Return the training samples of this node, or with `test` its test samples."""
         load = self.load_test if test else self.load_data
         assert load is not None
-        return read_samples(
-            task, load, self.collate, partition_of(node_config), tuple(sorted(node_config.items()))
-        )
+        partition = partition_of(node_config)
+        return read_samples(task, load, self.collate, partition, tuple(sorted(node_config.items())))
 
 
-# What a process has made for one message serves the next, as long as model and data come from the same functions.
+# Tasks and samples are cached: a process that gets several messages uses them again, as long as
+# model and data come from the same functions.
 
 
 @lru_cache(maxsize=2)
 def make_task(model: ModelSource, objective: tuple[Any, ...], seed: int, device: str) -> Task:
+    """Return the task of a client; `objective` is loss, metrics as pairs or None, and monitor."""
     loss, metrics, monitor = objective
-    measured = make_objective(loss, None if metrics is None else dict(metrics), monitor)
-    return Task(model, measured, seed=seed, device=device)
+    metric_functions = None if metrics is None else dict(metrics)
+    made_objective = make_objective(loss, metric_functions, monitor)
+    return Task(model, made_objective, seed=seed, device=device)
 
 
 @lru_cache(maxsize=32)
@@ -170,25 +196,31 @@ def read_samples(
     partition: int,
     node_config: tuple[tuple[str, Any], ...],
 ) -> Samples:
-    return make_data_adapter(task, collate).samples(
-        load(partition, dict(node_config)), f"Client {partition}"
-    )
+    """Return what `load` returns for this partition as samples, checked against the task."""
+    data = load(partition, dict(node_config))
+    return make_data_adapter(task, collate).to_samples(data, f"Client {partition}")
 
 
 def launcher_process_id() -> str:
-    """The process that starts the clients of this node: another one when the node has been restarted."""
+    """Return the id and the start time of the process that starts the clients of this node.
+
+    They differ when the node has been restarted. The id alone would not do: in a container the new
+    process may have the id of the old one.
+    """
     process = os.getppid()
-    try:  # in a container the new one may have the old one's number: so also when it began
-        began = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    try:
+        started = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
-        began = ""
-    return f"{process} {began}"
+        started = ""
+    return f"{process} {started}"
 
 
 def partition_of(node_config: NodeConfig) -> int:
+    """Return the partition id of a node; raise InputError if it has none."""
     partition = node_config.get("partition-id")
     if not isinstance(partition, int):
         raise InputError(
-            f"This SuperNode's partition-id is {partition!r}; start it with --node-config 'partition-id=0', 1, 2 …"
+            f"This SuperNode's partition-id is {partition!r}; "
+            "start it with --node-config 'partition-id=0', 1, 2 …"
         )
     return partition

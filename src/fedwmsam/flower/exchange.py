@@ -1,4 +1,9 @@
-"""Messages to nodes and their answers, whatever becomes of the nodes; and which node holds which client's data."""
+"""The server's exchange of messages with the nodes.
+
+A `Mailbox` sends messages and fetches replies over Flower's grid. `PendingReplies` waits for
+replies until a deadline, whatever happens to the nodes. `NodeRegistry` knows which connected node
+holds which client's data, and `LostMessages` finds the messages that no node will ever reply to.
+"""
 
 import logging
 import math
@@ -14,274 +19,306 @@ from fedwmsam.flower import wire
 from fedwmsam.flower.wire import TrainConfig, WireError
 
 log = logging.getLogger("flwr.fedwmsam")
-POLL = 0.5
-"""Seconds between two looks for answers."""
+POLL_SECONDS = 0.5
+"""Seconds between two looks for replies."""
 REFUSED_RETRY_SECONDS = 60.0
-"""Seconds after which a node that was refused is asked again: Flower may still have held its predecessor for alive."""
+"""Seconds until a refused node is asked again: Flower may have held its predecessor for alive."""
 WHOAMI_TIMEOUT = 300.0
-"""Seconds within which a node says who it is: it reads its data for that."""
-MARGIN = 60.0
-"""Seconds a message outlives its deadline, so that a late answer can be told from none."""
-SILENCE = 60.0
-"""Seconds without an answer after which a node is asked whether it is still the one that got the order."""
+"""Seconds within which a node replies which client it is; it reads its data for that."""
+TTL_MARGIN = 60.0
+"""Seconds a message outlives its deadline, so that a late reply can be told from none."""
+SILENCE_SECONDS = 60.0
+"""Seconds without a reply after which a node is asked whether it still is the same process."""
+NUM_EXAMPLES = "num-examples"
+"""Flower's key for the number of samples that a client's metrics were computed over."""
 
 
 class Mailbox:
-    """Sends messages and hands over the answers as they come."""
+    """Sends messages to nodes and fetches their replies, over Flower's grid."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
         self.overdue: dict[str, str] = {}
-        """Messages whose deadline has passed, and what they were about."""
+        """Ids of messages whose deadline has passed → what they were about."""
 
     def send(self, message: Message) -> bool:
+        """Send a message, which gets its id by that, and return whether Flower accepted it."""
         return any(self.grid.push_messages([message]))
 
-    def fetch(self, identities: Collection[str]) -> list[Message]:
-        """The answers that are there; those that come too late are named and dropped."""
-        wanted = [*identities, *self.overdue]
-        fetched = list(self.grid.pull_messages(wanted)) if wanted else []
-        for message in fetched:
-            about = self.overdue.pop(message.metadata.reply_to_message_id, None)
-            if about and not message.has_error():
-                log.warning("An answer came after its deadline and is not used: %s.", about)
-        return [
-            message for message in fetched if message.metadata.reply_to_message_id in identities
-        ]
+    def fetch(self, message_ids: Collection[str]) -> list[Message]:
+        """Return the replies to these messages that have arrived; log and drop overdue ones."""
+        awaited = [*message_ids, *self.overdue]
+        replies = list(self.grid.pull_messages(awaited)) if awaited else []
+        for reply in replies:
+            subject = self.overdue.pop(reply.metadata.reply_to_message_id, None)
+            if subject and not reply.has_error():
+                log.warning("An answer came after its deadline and is not used: %s.", subject)
+        return [reply for reply in replies if reply.metadata.reply_to_message_id in message_ids]
 
 
 class PendingReplies:
-    """`for message in Answers(post, {message id: what it is about}, seconds)`: until all are there or time is up.
+    """An iterable over the replies to some messages, as they arrive, until a deadline.
 
-    With `doubts`, orders that nobody will answer are not waited for; they are in `lost`.
+    `pending` maps the ids of the messages to what they are about. With `lost_messages`, a message
+    that no node will reply to is no longer waited for; its id is in `lost_ids` then.
     """
 
     def __init__(
         self,
-        post: Mailbox,
+        mailbox: Mailbox,
         pending: dict[str, str],
         seconds: float,
-        doubts: "LostMessages | None" = None,
+        lost_messages: "LostMessages | None" = None,
     ) -> None:
-        self.post, self.pending, self.doubts = post, dict(pending), doubts
+        self.mailbox = mailbox
+        self.pending = dict(pending)
+        self.lost_messages = lost_messages
         self.deadline = time.monotonic() + seconds
-        self.lost: set[str] = set()
+        self.lost_ids: set[str] = set()
 
-    def hurry(self, seconds: float) -> None:
-        """Wait no longer than this from now on."""
+    def shorten_deadline(self, seconds: float) -> None:
+        """Wait no longer than this many seconds from now on."""
         self.deadline = min(self.deadline, time.monotonic() + seconds)
 
     def __iter__(self) -> Iterator[Message]:
         while self.pending:
-            for message in self.post.fetch(self.pending):
-                del self.pending[message.metadata.reply_to_message_id]
-                yield message
-            if self.doubts:
-                self.give_up(self.doubts.lost(self.pending))
+            for reply in self.mailbox.fetch(self.pending):
+                del self.pending[reply.metadata.reply_to_message_id]
+                yield reply
+            if self.lost_messages:
+                self.give_up(self.lost_messages.find(self.pending))
             if time.monotonic() >= self.deadline:
                 break
             if self.pending:
-                time.sleep(POLL)
-        self.post.overdue |= self.pending
+                time.sleep(POLL_SECONDS)
+        self.mailbox.overdue |= self.pending
 
-    def give_up(self, lost: Collection[str]) -> None:
-        self.lost.update(lost)
-        self.post.overdue |= {identity: self.pending.pop(identity) for identity in lost}
+    def give_up(self, message_ids: Collection[str]) -> None:
+        """Wait no longer for the replies to these messages."""
+        self.lost_ids.update(message_ids)
+        for message_id in message_ids:
+            self.mailbox.overdue[message_id] = self.pending.pop(message_id)
 
 
 @dataclass(frozen=True)
 class Node:
+    """A connected SuperNode that has said which client's data it holds."""
+
     id: int
     samples: int
     process: str
-    """Another one after a restart, even if the id is the same."""
+    """The process that starts the node's clients; another one after a restart, even if the id is
+    the same."""
 
 
 class NodeRegistry:
-    """The connected nodes by the client whose data they hold. They say so themselves: a node's id is a random number,
-    and another one after a restart."""
+    """The connected nodes, by the client whose data they hold.
 
-    def __init__(self, post: Mailbox, clients: int, terms: TrainConfig) -> None:
-        self.post, self.clients, self.terms = post, clients, terms
+    The nodes say themselves which client they are: a node's id is a random number, and another one
+    after a restart.
+    """
+
+    def __init__(self, mailbox: Mailbox, clients: int, train_config: TrainConfig) -> None:
+        self.mailbox = mailbox
+        self.clients = clients
+        self.train_config = train_config
         self.by_client: dict[int, Node] = {}
-        self.asked: dict[str, int] = {}
-        self.refused: dict[int, float] = {}
+        self.unanswered: dict[str, int] = {}
+        """Ids of whoami messages without a reply → ids of the nodes they went to."""
+        self.refused_at: dict[int, float] = {}
+        """Ids of the nodes that cannot take part → the time when they were refused."""
 
     def samples(self, client: int) -> int:
+        """Return how many samples a client has, and 0 if it is not connected."""
         return self.by_client[client].samples if client in self.by_client else 0
 
     def forget(self, client: int) -> None:
-        """Its answer was an error: whatever the reason, it must introduce itself again."""
+        """Remove a client whose reply was an error, so that its node is asked again who it is."""
         self.by_client.pop(client, None)
 
     def refresh(self) -> None:
-        """Drop nodes that left, ask new ones who they are, and take in what was answered."""
-        connected = set(self.post.grid.get_node_ids())
-        for client in [
-            client for client, node in self.by_client.items() if node.id not in connected
-        ]:
-            log.warning("Client %d is no longer connected.", client)
-            del self.by_client[client]
-        self.refused = {
-            node: since
-            for node, since in self.refused.items()
-            if time.monotonic() < since + REFUSED_RETRY_SECONDS
+        """Remove nodes that left, ask new ones who they are, and register those that replied."""
+        connected = set(self.mailbox.grid.get_node_ids())
+        self.remove_disconnected(connected)
+        self.refused_at = {
+            node: refused_at
+            for node, refused_at in self.refused_at.items()
+            if time.monotonic() < refused_at + REFUSED_RETRY_SECONDS
         }
-        known = (
-            {node.id for node in self.by_client.values()}
-            | set(self.asked.values())
-            | set(self.refused)
-        )
-        for node in sorted(connected - known):
-            if identity := self.ask(node):
-                self.asked[identity] = node
-        for reply in self.post.fetch(self.asked):
-            self.meet(self.asked.pop(reply.metadata.reply_to_message_id), reply)
+        identified = {node.id for node in self.by_client.values()}
+        new = connected - identified - set(self.unanswered.values()) - set(self.refused_at)
+        for node in sorted(new):
+            if message_id := self.send_whoami(node):
+                self.unanswered[message_id] = node
+        for reply in self.mailbox.fetch(self.unanswered):
+            self.register(self.unanswered.pop(reply.metadata.reply_to_message_id), reply)
 
-    def ask(self, node: int) -> str | None:
-        """Send a node the question who it is; the message's id."""
-        question = RecordDict({wire.CONFIG_KEY: ConfigRecord(self.terms.note())})
-        message = Message(question, node, "query.whoami", ttl=WHOAMI_TIMEOUT)
-        return message.metadata.message_id if self.post.send(message) else None
+    def remove_disconnected(self, connected: Collection[int]) -> None:
+        """Remove the clients whose node is not among the connected ones."""
+        for client, node in list(self.by_client.items()):
+            if node.id not in connected:
+                log.warning("Client %d is no longer connected.", client)
+                del self.by_client[client]
 
-    def gather(self, clients: Collection[int]) -> None:
-        """Take in who came and went; a newcomer that may be one of these clients has a moment to say who it is."""
+    def send_whoami(self, node: int) -> str | None:
+        """Ask a node which client it is; return the message's id, or None if it was not sent."""
+        content = RecordDict({wire.CONFIG_KEY: ConfigRecord(self.train_config.to_record())})
+        message = Message(content, node, "query.whoami", ttl=WHOAMI_TIMEOUT)
+        return message.metadata.message_id if self.mailbox.send(message) else None
+
+    def refresh_until_identified(self, clients: Collection[int]) -> None:
+        """Refresh, and wait a moment for new nodes to reply if one may be one of these clients."""
         self.refresh()
-        deadline = time.monotonic() + MARGIN
+        deadline = time.monotonic() + TTL_MARGIN
         while (
-            self.asked
+            self.unanswered
             and not all(client in self.by_client for client in clients)
             and time.monotonic() < deadline
         ):
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
             self.refresh()
 
-    def meet(self, node: int, reply: Message) -> None:
-        """Take in a node's introduction, or say why not."""
+    def register(self, node_id: int, reply: Message) -> None:
+        """Register a node by its whoami reply, or refuse it for a while and log the reason."""
         try:
-            client, met = self.introduction(node, reply)
+            client, node = self.read_whoami_reply(node_id, reply)
         except WireError as reason:
-            log.warning("Node %d cannot take part: %s", node, reason)
-            self.refused[node] = time.monotonic()
+            log.warning("Node %d cannot take part: %s", node_id, reason)
+            self.refused_at[node_id] = time.monotonic()
             return
-        log.info("Client %d is connected as node %d with %d samples.", client, node, met.samples)
-        self.by_client[client] = met
-
-    def introduction(self, node: int, reply: Message) -> tuple[int, Node]:
-        if reply.has_error():
-            raise WireError(reason_of(reply))
-        note = wire.config_record_of(reply.content)
-        client, samples = (
-            wire.typed_entry(note, "client", int),
-            wire.typed_entry(note, "samples", int),
+        log.info(
+            "Client %d is connected as node %d with %d samples.", client, node_id, node.samples
         )
+        self.by_client[client] = node
+
+    def read_whoami_reply(self, node_id: int, reply: Message) -> tuple[int, Node]:
+        """Return the client and its node; raise WireError with the reason to refuse it."""
+        if reply.has_error():
+            raise WireError(describe_error(reply))
+        record = wire.config_record_of(reply.content)
+        client = wire.typed_entry(record, "client", int)
+        samples = wire.typed_entry(record, "samples", int)
         if not 0 <= client < self.clients:
             raise WireError(
-                f"it says it is client {client}, but there are clients 0 to {self.clients - 1} only."
+                f"it says it is client {client}, "
+                f"but there are clients 0 to {self.clients - 1} only."
             )
         if samples < 1:
             raise WireError(f"it says it has {samples} samples.")
         if client in self.by_client:
             raise WireError(f"node {self.by_client[client].id} is client {client} already.")
-        return client, Node(node, samples, wire.typed_entry(note, "process", str))
+        return client, Node(node_id, samples, wire.typed_entry(record, "process", str))
 
     def wait_for(self, clients: Collection[int], seconds: float) -> None:
-        """Until all of these clients are connected, or time is up."""
-        deadline, told = time.monotonic() + seconds, False
+        """Wait until all of these clients are connected, or the time is over."""
+        deadline = time.monotonic() + seconds
+        is_logged = False
         while True:
             self.refresh()
             missing = [client for client in clients if client not in self.by_client]
             if not missing or time.monotonic() >= deadline:
                 return
-            if not told:
-                log.info(
-                    "Waiting up to %.0f s for client(s) %s.", seconds, ", ".join(map(str, missing))
-                )
-            told = True
-            time.sleep(POLL)
+            if not is_logged:
+                names = ", ".join(map(str, missing))
+                log.info("Waiting up to %.0f s for client(s) %s.", seconds, names)
+            is_logged = True
+            time.sleep(POLL_SECONDS)
 
 
 class LostMessages:
-    """Finds the orders of one round that nobody will answer.
+    """Finds the train messages of one round that no node will reply to.
 
-    A node that is killed and back before Flower noticed has the same id, and its order is gone: Flower neither delivers
-    it again nor reports it. So a node that is silent for long is asked who it is. It answers one message at a time, in
-    order: if another process than before answers that, it never knew the order.
+    A node that is killed and back before Flower noticed has the same id, and its message is gone:
+    Flower neither delivers it again nor reports it. So a node that is silent for long is asked who
+    it is. It replies to one message at a time, in order: if another process than before replies to
+    that, it never had the train message.
     """
 
     def __init__(self, nodes: NodeRegistry, clients: dict[str, int]) -> None:
+        """Watch the messages with these ids, each of which was sent to the node of its client."""
         self.nodes = nodes
-        self.holders = {order: nodes.by_client[client] for order, client in clients.items()}
-        self.questions: dict[str, str] = {}
-        """Messages to silent nodes → the orders they are about."""
-        self.known: set[str] = set()
-        """Orders whose node is the one that got them."""
-        self.begun = time.monotonic()
+        self.recipients = {
+            message_id: nodes.by_client[client] for message_id, client in clients.items()
+        }
+        self.whoami_of: dict[str, str] = {}
+        """Ids of whoami messages to silent nodes → ids of the train messages they are about."""
+        self.checked: set[str] = set()
+        """Train messages whose node has replied to the whoami message."""
+        self.started = time.monotonic()
         self.slowest = 0.0
+        """Seconds from the start to the last reply so far."""
         self.waiting = len(clients)
+        """Train messages without a reply."""
 
-    def lost(self, pending: Collection[str]) -> list[str]:
-        """Those of the pending orders of which it has turned out that they are lost."""
-        passed = time.monotonic() - self.begun
+    def find(self, pending: Collection[str]) -> list[str]:
+        """Ask silent nodes who they are, and return those pending messages that proved lost."""
+        elapsed = time.monotonic() - self.started
         if len(pending) < self.waiting:
-            self.waiting, self.slowest = len(pending), passed
-        if passed > max(SILENCE, 2 * self.slowest):
-            for order in set(pending) - self.known - set(self.questions.values()):
-                if question := self.nodes.ask(self.holders[order].id):
-                    self.questions[question] = order
-        return [order for order in self.restarted() if order in pending]
+            self.waiting = len(pending)
+            self.slowest = elapsed
+        if elapsed > max(SILENCE_SECONDS, 2 * self.slowest):
+            for message_id in set(pending) - self.checked - set(self.whoami_of.values()):
+                if whoami_id := self.nodes.send_whoami(self.recipients[message_id].id):
+                    self.whoami_of[whoami_id] = message_id
+        return [message_id for message_id in self.check_processes() if message_id in pending]
 
-    def restarted(self) -> Iterator[str]:
-        """Orders whose node, as its answer shows, is no longer the process that got them."""
-        for reply in self.nodes.post.fetch(self.questions):
-            order = self.questions.pop(reply.metadata.reply_to_message_id)
+    def check_processes(self) -> Iterator[str]:
+        """Yield the messages whose node, as its reply shows, is another process than before."""
+        for reply in self.nodes.mailbox.fetch(self.whoami_of):
+            message_id = self.whoami_of.pop(reply.metadata.reply_to_message_id)
             if reply.has_error():
-                continue  # too busy to answer in time, or gone: it is asked again, or its order ends with an error, too
-            if process_of(reply) != self.holders[order].process:
-                yield order
-            self.known.add(order)
+                # The node is too busy to reply in time and is asked again, or it is gone and its
+                # train message ends with an error, too.
+                continue
+            if process_of(reply) != self.recipients[message_id].process:
+                yield message_id
+            self.checked.add(message_id)
 
 
 def process_of(reply: Message) -> object:
-    """Which process answers, by its own words; None if it says nothing."""
-    note = reply.content.get(wire.CONFIG_KEY)
-    return note.get("process") if isinstance(note, ConfigRecord) else None
+    """Return the process that a whoami reply names, and None if it names none."""
+    record = reply.content.get(wire.CONFIG_KEY)
+    return record.get("process") if isinstance(record, ConfigRecord) else None
 
 
-def reason_of(reply: Message) -> str:
-    """A node's error in one line; Flower's own numbers mean: 2 the client raised, 5 node lost, 8 its process died."""
+def describe_error(reply: Message) -> str:
+    """Return the error of a node on one line, with Flower's code.
+
+    Code 2 means that the client raised, 5 that the node was lost, 8 that its process died.
+    """
     error = reply.error
     text = " ".join(str(error.reason or "no reason given").split())
     raised = re.fullmatch(r"<class '[\w.]+'>:<'(.*)'>", text)
     return f"error {error.code}: {raised[1] if raised else text}"[:300]
 
 
-SIZE = "num-examples"
-
-
 def read_evaluation(reply: Message) -> dict[str, float]:
-    """A client's numbers; WireError unless all of them are finite and they say how many samples they are over."""
+    """Return the metrics in a client's reply.
+
+    Raise WireError unless all of them are finite and the number of samples is among them.
+    """
     if reply.has_error():
-        raise WireError(reason_of(reply))
+        raise WireError(describe_error(reply))
     record = reply.content.metric_records.get("metrics", MetricRecord())
     values = {
         name: float(value) for name, value in record.items() if isinstance(value, int | float)
     }
-    if (
-        len(values) != len(record)
-        or not all(map(math.isfinite, values.values()))
-        or not values.get(SIZE, 0) > 0
-    ):
+    is_complete = len(values) == len(record) and values.get(NUM_EXAMPLES, 0) > 0
+    if not is_complete or not all(map(math.isfinite, values.values())):
         raise WireError(f"its numbers cannot be used: {dict(record)}.")
     return values
 
 
-def mean_evaluation(records: list[dict[str, float]]) -> dict[str, float]:
-    """Means over clients, weighted by their numbers of samples, under names that begin with clients_."""
-    total = math.fsum(record[SIZE] for record in records)
-    names = [
-        name for name in records[0] if name != SIZE and all(name in record for record in records)
-    ]
-    return {
-        f"clients_{name}": math.fsum(r[name] * r[SIZE] for r in records) / total for name in names
-    }
+def mean_evaluation(evaluations: list[dict[str, float]]) -> dict[str, float]:
+    """Return the means of the metrics that all clients have, weighted by their numbers of samples.
+
+    Their names begin with "clients_".
+    """
+    total = math.fsum(evaluation[NUM_EXAMPLES] for evaluation in evaluations)
+    means = {}
+    for name in evaluations[0]:
+        if name == NUM_EXAMPLES or not all(name in evaluation for evaluation in evaluations):
+            continue
+        weighted = (evaluation[name] * evaluation[NUM_EXAMPLES] for evaluation in evaluations)
+        means[f"clients_{name}"] = math.fsum(weighted) / total
+    return means

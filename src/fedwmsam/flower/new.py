@@ -1,4 +1,4 @@
-"""A small working Flower app to edit."""
+"""Writing a small working Flower app for the user to edit."""
 
 import re
 from pathlib import Path
@@ -6,10 +6,14 @@ from pathlib import Path
 from fedwmsam.errors import InputError
 
 TEMPLATE = Path(__file__).with_name("template")
+"""Folder of the files that are copied, with words in double braces to be replaced."""
 
 
 def new_app(folder: Path) -> list[Path]:
-    """Write the app's files; nothing that exists is overwritten."""
+    """Write the files of a new app and return their paths.
+
+    Raise InputError if the folder is not empty, or its name is no name for a Python package.
+    """
     package = re.sub(r"\W+", "_", folder.resolve().name.lower()).strip("_")
     if not package.isidentifier():
         raise InputError(
@@ -17,7 +21,7 @@ def new_app(folder: Path) -> list[Path]:
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists and is not empty; choose another folder.")
-    words = {
+    replacements = {
         "name": package.replace("_", "-"),
         "package": package,
         "folder": f"~/flower-runs/{package}",
@@ -27,8 +31,9 @@ def new_app(folder: Path) -> list[Path]:
     written[0].touch()
     for source in sorted(TEMPLATE.glob("*.*")):
         text = source.read_text()
-        for word, value in words.items():
+        for word, value in replacements.items():
             text = text.replace("{{" + word + "}}", value)
-        written.append((folder / package if source.suffix == ".py" else folder) / source.name)
-        written[-1].write_text(text)
+        target = folder / package if source.suffix == ".py" else folder
+        (target / source.name).write_text(text)
+        written.append(target / source.name)
     return written

@@ -1,4 +1,8 @@
-"""The server's side on Flower: the simulator's own round, run and checkpoints; only the training happens elsewhere."""
+"""The server's side on Flower.
+
+A run on Flower uses the round, the run loop, the checkpoints and the metrics of the simulator; only
+the clients train on other machines. So the trained model is, bit for bit, that of the simulator.
+"""
 
 import logging
 import time
@@ -28,21 +32,28 @@ from fedwmsam.flower.training import (
     RemoteClients,
     RemoteTraining,
     TooFewReplies,
-    answer_layout,
+    find_reply_layout,
     on_meta_device,
 )
 from fedwmsam.flower.wire import TRANSPORTS, TrainConfig, WireError
 from fedwmsam.methods import Method, make_method, method_class
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import MetricFunction, make_objective
-from fedwmsam.training.task import ModelSource, Task, deterministic_torch
+from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
 log = logging.getLogger("flwr.fedwmsam")
-REFUSED = {f.name: f.metadata["flower"] for f in fields(Settings) if f.metadata["flower"]}
-"""Settings of the simulator that have no meaning on Flower, and why."""
+REFUSED = {
+    f.name: f.metadata["flower_refusal"] for f in fields(Settings) if f.metadata["flower_refusal"]
+}
+"""Settings of the simulator that have no meaning on Flower → the reason."""
+FOLDER_WAIT_SECONDS = 120
+"""Seconds to wait for a run folder that another process holds."""
+LOGGED_METRICS = ("train_loss", "loss", "accuracy", "clients_accuracy")
+"""Metrics of a round that are logged."""
 
 
 def check_arguments(method: object, clients: int, quorum: float, transport: str) -> None:
+    """Raise InputError if one of these arguments of FlowerStrategy cannot be used."""
     if not isinstance(method, Method):
         raise InputError(
             f"method must be a method with its options, such as FedWMSAM(), not {method!r}."
@@ -55,41 +66,53 @@ def check_arguments(method: object, clients: int, quorum: float, transport: str)
         raise InputError(unknown_name_message("transport", str(transport), TRANSPORTS))
 
 
-def settings_from_values(given: Mapping[str, Any]) -> Settings:
-    """Refuses what has no meaning on Flower, with the reason, and what is no setting at all."""
-    known = [f.name for f in fields(Settings) if f.name not in REFUSED]
-    for name, value in given.items():
+def settings_from_values(values: Mapping[str, Any]) -> Settings:
+    """Return the settings with these values.
+
+    Raise InputError, with the reason, for a setting that has no meaning on Flower, and for a name
+    that is no setting.
+    """
+    applicable = [f.name for f in fields(Settings) if f.name not in REFUSED]
+    for name, value in values.items():
         if name in REFUSED and value is not None:
             raise InputError(f"{name} does not apply on Flower: {REFUSED[name]}.")
-        if name not in known and name not in REFUSED:
-            raise InputError(unknown_name_message("setting", name, known))
-    return Settings(**given)
+        if name not in applicable and name not in REFUSED:
+            raise InputError(unknown_name_message("setting", name, applicable))
+    return Settings(**values)
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
-    """The method, and the other arguments of FlowerStrategy, from an app's run config; "none" is None."""
-    values = {
-        key.replace("-", "_"): None if value == "none" else value for key, value in config.items()
-    }
+    """Return the method and the other arguments of FlowerStrategy that a run config holds.
+
+    Hyphens in its keys stand for underscores, and the value "none" for None.
+    """
+    values = {}
+    for key, value in config.items():
+        values[key.replace("-", "_")] = None if value == "none" else value
     name = str(values.pop("method", "fedwmsam"))
     options = {f.name: values.pop(f.name) for f in fields(method_class(name)) if f.name in values}
     return make_method(name, **options), values
 
 
-def absolute(folder: str | Path | None) -> Path | None:
+def absolute_run_folder(folder: str | Path | None) -> Path | None:
+    """Return the path of the run folder, if one is set; raise InputError if it is relative."""
     if not folder:
         return None
     path = Path(folder).expanduser()
     if not path.is_absolute():
         raise InputError(
-            f"run_folder {str(folder)!r} must be an absolute path: Flower moves apps to a place of its own."
+            f"run_folder {str(folder)!r} must be an absolute path: "
+            "Flower moves apps to a place of its own."
         )
     return path
 
 
 def open_folder_when_free(path: Path, config: Record) -> RunFolder:
-    """The process of a run that was cut off may take a minute to notice."""
-    deadline = time.monotonic() + 120
+    """Open the run folder, and wait if another process still holds it.
+
+    The server process of a run that was cut off may take a minute to notice.
+    """
+    deadline = time.monotonic() + FOLDER_WAIT_SECONDS
     while True:
         try:
             return open_folder(path, config, resume=True)
@@ -101,18 +124,22 @@ def open_folder_when_free(path: Path, config: Record) -> RunFolder:
 
 
 class FlowerStrategy(Strategy):
-    """Drives any method over Flower's nodes: `FlowerStrategy(FedWMSAM(), model, clients=10).start(grid)`.
+    """A Flower strategy that trains any method of this library on Flower's nodes.
 
-    method, model, test, validation, loss, metrics, monitor, collate, callbacks: as for `fedwmsam.fit`; the data are the
-        server's own. The settings (rounds, participation, local_epochs, lr, seed …) are those of `fit`, but for the few
-        that only a simulator can have. A round takes long on a network: unless told otherwise each one is kept.
-    clients: how many there are; a SuperNode says which it is: `--node-config "partition-id=3"`.
-    run_folder: where the run is kept, an absolute path. If it holds a run, that one goes on.
-    quorum: the share of a round's clients without whose answers the round does not count.
-    timeout: seconds from a round's first message to its deadline; later answers are not used.
-    grace: seconds to wait for the others once the quorum has answered (None: until the deadline).
+    Use it as `FlowerStrategy(FedWMSAM(), model, clients=10).start(grid)`.
+
+    method, model, test, validation, loss, metrics, monitor, collate, callbacks: as for
+        `fedwmsam.fit`; the data are the server's own. The settings (rounds, participation,
+        local_epochs, lr, seed …) are those of `fit`, except for the few that only a simulator can
+        have. A round takes long on a network: by default each one is saved in a checkpoint.
+    clients: the number of clients; a SuperNode says which one it is:
+        `--node-config "partition-id=3"`.
+    run_folder: the folder of the run, an absolute path. If it holds a run, that run is continued.
+    quorum: the share of a round's clients whose replies the round needs to count.
+    timeout: seconds from a round's first message to its deadline; later replies are not used.
+    grace: seconds to wait for the others once the quorum has replied (None: until the deadline).
     wait: seconds to wait for nodes before the first round, and for a quorum later.
-    transport: "float16" halves the traffic; the error it makes is in the metrics.
+    transport: "float16" halves the traffic; the error that it makes is in the metrics.
     evaluate_clients: also evaluate on the clients' own test data (`load_test` of their app).
     """
 
@@ -161,7 +188,7 @@ class FlowerStrategy(Strategy):
         **others: Never,
     ) -> None:
         check_arguments(method, clients, quorum, transport)
-        given = {
+        values = {
             "rounds": rounds,
             "participation": participation,
             "clients_per_round": clients_per_round,
@@ -185,45 +212,52 @@ class FlowerStrategy(Strategy):
             "memory_budget": memory_budget,
             "device": device,
         }
-        self.settings = settings_from_values(given | others)
-        self.folder = absolute(run_folder)
+        self.settings = settings_from_values(values | others)
+        self.folder = absolute_run_folder(run_folder)
         self.evaluate_clients = evaluate_clients
         self.clients = RemoteClients(clients)
         with deterministic_torch():
-            seed = rng.derive_seed(self.settings.seed, "init")
             task = Task(
                 model,
                 make_objective(loss, metrics, monitor),
-                seed=seed,
+                seed=rng.derive_seed(self.settings.seed, "init"),
                 device=self.settings.device,
             )
-            self.reader = make_data_adapter(task, collate)
-            tested, held = (
-                None if data is None else self.reader.samples(data, name)
-                for data, name in ((test, "The test data"), (validation, "The validation data"))
-            )
+            self.adapter = make_data_adapter(task, collate)
+            test_samples = self.optional_samples(test, "The test data")
+            validation_samples = self.optional_samples(validation, "The validation data")
             self.run = make_run(
-                self.settings, method, task, self.clients, tested, held, [*callbacks, self.tell]
+                self.settings,
+                method,
+                task,
+                self.clients,
+                test_samples,
+                validation_samples,
+                [*callbacks, self.log_round],
             )
-        self.config = configuration(self.settings, method, clients, task, loss, validation) | {
-            "transport": transport
-        }
-        self.run.further = self.further
-        self.terms = TrainConfig.of(self.run.federation, transport)
-        self.answer = answer_layout(self.run.federation, self.run.state)
+        self.config = configuration(self.settings, method, clients, task, loss, validation)
+        self.config["transport"] = transport
+        self.run.extra_columns = self.extra_metrics
+        self.train_config = TrainConfig.of(self.run.federation, transport)
+        self.reply_layout = find_reply_layout(self.run.federation, self.run.state)
         self.training = RemoteTraining(
             self.run,
             self.clients,
-            self.terms,
-            self.answer,
+            self.train_config,
+            self.reply_layout,
             quorum=quorum,
             grace=grace,
             timeout=timeout,
             wait=wait,
         )
-        self.asked: list[tuple[Job, Message | None]] = []
+        self.train_messages: list[tuple[Job, Message | None]] = []
+        """The jobs of the round that `configure_train` began; None for a client not connected."""
         self.evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None
         self.result: Result | None = None
+
+    def optional_samples(self, data: Any, name: str) -> Samples | None:
+        """Return data of the server as samples, and None if there are none."""
+        return None if data is None else self.adapter.to_samples(data, name)
 
     def start(
         self,
@@ -235,15 +269,17 @@ class FlowerStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> FlowerResult:
-        """Train until done, from the run folder's last completed round if it holds one.
+        """Train all rounds and return the model and the metrics; Flower calls this method.
 
-        The outcome is also in `self.result`, as `fedwmsam.fit` returns it.
+        If the run folder holds a run, training continues after its last completed round. What
+        `fedwmsam.fit` would return is in `self.result` afterwards.
         """
         if train_config or evaluate_config:
             raise InputError(
                 "Give settings to FlowerStrategy itself; it sends the clients what they need."
             )
-        self.training.timeout, self.evaluate_fn = timeout or self.training.timeout, evaluate_fn
+        self.training.timeout = timeout or self.training.timeout
+        self.evaluate_fn = evaluate_fn
         if num_rounds is not None:
             self.config["rounds"] = num_rounds
             self.run.settings = replace(self.run.settings, rounds=num_rounds)
@@ -257,133 +293,149 @@ class FlowerStrategy(Strategy):
             )
             if self.folder:
                 self.run.folder = open_folder_when_free(self.folder, self.config)
-            self.result = execute(self.run, self.config, self.reader)
+            self.result = execute(self.run, self.config, self.adapter)
         log.info("The run is over: %s after %d rounds.", self.result.status, self.result.rounds)
         return flower_result(self.result)
 
     def total_samples(self) -> int | None:
+        """Return the samples of all clients together, or None if clients count equally.
+
+        Raise InputError if a client is not connected whose number of samples is needed.
+        """
         if self.settings.averaging != "size":
             return None
         sizes = [len(self.clients[client]) for client in range(len(self.clients))]
         if 0 in sizes:
             raise InputError(
-                f"Averaging by size needs all clients at the start; client {sizes.index(0)} is missing."
+                f"Averaging by size needs all clients at the start; "
+                f"client {sizes.index(0)} is missing."
             )
         return sum(sizes)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The next round's messages, for whoever drives the rounds without `start`; the model is the strategy's own."""
+        """Return the train messages of the next round, for a loop over rounds other than `start`.
+
+        The model in them is that of the strategy: `arrays` and `config` are not used.
+        """
         with deterministic_torch():
             cohort, info = sample_cohort(self.run.federation, self.run.state.round)
             self.training.connect(grid)
-            self.training.begin(cohort)
-            todo = make_jobs(self.run.federation, self.run.state, cohort, info)
-            self.asked = [(on_meta_device(job), self.training.order(job)) for job in todo]
-        return [message for _, message in self.asked if message is not None]
+            self.training.start_round(cohort)
+            self.train_messages = []
+            for job in make_jobs(self.run.federation, self.run.state, cohort, info):
+                message = self.training.make_train_message(job)
+                self.train_messages.append((on_meta_device(job), message))
+        return [message for _, message in self.train_messages if message is not None]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Finish the round that `configure_train` began; None if too few answers can be used."""
-        outcome: Outcome = {
-            job.client: (job, ClientFailure("no answer", rejected=False)) for job, _ in self.asked
-        }
-        sent = {
-            message.metadata.message_id: job for job, message in self.asked if message is not None
-        }
+        """Finish the round that `configure_train` began, and return the model and the metrics.
+
+        Both are None if too few replies can be used.
+        """
+        no_reply = ClientFailure("no answer", rejected=False)
+        outcome: Outcome = {}
+        jobs: dict[str, Job] = {}
+        for job, message in self.train_messages:
+            outcome[job.client] = job, no_reply
+            if message is not None:
+                jobs[message.metadata.message_id] = job
         with deterministic_torch():
             for reply in replies:
-                job = sent.get(reply.metadata.reply_to_message_id)
-                if job is None:
-                    log.warning(
-                        "An answer to no question of round %d is not used.",
-                        self.run.state.round + 1,
-                    )
+                sent_job = jobs.get(reply.metadata.reply_to_message_id)
+                if sent_job is None:
+                    number = self.run.state.round + 1
+                    log.warning("An answer to no question of round %d is not used.", number)
                 else:
-                    outcome[job.client] = job, self.training.judge(job, reply)
+                    result = self.training.check_reply(sent_job, reply)
+                    outcome[sent_job.client] = sent_job, result
             self.run.federation = replace(
-                self.run.federation, trainer=lambda *_: self.training.counted(outcome)
+                self.run.federation, trainer=lambda *_: self.training.require_quorum(outcome)
             )
             try:
-                self.run.one_round()
+                self.run.train_one_round()
             except TooFewReplies as reason:
                 log.warning("%s", reason)
                 return None, None
-        return ArrayRecord(self.run.model()), metric_record(
-            self.run.history[-1]
-        ) if self.run.history else None
+        metrics = metric_record(self.run.history[-1]) if self.run.history else None
+        return ArrayRecord(self.run.model()), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The global model to every connected client, if clients evaluate."""
-        return self.training.evaluation_orders(self.run.state) if self.evaluate_clients else []
+        """Return messages with the global model to all connected clients, if clients evaluate."""
+        if not self.evaluate_clients:
+            return []
+        return self.training.make_evaluate_messages(self.run.state)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Means over the clients' own test data; None if there are none."""
-        records = []
+        """Return the means of the clients' metrics on their own test data; None if none came."""
+        evaluations = []
         for reply in replies:
             try:
-                records.append(read_evaluation(reply))
+                evaluations.append(read_evaluation(reply))
             except WireError as reason:
                 log.warning("An evaluation is not used: %s", reason)
-        return (
-            MetricRecord({**mean_evaluation(records), "clients_evaluated": len(records)})
-            if records
-            else None
-        )
+        if not evaluations:
+            return None
+        means = mean_evaluation(evaluations)
+        return MetricRecord({**means, "clients_evaluated": len(evaluations)})
 
-    def further(self, state: State, due: bool) -> Record:
-        """What a round's line in the metrics holds beside the engine's own columns."""
+    def extra_metrics(self, state: State, is_due: bool) -> Record:
+        """Return what a round's line in the metrics holds besides the columns of the engine.
+
+        `is_due` says whether the round is evaluated.
+        """
         record: Record = {}
-        if due and self.evaluate_clients and self.training.post:
-            record |= self.aggregate_evaluate(state.round, self.training.evaluations(state)) or {}
-        if due and self.evaluate_fn:
+        if is_due and self.evaluate_clients and self.training.mailbox:
+            replies = self.training.request_evaluations(state)
+            record |= self.aggregate_evaluate(state.round, replies) or {}
+        if is_due and self.evaluate_fn:
             arrays = ArrayRecord(
                 self.run.federation.task.state_dict(state.server["w"], state.buffers)
             )
             record |= self.evaluate_fn(state.round, arrays) or {}
-        return self.training.traffic.record(self.terms.transport) | record
+        return self.training.traffic.record(self.train_config.transport) | record
 
-    def tell(self, progress: Progress) -> None:
+    def log_round(self, progress: Progress) -> None:
+        """Log the main metrics of a round that is done."""
         record = progress.record
-        shown = {
-            key: record[key]
-            for key in ("train_loss", "loss", "accuracy", "clients_accuracy")
-            if record.get(key)
-        }
-        numbers = ", ".join(f"{key} {value:.4f}" for key, value in shown.items())
+        metrics = {key: record[key] for key in LOGGED_METRICS if record.get(key)}
         log.info(
             "Round %d of %d: %d clients, %s",
             record["round"],
             self.run.settings.rounds,
             record["cohort"],
-            numbers,
+            ", ".join(f"{key} {value:.4f}" for key, value in metrics.items()),
         )
 
     def summary(self) -> None:
+        """Log the method, the size of the federation and the main settings."""
         federation = self.run.federation
         log.info(
             "%s over %d clients, %d parameters, quorum %g, transport %s; run folder: %s",
             federation.method,
             len(federation.clients),
-            federation.task.size,
+            federation.task.parameter_count,
             self.training.quorum,
-            self.terms.transport,
+            self.train_config.transport,
             self.folder or "none",
         )
 
 
 def metric_record(record: Record) -> MetricRecord:
+    """Return the numbers in a round's line of the metrics as Flower's record."""
     return MetricRecord(
         {key: value for key, value in record.items() if isinstance(value, int | float)}
     )
 
 
 def flower_result(result: Result) -> FlowerResult:
+    """Return the model and the metrics of a run as Flower's result."""
     metrics = {row["round"]: metric_record(row) for row in result.rows}
     return FlowerResult(arrays=ArrayRecord(result.model), train_metrics_clientapp=metrics)

@@ -1,4 +1,9 @@
-"""A round's training by clients elsewhere: their orders, what their answers are worth, and whether these are enough."""
+"""The training of a round by clients on other machines.
+
+`RemoteTraining.train` is the engine's trainer on Flower: it sends each client of the cohort a train
+message, checks the replies, and raises `TooFewReplies` if fewer clients than the quorum replied
+with a result that can be used.
+"""
 
 import logging
 import math
@@ -27,20 +32,26 @@ from fedwmsam.engine.run import Run
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.exchange import (
-    MARGIN,
+    TTL_MARGIN,
     LostMessages,
     Mailbox,
     NodeRegistry,
     PendingReplies,
-    reason_of,
+    describe_error,
 )
 from fedwmsam.flower.wire import TrainConfig, WireError
 from fedwmsam.training.local import LocalResult
 from fedwmsam.training.task import Samples
 
+log = logging.getLogger("flwr.fedwmsam")
+ATTEMPTS = 3
+"""Times a client that does not reply is sent its message in a round that lacks its quorum."""
+Outcome = dict[int, tuple[Job, LocalResult | ClientFailure]]
+"""The job and the result or failure of each client of a round, in the order of aggregation."""
+
 
 class RemoteSamples:
-    """Data that are elsewhere: only their number is known here."""
+    """The samples of a client on another machine; only their number is known here."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -49,10 +60,13 @@ class RemoteSamples:
         return self.count
 
     def batch(self, index: Tensor, seed: int | None = None) -> Any:
+        """Raise AssertionError: the server has no data of clients."""
         raise AssertionError("the data are with the client")
 
 
 class RemoteClients:
+    """The clients of a federation on other machines; one that is not connected has no samples."""
+
     def __init__(self, count: int) -> None:
         self.count = count
         self.nodes: NodeRegistry | None = None
@@ -64,215 +78,237 @@ class RemoteClients:
         return RemoteSamples(self.nodes.samples(client) if self.nodes else 0)
 
 
-log = logging.getLogger("flwr.fedwmsam")
-ATTEMPTS = 3
-"""So often a client that does not answer is asked in a round that lacks its quorum."""
-Outcome = dict[int, tuple[Job, LocalResult | ClientFailure]]
-"""What became of each client of a round, in the order their contributions are added."""
-
-
 class TooFewReplies(InputError):
-    """A round got fewer answers than its quorum; the rounds before it are kept."""
+    """A round got fewer usable replies than its quorum; the rounds before it are kept."""
 
 
 class Traffic:
-    """What one round sent and got."""
+    """The bytes that one round sent and received, and the relative errors of their transport."""
 
     def __init__(self) -> None:
-        self.bytes_down = self.bytes_up = 0
-        self.error_down = self.error_up = 0.0
+        self.bytes_down = 0
+        self.bytes_up = 0
+        self.error_down = 0.0
+        self.error_up = 0.0
 
     def record(self, transport: str) -> Record:
+        """Return the columns for the round's line in the metrics."""
         record: Record = {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
         if transport != "float32":
-            record |= {"transport_error_down": self.error_down, "transport_error_up": self.error_up}
+            record["transport_error_down"] = self.error_down
+            record["transport_error_up"] = self.error_up
         return record
 
 
 class RemoteTraining:
-    """Trains a run's rounds on Flower's nodes; `train` is the engine's trainer."""
+    """Trains the rounds of a run on Flower's nodes; `train` is the engine's trainer."""
 
     def __init__(
         self,
         run: Run,
         clients: RemoteClients,
-        terms: TrainConfig,
-        answer: RowLayout,
+        train_config: TrainConfig,
+        reply_layout: RowLayout,
         *,
         quorum: float,
         grace: float | None,
         timeout: float,
         wait: float,
     ) -> None:
-        self.run, self.clients, self.terms, self.answer = run, clients, terms, answer
-        self.quorum, self.grace, self.timeout, self.wait = quorum, grace, timeout, wait
-        self.buffers = RowLayout.of(run.federation.task.initial_buffers)
+        self.run = run
+        self.clients = clients
+        self.train_config = train_config
+        self.reply_layout = reply_layout
+        self.quorum = quorum
+        self.grace = grace
+        self.timeout = timeout
+        self.wait = wait
+        self.buffer_layout = RowLayout.from_row(run.federation.task.initial_buffers)
         self.traffic = Traffic()
-        self.post: Mailbox | None = None
+        self.mailbox: Mailbox | None = None
         self.nodes: NodeRegistry | None = None
 
     def connect(self, grid: Grid) -> None:
-        if self.post is None or self.nodes is None or self.post.grid is not grid:
-            self.post = Mailbox(grid)
-            self.nodes = self.clients.nodes = NodeRegistry(self.post, len(self.clients), self.terms)
+        """Use this grid from now on, and if it is a new one, wait for the clients to connect."""
+        if self.mailbox is None or self.nodes is None or self.mailbox.grid is not grid:
+            self.mailbox = Mailbox(grid)
+            self.nodes = NodeRegistry(self.mailbox, len(self.clients), self.train_config)
+            self.clients.nodes = self.nodes
             self.nodes.wait_for(range(len(self.clients)), self.wait)
 
-    def begin(self, cohort: Sequence[int]) -> None:
+    def start_round(self, cohort: Sequence[int]) -> None:
+        """Find out which clients of the cohort are connected, and count traffic from zero."""
         assert self.nodes
-        self.nodes.gather(cohort)
+        self.nodes.refresh_until_identified(cohort)
         self.traffic = Traffic()
 
     def train(
-        self, federation: Federation, asked: Iterable[Job]
+        self, federation: Federation, jobs: Iterable[Job]
     ) -> Iterator[tuple[Job, LocalResult | ClientFailure]]:
-        """Who does not answer is asked again while the round lacks its quorum."""
+        """Yield every job of a round with its result, or with the reason why there is none.
+
+        Clients that do not reply get their message again while the round lacks its quorum. Raise
+        TooFewReplies if it still does in the end.
+        """
         assert self.nodes
         cohort, info = sample_cohort(federation, self.run.state.round)
-        self.begin(cohort)
-        outcome = self.ask(asked)
+        self.start_round(cohort)
+        outcome = self.collect_results(jobs)
         for _ in range(ATTEMPTS - 1):
-            missing = [
-                k
-                for k, (_, result) in outcome.items()
-                if isinstance(result, ClientFailure) and not result.rejected
-            ]
-            if accepted(outcome) >= self.needed(outcome) or not missing:
+            missing = find_missing(outcome)
+            if count_accepted(outcome) >= self.quorum_size(outcome) or not missing:
                 break
-            for client, (job, result) in outcome.items():
-                if client in missing and isinstance(result, ClientFailure):
-                    log.warning(
-                        "Round %d: client %d: %s; asked again.",
-                        job.info.round + 1,
-                        client,
-                        result.reason,
-                    )
+            for client, reason in missing.items():
+                number = self.run.state.round + 1
+                log.warning("Round %d: client %d: %s; asked again.", number, client, reason)
             self.nodes.wait_for(missing, self.wait)
-            outcome |= self.ask(make_jobs(federation, self.run.state, missing, info))
-        yield from self.counted(outcome)
+            jobs_again = make_jobs(federation, self.run.state, list(missing), info)
+            outcome |= self.collect_results(jobs_again)
+        yield from self.require_quorum(outcome)
 
-    def ask(self, asked: Iterable[Job]) -> Outcome:
-        """Send each client its job and judge the answers until all are there, the deadline or quorum and grace."""
-        assert self.post and self.nodes
+    def collect_results(self, jobs: Iterable[Job]) -> Outcome:
+        """Send each client its job and return what came of it.
+
+        Replies are waited for until all have arrived, until the deadline, or until the quorum has
+        replied and the grace is over.
+        """
+        assert self.mailbox and self.nodes
         outcome: Outcome = {}
         sent: dict[str, Job] = {}
-        for job in asked:
-            message, job = self.order(job), on_meta_device(job)
+        no_reply = ClientFailure(f"no answer within {self.timeout:g} s", rejected=False)
+        for job in jobs:
+            message = self.make_train_message(job)
+            job = on_meta_device(job)
             outcome[job.client] = job, ClientFailure("not connected", rejected=False)
-            if message is not None and self.post.send(message):
+            if message is not None and self.mailbox.send(message):
                 sent[message.metadata.message_id] = job
-                outcome[job.client] = (
-                    job,
-                    ClientFailure(f"no answer within {self.timeout:g} s", rejected=False),
-                )
-        pending = {
-            identity: f"client {job.client}, round {job.info.round + 1}"
-            for identity, job in sent.items()
-        }
-        doubts = LostMessages(self.nodes, {identity: job.client for identity, job in sent.items()})
-        answers = PendingReplies(self.post, pending, self.timeout, doubts)
-        for reply in answers:
+                outcome[job.client] = job, no_reply
+        pending = {}
+        clients = {}
+        for message_id, job in sent.items():
+            pending[message_id] = f"client {job.client}, round {job.info.round + 1}"
+            clients[message_id] = job.client
+        lost_messages = LostMessages(self.nodes, clients)
+        replies = PendingReplies(self.mailbox, pending, self.timeout, lost_messages)
+        for reply in replies:
             job = sent[reply.metadata.reply_to_message_id]
-            outcome[job.client] = job, self.judge(job, reply)
-            if self.grace is not None and accepted(outcome) >= self.needed(outcome):
-                answers.hurry(self.grace)
-        for job in map(sent.__getitem__, answers.lost):
+            outcome[job.client] = job, self.check_reply(job, reply)
+            if self.grace is not None and count_accepted(outcome) >= self.quorum_size(outcome):
+                replies.shorten_deadline(self.grace)
+        lost = ClientFailure("its node was restarted and has lost the order", rejected=False)
+        for job in map(sent.__getitem__, replies.lost_ids):
             self.nodes.forget(job.client)
-            outcome[job.client] = (
-                job,
-                ClientFailure("its node was restarted and has lost the order", rejected=False),
-            )
+            outcome[job.client] = job, lost
         return outcome
 
-    def order(self, job: Job) -> Message | None:
-        """The message to the node that holds this client's data, if one is connected."""
+    def make_train_message(self, job: Job) -> Message | None:
+        """Return the message to the node that holds this client's data; None if there is none."""
         assert self.nodes
         node = self.nodes.by_client.get(job.client)
         if node is None:
             return None
-        content, error = wire.pack_job(job, self.terms)
-        self.traffic.bytes_down += wire.payload(content)
+        content, error = wire.pack_job(job, self.train_config)
+        self.traffic.bytes_down += wire.payload_size(content)
         self.traffic.error_down = max(self.traffic.error_down, error)
-        return Message(
-            content, node.id, "train", group_id=str(job.info.round + 1), ttl=self.timeout + MARGIN
-        )
+        round = str(job.info.round + 1)
+        return Message(content, node.id, "train", group_id=round, ttl=self.timeout + TTL_MARGIN)
 
-    def evaluation_orders(self, state: State) -> list[Message]:
+    def make_evaluate_messages(self, state: State) -> list[Message]:
+        """Return a message with the global model to every connected client."""
         assert self.nodes
         _, info = sample_cohort(self.run.federation, state.round)
         messages = []
         for client, node in sorted(self.nodes.by_client.items()):
-            job = Job(
-                client,
-                {"w": state.server["w"]},
-                state.buffers,
-                replace(info, steps=1, samples=node.samples),
-            )
-            content, _ = wire.pack_job(job, self.terms)
-            self.traffic.bytes_down += wire.payload(content)
-            messages.append(Message(content, node.id, "evaluate", ttl=self.timeout + MARGIN))
+            client_info = replace(info, steps=1, samples=node.samples)
+            job = Job(client, {"w": state.server["w"]}, state.buffers, client_info)
+            content, _ = wire.pack_job(job, self.train_config)
+            self.traffic.bytes_down += wire.payload_size(content)
+            messages.append(Message(content, node.id, "evaluate", ttl=self.timeout + TTL_MARGIN))
         return messages
 
-    def evaluations(self, state: State) -> PendingReplies:
-        """Order every connected client to evaluate; its answers as they come."""
-        assert self.post
-        messages = [message for message in self.evaluation_orders(state) if self.post.send(message)]
-        pending = {
-            message.metadata.message_id: f"evaluation, round {state.round}" for message in messages
-        }
-        return PendingReplies(self.post, pending, self.timeout)
+    def request_evaluations(self, state: State) -> PendingReplies:
+        """Send every connected client the global model to evaluate, and return the replies."""
+        assert self.mailbox
+        pending = {}
+        for message in self.make_evaluate_messages(state):
+            if self.mailbox.send(message):
+                pending[message.metadata.message_id] = f"evaluation, round {state.round}"
+        return PendingReplies(self.mailbox, pending, self.timeout)
 
-    def judge(self, job: Job, reply: Message) -> LocalResult | ClientFailure:
-        """The answer as a result, or why it cannot be used."""
+    def check_reply(self, job: Job, reply: Message) -> LocalResult | ClientFailure:
+        """Return the result in a client's reply, or the reason why it cannot be used."""
         if reply.has_error():
             if self.nodes:
                 self.nodes.forget(job.client)
-            return ClientFailure(reason_of(reply), rejected=False)
-        self.traffic.bytes_up += wire.payload(reply.content)
+            return ClientFailure(describe_error(reply), rejected=False)
+        self.traffic.bytes_up += wire.payload_size(reply.content)
         try:
-            result, error = wire.unpack_result(reply.content, job, self.answer, self.buffers)
+            result, error = wire.unpack_result(
+                reply.content, job, self.reply_layout, self.buffer_layout
+            )
         except WireError as reason:
             return ClientFailure(f"its answer is rejected: {reason}", rejected=True)
         if not all_finite(result.up) or not all_finite(result.buffers):
             return ClientFailure("its answer is rejected: the update is not finite.", rejected=True)
         self.traffic.error_up = max(self.traffic.error_up, error)
         device = self.run.federation.task.device
-        return replace(
-            result, up=to_device(result.up, device), buffers=to_device(result.buffers, device)
-        )
+        up = to_device(result.up, device)
+        return replace(result, up=up, buffers=to_device(result.buffers, device))
 
-    def needed(self, outcome: Outcome) -> int:
+    def quorum_size(self, outcome: Outcome) -> int:
+        """Return how many clients of a round must reply with a result that can be used."""
         return max(1, math.ceil(self.quorum * len(outcome)))
 
-    def counted(self, outcome: Outcome) -> Iterator[tuple[Job, LocalResult | ClientFailure]]:
-        """A round's results in order, after its faults were told; TooFew if the quorum is missed."""
-        number, enough = self.run.state.round + 1, accepted(outcome) >= self.needed(outcome)
+    def require_quorum(self, outcome: Outcome) -> Iterator[tuple[Job, LocalResult | ClientFailure]]:
+        """Yield the jobs of a round with their results in order, after logging the failures.
+
+        Raise TooFewReplies if the results are fewer than the quorum.
+        """
+        number = self.run.state.round + 1
+        results = count_accepted(outcome)
+        needed = self.quorum_size(outcome)
         for client, (_, result) in outcome.items():
             if isinstance(result, ClientFailure):
-                what = "goes on without" if enough else "lacks"
-                log.warning("Round %d %s client %d: %s", number, what, client, result.reason)
-        if not enough:
+                effect = "goes on without" if results >= needed else "lacks"
+                log.warning("Round %d %s client %d: %s", number, effect, client, result.reason)
+        if results < needed:
             raise TooFewReplies(
-                f"Round {number} got {accepted(outcome)} usable answers of {len(outcome)} clients and needs "
-                f"{self.needed(outcome)}; mend the clients and start the app again: it goes on from round {number}."
+                f"Round {number} got {results} usable answers of {len(outcome)} clients "
+                f"and needs {needed}; mend the clients and start the app again: "
+                f"it goes on from round {number}."
             )
         yield from outcome.values()
 
 
-def answer_layout(federation: Federation, state: State) -> RowLayout:
-    """What every answer must hold, found by one local step without data."""
-    method, w = federation.method, state.server["w"]
+def find_reply_layout(federation: Federation, state: State) -> RowLayout:
+    """Return the layout of the uplink of every reply, found by one local step without data."""
+    method = federation.method
+    w = state.server["w"]
     _, info = sample_cohort(federation, 0)
     info = replace(info, steps=1, samples=1)
     down = method.downlink(state.server, method.memory_init(w), info)
     scratch = method.begin(down, torch.zeros_like, info)
     _, scratch = method.direction(down["w"], torch.zeros_like, down, scratch)
-    return RowLayout.of(method.uplink(torch.zeros_like(w), down, scratch, info))
+    return RowLayout.from_row(method.uplink(torch.zeros_like(w), down, scratch, info))
 
 
 def on_meta_device(job: Job) -> Job:
-    """A job whose vectors have a size only: those of a whole cohort would fill the memory while it is waited for."""
+    """Return the job with vectors that have a shape but no values.
+
+    The vectors of all jobs of a cohort would fill the memory while their replies are waited for.
+    """
     return replace(job, down={name: value.to("meta") for name, value in job.down.items()})
 
 
-def accepted(outcome: Outcome) -> int:
+def count_accepted(outcome: Outcome) -> int:
+    """Return how many clients of a round have a result that can be used."""
     return sum(not isinstance(result, ClientFailure) for _, result in outcome.values())
+
+
+def find_missing(outcome: Outcome) -> dict[int, str]:
+    """Return the clients from which no reply came, with the reason."""
+    missing = {}
+    for client, (_, result) in outcome.items():
+        if isinstance(result, ClientFailure) and not result.rejected:
+            missing[client] = result.reason
+    return missing

@@ -1,15 +1,17 @@
-"""What travels between server and client on Flower: flat arrays as raw bytes, and one record that says what they are.
+"""The content of the messages between server and clients on Flower.
 
-Nothing that arrives is trusted: names, types, shapes and lengths are compared with what is expected before memory is
-taken for them, and nothing is unpickled.
+Vectors travel as flat arrays of raw bytes, and a ConfigRecord next to them says what they are.
+Nothing that arrives is trusted: names, types, shapes and lengths are compared with what is expected
+before memory is allocated for them, and nothing is unpickled.
 """
 
 import json
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, fields
+from types import NoneType
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -26,146 +28,208 @@ from fedwmsam.training.local import LocalResult, LocalRules
 from fedwmsam.training.task import Task
 
 VERSION = 1
-"""Of this format; both sides must speak the same."""
+"""The version of this format; server and clients must use the same one."""
 RAW = "fedwmsam.raw"
-"""The numbers' bytes, little-endian."""
+"""Serialization type of an array that holds the bytes of its values, little-endian."""
 HALF = "fedwmsam.half"
-"""A float32 scale, then each number divided by it as float16."""
+"""Serialization type of an array that holds a float32 scale, then each value over it as float16."""
 TRANSPORTS = ("float32", "float16")
-CONFIG_KEY, VECTORS, BUFFERS = "fedwmsam", "vectors", "buffers"
+"""The number formats in which vectors can travel."""
+CONFIG_KEY = "fedwmsam"
+"""Key of the ConfigRecord in a message."""
+VECTORS = "vectors"
+"""Key of the ArrayRecord with the downlink or the uplink."""
+BUFFERS = "buffers"
+"""Key of the ArrayRecord with the buffers of the model."""
 assert sys.byteorder == "little"
 Scalar = TypeVar("Scalar", int, float, str)
 
 
 class WireError(InputError):
-    """What arrived is not what the other side should have sent."""
+    """The content of a message is not what the other side should have sent."""
 
 
 def pack(vectors: Vectors, transport: str = "float32") -> tuple[ArrayRecord, float]:
-    """The bundle as arrays, and the largest relative error that float16 made in one of its vectors."""
-    arrays, worst = {}, 0.0
+    """Return the vectors as arrays, and the largest relative error that float16 made in one."""
+    arrays = {}
+    largest_error = 0.0
     for name, value in vectors.items():
         if transport == "float16" and value.dtype == torch.float32 and value.ndim:
             arrays[name], error = pack_float16(value)
-            worst = max(worst, error)
+            largest_error = max(largest_error, error)
         else:
-            arrays[name] = Array(
-                dtype_name(value.dtype), tuple(value.shape), RAW, bytes(as_bytes(value))
-            )
-    return ArrayRecord(arrays), worst
+            data = bytes(as_bytes(value))
+            arrays[name] = Array(dtype_name(value.dtype), tuple(value.shape), RAW, data)
+    return ArrayRecord(arrays), largest_error
 
 
 def pack_float16(value: Tensor) -> tuple[Array, float]:
-    """Scaled by the largest number: updates are small, and float16 loses what is below 6e-8."""
+    """Return a vector in half precision, and the relative error that this made.
+
+    The vector is divided by its largest entry: updates are small, and float16 loses what is below
+    6e-8.
+    """
     largest = value.abs().max()
     scale = torch.where(largest > 0, largest, 1.0)
-    small = (value / scale).half()
-    error = float(
-        torch.linalg.vector_norm(small.float() * scale - value)
-        / (torch.linalg.vector_norm(value) + 1e-30)
-    )
-    data = bytes(as_bytes(scale)) + bytes(as_bytes(small))
+    halves = (value / scale).half()
+    difference = torch.linalg.vector_norm(halves.float() * scale - value)
+    error = float(difference / (torch.linalg.vector_norm(value) + 1e-30))
+    data = bytes(as_bytes(scale)) + bytes(as_bytes(halves))
     return Array(dtype_name(value.dtype), tuple(value.shape), HALF, data), error
 
 
 def unpack(record: object, expected: RowLayout | None = None) -> Vectors:
-    """The bundle in an ArrayRecord; `expected` says what it must hold."""
+    """Return the vectors in an ArrayRecord.
+
+    Raise WireError if it is no ArrayRecord, if an array is damaged, or if `expected` is given and
+    the names, types or shapes differ from it.
+    """
     if not isinstance(record, ArrayRecord):
         raise WireError("the arrays are missing.")
     if expected is not None and set(record) != set(expected.parts):
-        raise WireError(f"it holds {listed(record)} instead of {listed(expected.parts)}.")
-    return {name: tensor_of(name, array, expected) for name, array in record.items()}
+        raise WireError(f"it holds {join_names(record)} instead of {join_names(expected.parts)}.")
+    return {name: unpack_array(name, array, expected) for name, array in record.items()}
 
 
-def tensor_of(name: str, array: Array, expected: RowLayout | None) -> Tensor:
-    dtype, shape = getattr(torch, array.dtype, None), tuple(array.shape)
-    if (
-        not isinstance(dtype, torch.dtype)
-        or array.stype not in (RAW, HALF)
-        or any(size < 0 for size in shape)
-    ):
+def unpack_array(name: str, array: Array, expected: RowLayout | None) -> Tensor:
+    """Return the array as a tensor; raise WireError if type, shape or length do not fit."""
+    dtype = getattr(torch, array.dtype, None)
+    shape = tuple(array.shape)
+    is_known = isinstance(dtype, torch.dtype) and array.stype in (RAW, HALF)
+    if not is_known or any(size < 0 for size in shape):
         raise WireError(
             f"{name!r} is written in an unknown way ({array.stype!r}, {array.dtype!r})."
         )
+    assert isinstance(dtype, torch.dtype)
     if expected is not None and (dtype, shape) != expected.parts[name]:
-        wanted, size = expected.parts[name]
+        expected_dtype, expected_shape = expected.parts[name]
         raise WireError(
-            f"{name!r} is {array.dtype}{list(shape)} instead of {dtype_name(wanted)}{list(size)}."
+            f"{name!r} is {array.dtype}{list(shape)} "
+            f"instead of {dtype_name(expected_dtype)}{list(expected_shape)}."
         )
-    kind = torch.float16 if array.stype == HALF else dtype
-    head = 4 if array.stype == HALF else 0
-    if len(array.data) != head + kind.itemsize * math.prod(shape):
+    stored_dtype = torch.float16 if array.stype == HALF else dtype
+    scale_bytes = 4 if array.stype == HALF else 0
+    if len(array.data) != scale_bytes + stored_dtype.itemsize * math.prod(shape):
         raise WireError(
             f"{name!r} has {len(array.data)} bytes, which is not {array.dtype}{list(shape)}."
         )
-    value = tensor_from_bytes(kind, shape, array.data[head:])
-    return value.to(dtype) * tensor_from_bytes(dtype, (), array.data[:head]) if head else value
+    value = tensor_from_bytes(stored_dtype, shape, array.data[scale_bytes:])
+    if not scale_bytes:
+        return value
+    return value.to(dtype) * tensor_from_bytes(dtype, (), array.data[:scale_bytes])
 
 
 def tensor_from_bytes(dtype: torch.dtype, shape: tuple[int, ...], data: bytes) -> Tensor:
-    """In torch's own aligned memory: vector instructions may round differently on other."""
+    """Return the bytes as a tensor in memory that torch allocated.
+
+    That memory is aligned; on other memory vector instructions may round differently.
+    """
     value = torch.empty(shape, dtype=dtype)
     as_bytes(value)[:] = data
     return value
 
 
 def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a type without the prefix "torch."."""
     return str(dtype).removeprefix("torch.")
 
 
-def listed(names: Mapping[str, object]) -> str:
+def join_names(names: Mapping[str, object]) -> str:
+    """Return the first five names in alphabetical order for a message, or "nothing"."""
     return ", ".join(sorted(names)[:5]) or "nothing"
 
 
 def typed_entry(record: Mapping[str, Any], key: str, kind: type[Scalar]) -> Scalar:
+    """Return the entry of a record; raise WireError if it is missing or of another type."""
     value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
         raise WireError(f"its {key!r} is {value!r}, not {kind.__name__}.")
     return value
 
 
+def travelling_fields(kind: type[Any]) -> dict[str, Any]:
+    """Return the names and types of the fields of a dataclass that travel as entries of a record.
+
+    All fields travel except the layout of the parameters: server and clients both have the model.
+    """
+    types = get_type_hints(kind)
+    return {field.name: types[field.name] for field in fields(kind) if field.name != "layout"}
+
+
+def fields_to_record(instance: Any) -> dict[str, Any]:
+    """Return a dataclass instance as entries of a record; a field that is None has no entry."""
+    values = {name: getattr(instance, name) for name in travelling_fields(type(instance))}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def fields_from_record(record: Mapping[str, Any], kind: type[Any]) -> dict[str, Any]:
+    """Return the keyword arguments for a dataclass from the entries of a record.
+
+    Raise WireError if an entry has another type than its field, or is missing and the field may
+    not be None.
+    """
+    values: dict[str, Any] = {}
+    for name, annotation in travelling_fields(kind).items():
+        if name not in record and NoneType in get_args(annotation):
+            values[name] = None
+        else:
+            values[name] = typed_entry(record, name, without_none(annotation))
+    return values
+
+
+def without_none(annotation: Any) -> Any:
+    """Return T for the annotation `T | None`, and any other annotation unchanged."""
+    types = [kind for kind in get_args(annotation) if kind is not NoneType]
+    return types[0] if types else annotation
+
+
 def config_record_of(content: RecordDict) -> ConfigRecord:
-    """The record beside the arrays; refuses another version of this format."""
-    note = content.get(CONFIG_KEY)
-    if not isinstance(note, ConfigRecord):
+    """Return the ConfigRecord of a message; raise WireError for another version of this format."""
+    record = content.get(CONFIG_KEY)
+    if not isinstance(record, ConfigRecord):
         raise WireError("it carries no fedwmsam record: the other side is no fedwmsam app.")
-    if note.get("version") != VERSION:
+    if record.get("version") != VERSION:
         raise WireError(
-            f"it speaks version {note.get('version')!r} of the format, this side {VERSION}; update both."
+            f"it speaks version {record.get('version')!r} of the format, this side {VERSION}; "
+            "update both."
         )
-    return note
+    return record
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """What holds for every client and round of a run, so that clients need no settings of their own."""
+    """The settings of local training that hold for every client and round of a run.
+
+    They travel with every message, so that clients need no settings of their own.
+    """
 
     method: Method
-    rules: LocalRules
+    local_rules: LocalRules
     seed: int
     local_epochs: int
     batch_size: int
     task: str
-    """Fingerprint of the model and loss."""
+    """Fingerprint of the model and the loss."""
     transport: str
 
     @classmethod
     def of(cls, federation: Federation, transport: str) -> "TrainConfig":
+        """Return the settings of a federation whose schedule is the default one."""
         schedule = federation.schedule
         assert isinstance(schedule, KeyedSchedule)
         return cls(
-            federation.method,
-            federation.rules,
-            schedule.seed,
-            schedule.local_epochs,
-            schedule.batch_size,
-            task_fingerprint(federation.task),
-            transport,
+            method=federation.method,
+            local_rules=federation.local_rules,
+            seed=schedule.seed,
+            local_epochs=schedule.local_epochs,
+            batch_size=schedule.batch_size,
+            task=task_fingerprint(federation.task),
+            transport=transport,
         )
 
-    def note(self) -> dict[str, Any]:
-        rules = {key: value for key, value in asdict(self.rules).items() if value is not None}
-        return rules | {
+    def to_record(self) -> dict[str, Any]:
+        """Return the entries of the ConfigRecord that carries these settings."""
+        return fields_to_record(self.local_rules) | {
             "version": VERSION,
             "method": self.method.name,
             "options": json.dumps(asdict(self.method)),
@@ -177,34 +241,37 @@ class TrainConfig:
         }
 
     @classmethod
-    def read(cls, note: ConfigRecord) -> "TrainConfig":
+    def from_record(cls, record: ConfigRecord) -> "TrainConfig":
+        """Return the settings in a ConfigRecord.
+
+        Raise WireError if an entry is missing or of another type, InputError if there is no such
+        method or it has no such options.
+        """
         try:
-            options = json.loads(typed_entry(note, "options", str))
+            options = json.loads(typed_entry(record, "options", str))
         except (ValueError, RecursionError) as error:
             raise WireError(f"its options are not JSON: {error}.") from error
         if not isinstance(options, dict):
             raise WireError(f"its options are {options!r}, not names with values.")
-        clip = typed_entry(note, "clip_norm", float) if "clip_norm" in note else None
         return cls(
-            make_method(typed_entry(note, "method", str), **options),
-            LocalRules(
-                typed_entry(note, "weight_decay", float),
-                typed_entry(note, "weight_decay_mode", str),
-                clip,
-            ),
-            typed_entry(note, "seed", int),
-            typed_entry(note, "local_epochs", int),
-            typed_entry(note, "batch_size", int),
-            typed_entry(note, "task", str),
-            typed_entry(note, "transport", str),
+            method=make_method(typed_entry(record, "method", str), **options),
+            local_rules=LocalRules(**fields_from_record(record, LocalRules)),
+            seed=typed_entry(record, "seed", int),
+            local_epochs=typed_entry(record, "local_epochs", int),
+            batch_size=typed_entry(record, "batch_size", int),
+            task=typed_entry(record, "task", str),
+            transport=typed_entry(record, "transport", str),
         )
 
     def schedule(self, info: Info) -> KeyedSchedule:
-        """The client's half of the server's schedule: its batches; who takes part is not its business."""
+        """Return a schedule with the server's batches and learning rate for the round of `info`.
+
+        A client uses no more of it: who takes part in a round is the server's decision.
+        """
         return KeyedSchedule(
             seed=self.seed,
             clients=info.clients,
-            per_round=info.cohort,
+            cohort_size=info.cohort,
             sampling="fixed",
             local_epochs=self.local_epochs,
             batch_size=self.batch_size,
@@ -214,55 +281,45 @@ class TrainConfig:
 
 
 def task_fingerprint(task: Task) -> str:
-    """Of all that both sides must share and that does not travel: the architecture, its loss and frozen weights."""
-    frozen = digest_of(as_bytes(value) for value in task.frozen().values()).hex()
+    """Return a digest of all that both sides must share and that does not travel.
+
+    That is the architecture, the loss and the frozen weights.
+    """
+    frozen = digest_of(as_bytes(value) for value in task.copy_frozen().values()).hex()
     loss = getattr(task.objective.loss, "__qualname__", type(task.objective.loss).__name__)
     return rng.digest(f"{task.model!r} {task.layout} {loss} {frozen}")
 
 
-def pack_job(job: Job, terms: TrainConfig) -> tuple[RecordDict, float]:
-    """What a client is asked, and the relative error of its vectors' transport."""
-    info = {
-        key: value for key, value in asdict(replace(job.info, layout=())).items() if key != "layout"
-    }
-    note = ConfigRecord(terms.note() | info | {"client": job.client})
-    vectors, error = pack(job.down, terms.transport)
-    return RecordDict({CONFIG_KEY: note, VECTORS: vectors, BUFFERS: pack(job.buffers)[0]}), error
+def pack_job(job: Job, train_config: TrainConfig) -> tuple[RecordDict, float]:
+    """Return a client's job as the content of a message, and the relative error of its vectors."""
+    entries = train_config.to_record() | fields_to_record(job.info) | {"client": job.client}
+    record = ConfigRecord(entries)
+    vectors, error = pack(job.down, train_config.transport)
+    buffers, _ = pack(job.buffers)
+    return RecordDict({CONFIG_KEY: record, VECTORS: vectors, BUFFERS: buffers}), error
 
 
 def unpack_job(content: RecordDict, task: Task) -> Job:
-    """What the server asks of this client, checked against the model."""
-    note = config_record_of(content)
-    info = Info(
-        round=typed_entry(note, "round", int),
-        lr=typed_entry(note, "lr", float),
-        clients=typed_entry(note, "clients", int),
-        cohort=typed_entry(note, "cohort", int),
-        share=typed_entry(note, "share", float),
-        steps=typed_entry(note, "steps", int),
-        samples=typed_entry(note, "samples", int),
-        layout=task.layout,
-    )
+    """Return the job in a message; raise WireError if it does not fit the client's model."""
+    record = config_record_of(content)
+    info = Info(**fields_from_record(record, Info), layout=task.layout)
     down = unpack(content.get(VECTORS))
-    if (
-        "w" not in down
-        or down["w"].shape != task.initial_weights.shape
-        or down["w"].dtype != task.dtype
-    ):
+    w = down.get("w")
+    if w is None or w.shape != task.initial_weights.shape or w.dtype != task.dtype:
         raise WireError(
-            f"The server sent no weights of {task.size} numbers of type {dtype_name(task.dtype)}."
+            f"The server sent no weights of {task.parameter_count} numbers "
+            f"of type {dtype_name(task.dtype)}."
         )
-    return Job(
-        typed_entry(note, "client", int),
-        down,
-        unpack(content.get(BUFFERS), RowLayout.of(task.initial_buffers)),
-        info,
-    )
+    client = typed_entry(record, "client", int)
+    buffers = unpack(content.get(BUFFERS), RowLayout.from_row(task.initial_buffers))
+    return Job(client, down, buffers, info)
 
 
 def pack_result(job: Job, result: LocalResult, transport: str) -> RecordDict:
+    """Return the result of a job as the content of the reply."""
     vectors, error = pack(result.up, transport)
-    note = ConfigRecord(
+    buffers, _ = pack(result.buffers)
+    record = ConfigRecord(
         {
             "version": VERSION,
             "round": job.info.round,
@@ -272,28 +329,37 @@ def pack_result(job: Job, result: LocalResult, transport: str) -> RecordDict:
             "transport_error": error,
         }
     )
-    return RecordDict({CONFIG_KEY: note, VECTORS: vectors, BUFFERS: pack(result.buffers)[0]})
+    return RecordDict({CONFIG_KEY: record, VECTORS: vectors, BUFFERS: buffers})
 
 
 def unpack_result(
     content: RecordDict, job: Job, up: RowLayout, buffers: RowLayout
 ) -> tuple[LocalResult, float]:
-    """A client's answer to `job` and the relative error of its transport; WireError if it is no such answer."""
-    note = config_record_of(content)
-    round, client = typed_entry(note, "round", int), typed_entry(note, "client", int)
+    """Return the result of `job` in a client's reply, and the relative error of its transport.
+
+    Raise WireError if the reply belongs to another job, or does not have the layouts `up` and
+    `buffers`.
+    """
+    record = config_record_of(content)
+    round = typed_entry(record, "round", int)
+    client = typed_entry(record, "client", int)
     if (round, client) != (job.info.round, job.client):
         raise WireError(
-            f"it is client {client}'s for round {round + 1}, not client {job.client}'s for round {job.info.round + 1}."
+            f"it is client {client}'s for round {round + 1}, "
+            f"not client {job.client}'s for round {job.info.round + 1}."
         )
-    vectors, moved = unpack(content.get(VECTORS), up), unpack(content.get(BUFFERS), buffers)
     result = LocalResult(
-        vectors, moved, typed_entry(note, "loss", float), typed_entry(note, "backprops", int)
+        up=unpack(content.get(VECTORS), up),
+        buffers=unpack(content.get(BUFFERS), buffers),
+        loss=typed_entry(record, "loss", float),
+        backprops=typed_entry(record, "backprops", int),
     )
-    return result, typed_entry(note, "transport_error", float)
+    return result, typed_entry(record, "transport_error", float)
 
 
-def payload(content: RecordDict) -> int:
-    """Bytes of the arrays."""
-    return sum(
-        len(array.data) for record in content.array_records.values() for array in record.values()
-    )
+def payload_size(content: RecordDict) -> int:
+    """Return how many bytes the arrays of a message have."""
+    size = 0
+    for record in content.array_records.values():
+        size += sum(len(array.data) for array in record.values())
+    return size

@@ -1,4 +1,7 @@
-"""Every method, and all that a method's author needs; a new one is a file here and a line in the method table."""
+"""Every method, and everything that the author of a method needs.
+
+A new method is a file here and a line in `fedwmsam.settings.method_table`.
+"""
 
 from fedwmsam.methods.base import (
     Averaging,
@@ -36,19 +39,22 @@ from fedwmsam.settings.options import option
 METHODS: dict[str, type[Method]] = {
     name: method_table.method_class(name) for name in method_table.METHOD_CLASS_PATHS
 }
-"""Every method by its name on the command line."""
+"""The class of every method, by its name on the command line."""
 
 
 def method_class(name: str) -> type[Method]:
-    """The class of the method called `name`."""
-    found: type[Method] = method_table.method_class(name)
-    return found
+    """Return the class of the method called `name`, or raise InputError if there is none."""
+    cls: type[Method] = method_table.method_class(name)
+    return cls
 
 
 def make_method(name: str, /, **options: object) -> Method:
-    """The method called `name` with its options; an unknown option is an error that names the nearest."""
-    made: Method = method_table.make_method(name, **options)
-    return made
+    """Return the method called `name` with its options.
+
+    Raise InputError if there is no such method, if it has no such option, or if a value is wrong.
+    """
+    method: Method = method_table.make_method(name, **options)
+    return method
 
 
 __all__ = [

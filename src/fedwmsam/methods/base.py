@@ -1,14 +1,14 @@
 """The contract every method keeps.
 
-A method is a frozen dataclass: its fields are its hyper-parameters, its functions are pure. State comes in as an
-argument and goes out as a value; nothing is remembered on `self`, no argument is changed, no random number is drawn.
-One round, in the order the engine calls it:
+A method is a frozen dataclass: its fields are its hyper-parameters, its functions are pure. State
+comes in as an argument and goes out as a value; nothing is remembered on `self`, no argument is
+changed, no random number is drawn. One round, in the order in which the engine calls it:
 
     server side   down = downlink(server, memory_k)                     for each sampled client k
     client side   scratch = begin(down)
                   B times: v = direction(w, …),  w ← w − lr · (clip(v) + pull(w))
                   up = uplink(w_B − w_0)
-    server side   memory_k, contribution = settle(server, memory_k, up) for each answer
+    server side   memory_k, contribution = settle(server, memory_k, up) for each upload
                   server = aggregate(server, mean of contributions)
 """
 
@@ -23,11 +23,14 @@ from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.options import option, validate_fields
 
 Gradient = Callable[[Tensor], Tensor]
-"""weights → gradient of the current mini-batch's loss there; a backprop each call, the result the caller's own."""
+"""A function from weights to the gradient of the current mini-batch's loss there.
+
+Each call costs one backprop. The result is in memory of its own, which the caller may overwrite.
+"""
 
 
 class ParameterSlice(NamedTuple):
-    """Where one trainable tensor lies in the flat vector."""
+    """The place of one trainable tensor in the flat vector of all parameters."""
 
     name: str
     slice: slice
@@ -36,23 +39,30 @@ class ParameterSlice(NamedTuple):
 
 @dataclass(frozen=True)
 class Info:
-    """What a method may know about the round; `steps` and `samples` are the client's (the cohort's in `aggregate`)."""
+    """The facts about a round that a method may use.
+
+    `steps` and `samples` are the numbers of the client; in `aggregate`, of the whole cohort.
+    """
 
     round: int
     lr: float
     clients: int
-    """N: all registered clients."""
+    """N, the number of all registered clients."""
     cohort: int
-    """S: the clients of this round; in `aggregate`, those whose answer counted."""
+    """S, the number of clients of this round; in `aggregate`, of those whose upload counted."""
     share: float
-    """The part of the federation that S is: S/N; in `aggregate`, when averaging by size, by samples."""
+    """S/N, the cohort's share of all clients; in `aggregate`, if averaging by size, of samples."""
     steps: int = 0
     samples: int = 0
     layout: tuple[ParameterSlice, ...] = ()
 
 
 class Cost(NamedTuple):
-    """Per step, and in vectors of P numbers per client and round; for the method's default options."""
+    """The cost of a method with its default options.
+
+    `backprops` are per local step; `down`, `up` and `memory` are vectors of P parameters per client
+    and round.
+    """
 
     backprops: int
     down: int
@@ -60,66 +70,95 @@ class Cost(NamedTuple):
     memory: int
     down_scalars: int = 0
     full_gradients: int = 0
-    """Passes over all local data per round, beside the steps."""
+    """Further passes over all local data, per client and round."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """The contract; its defaults are a method that keeps nothing and sends the model down and the update up."""
+    """The base class of all methods.
+
+    Its defaults are a method without state that sends the model down and the update up.
+    """
 
     name: ClassVar[str]
     paper: ClassVar[str]
     cost: ClassVar[Cost] = Cost(backprops=1, down=1, up=1, memory=0)
     means: ClassVar[Mapping[str, str]] = {}
-    """Server vectors that must stay the mean, over all clients, of a vector in their memory: name here → name there."""
+    """The server vectors that must stay the mean of the clients' memories.
+
+    Each name in the server's state is mapped to the name of the vector in a client's memory whose
+    mean over all clients it is. An aggregation rule that would break this is refused.
+    """
 
     def __post_init__(self) -> None:
         validate_fields(f"{self.name}: ", self)
 
     def server_init(self, w: Tensor) -> Vectors:
-        """The server's state before the first round; "w" is the global model."""
+        """Return the server's state before the first round; "w" in it is the global model."""
         return {"w": w}
 
     def memory_init(self, w: Tensor) -> Vectors:
-        """A client's memory, made when it first takes part; w is the global model then."""
+        """Return the memory of a client that takes part for the first time.
+
+        `w` is the global model at that time. The memory is kept by the server between the rounds.
+        """
         return {}
 
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
-        """Exactly what travels to the client; training starts at "w"."""
+        """Return exactly what is sent to the client; local training starts at its "w"."""
         return {"w": server["w"]}
 
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
-        """Scratch for the local steps; full_gradient(w) is over all local data and costs a pass if called."""
+        """Return the client's scratch state before its first local step of the round.
+
+        The scratch state is what a client carries from step to step; it ends with the round.
+        `full_gradient(w)` is the gradient over all local data; each call costs a pass over them.
+        """
         return {}
 
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        """One local step's direction (gradient units; the loop clips it) and the scratch for the next step."""
+        """Return the direction of one local step and the scratch state for the next step.
+
+        The direction is in units of a gradient; the training loop clips it and steps against it.
+        """
         raise AssertionError(f"{type(self).__name__} defines no direction")
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor | None:
-        """A proximal force, added after the clip, if there is one."""
+        """Return the gradient of the proximal term at w, or None if the method has no such term.
+
+        It pulls the client back to the model it started from, and is added after the clip.
+        """
         return None
 
     def uplink(self, delta: Tensor, down: Vectors, scratch: Vectors, info: Info) -> Vectors:
-        """Exactly what travels back; delta = w_B − down["w"], always under that name."""
+        """Return exactly what is sent back to the server.
+
+        `delta` is w_B − down["w"], the client's update, and must be sent under that name.
+        """
         return {"delta": delta}
 
     def settle(
         self, server: Vectors, memory: Vectors, up: Vectors, info: Info
     ) -> tuple[Vectors, Vectors]:
-        """At the server, per client: its new memory and its contribution to the round's mean."""
+        """Process one client's upload at the server.
+
+        Return the client's new memory and its contribution to the mean over the round's clients.
+        """
         return memory, {"delta": up["delta"]}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        """The next server state from the mean contribution; like `settle` it reads round-r state only."""
+        """Return the server's next state from the mean of the contributions.
+
+        `server` is the state at the beginning of the round, the same that `settle` received.
+        """
         raise AssertionError(f"{type(self).__name__} defines no aggregate")
 
 
 @dataclass(frozen=True)
 class Averaging(Method):
-    """Methods whose server moves by the mean update: w ← w + η_g ū."""
+    """The base class of methods whose server moves by the mean update: w ← w + η_g ū."""
 
     global_lr: float = option(1.0, "η_g, the part of the mean update that is applied", low=0.0)
 
@@ -128,5 +167,5 @@ class Averaging(Method):
 
 
 def mean_direction(delta: Tensor, info: Info) -> Tensor:
-    """d_k = −u_k / (η_r B_k): the average of what the client multiplied by η, in gradient units."""
+    """Return d_k = −u_k / (η_r B_k), the mean direction of a client's steps, in gradient units."""
     return delta / (-info.lr * info.steps)

@@ -1,7 +1,9 @@
-"""FedACG: Kim et al., Communication-Efficient Federated Learning with Accelerated Client Gradient (CVPR 2024).
+"""FedACG: Kim et al., Communication-Efficient Federated Learning with Accelerated Client Gradient
+(CVPR 2024).
 
 Clients start at a look-ahead y_r and are pulled towards it; nothing but y_r travels down:
-    y_r = w_r + λ m_r,      w ← w − η (clip(g(w)) + 2β (w − y_r)),      m ← λ m + ū,      w_{r+1} = w_r + m_{r+1}
+    y_r = w_r + λ m_r,      w ← w − η (clip(g(w)) + 2β (w − y_r))
+    m ← λ m + ū,      w_{r+1} = w_r + m_{r+1}
 The server's step has no size of its own. Deviation: the pull is added after the clip (see FedProx).
 """
 

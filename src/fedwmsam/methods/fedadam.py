@@ -1,6 +1,6 @@
 """Server optimizers around FedAvg's clients.
 
-FedAdam: Reddi et al., Adaptive Federated Optimization (ICLR 2021), without bias correction, s_0 = 0:
+FedAdam: Reddi et al., Adaptive Federated Optimization (ICLR 2021); no bias correction, s_0 = 0:
     m ← β₁ m + (1 − β₁) ū,      s ← β₂ s + (1 − β₂) ū²,      w ← w + η_g m/(√s + τ)
 FedAvgM: Hsu et al., Measuring the Effects of Non-Identical Data Distribution (2019):
     m ← β m + ū,      w ← w + η_g m

@@ -1,4 +1,8 @@
-"""FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data (AISTATS 2017)."""
+"""FedAvg: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data
+(AISTATS 2017).
+
+    v = g(w),      w_{r+1} = w_r + η_g ū
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,8 +1,9 @@
 """FedDyn: Acar et al., Federated Learning Based on Dynamic Regularization (ICLR 2021).
 
-h_k, in parameter units, is the running sum of client k's updates; its dual gradient is −λ h_k. h is the mean over ALL
-clients of h_k.
-    w ← w − η (clip(g(w) + λ h_k) + λ (w − w_r)),      h_k ← h_k + u_k,      w_{r+1} = mean_{P_r} w_B + h
+h_k, in parameter units, is the running sum of client k's updates; its dual gradient is −λ h_k. h is
+the mean over ALL clients of h_k.
+    w ← w − η (clip(g(w) + λ h_k) + λ (w − w_r)),      h_k ← h_k + u_k
+    w_{r+1} = mean_{P_r} w_B + h
 The server's step has no size of its own. Deviation: the pull is added after the clip (see FedProx).
 """
 

@@ -1,4 +1,5 @@
-"""FedGAMMA: Dai et al., FedGAMMA: Federated Learning with Global Sharpness-Aware Minimization (TNNLS 2023).
+"""FedGAMMA: Dai et al., FedGAMMA: Federated Learning with Global Sharpness-Aware Minimization
+(TNNLS 2023).
 
 SCAFFOLD with SAM; the perturbation comes from the local loss gradient:
     ε = ρ g₁/‖g₁‖,      v = g(w + ε) + (c − c_k)

@@ -1,12 +1,14 @@
-"""FedGloSS: Caldarola et al., Beyond Local Sharpness: Communication-Efficient Global Sharpness-aware Minimization
-for Federated Learning (CVPR 2025).
+"""FedGloSS: Caldarola et al., Beyond Local Sharpness: Communication-Efficient Global
+Sharpness-aware Minimization for Federated Learning (CVPR 2025).
 
-SAM at the server: clients start from a model perturbed along the last pseudo-gradient q (ascent sign), and a dual σ_k
-keeps them consistent:
-    w̃_r = w_r + ρ_r q/‖q‖,      w ← w − η (clip(g(w) − σ_k) + (w − w̃_r)/β),      σ_k ← σ_k − u_k/β
-    q = −ū,      σ ← σ − (1/βN) Σ u_k,      w_{r+1} = w_r − η_g q − β σ      from the unperturbed w_r
-With `rho_local` > 0 the local gradient is a SAM gradient as well. Both radii grow linearly over the first T_s rounds.
-Deviations: the pull is added after the clip; σ has no further 1/S (its code has one, its algorithm has not).
+SAM at the server: clients start from a model perturbed along the last pseudo-gradient q (ascent
+sign), and a dual σ_k keeps them consistent:
+    w̃_r = w_r + ρ_r q/‖q‖,      w ← w − η (clip(g(w) − σ_k) + (w − w̃_r)/β)
+    σ_k ← σ_k − u_k/β,      q = −ū,      σ ← σ − (1/βN) Σ u_k
+    w_{r+1} = w_r − η_g q − β σ      from the unperturbed w_r
+With `rho_local` > 0 the local gradient is a SAM gradient as well. Both radii grow linearly over the
+first T_s rounds. Deviations: the pull is added after the clip; σ has no further 1/S (its code has
+one, its algorithm has not).
 """
 
 from collections.abc import Mapping
@@ -45,6 +47,7 @@ class FedGloSS(Averaging):
         return {"sigma_k": torch.zeros_like(w)}
 
     def radius(self, rho: float, round: int) -> float:
+        """Return the radius in a round: ρ, or less than that while it is still growing."""
         if round >= self.warmup or rho <= 0.001:
             return rho
         return 0.001 + (rho - 0.001) * round / self.warmup

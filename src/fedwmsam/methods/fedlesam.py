@@ -1,10 +1,13 @@
-"""FedLESAM: Fan et al., Locally Estimated Global Perturbations are Better than Local Perturbations (ICML 2024).
+"""FedLESAM: Fan et al., Locally Estimated Global Perturbations are Better than Local
+Perturbations (ICML 2024).
 
-The perturbation is the way the global model came since the client last saw it, fixed during the round:
-    ε = ρ (z_k − w_r)/‖z_k − w_r‖,      v = g(w + ε),      then z_k ← w_r      (zero at a client's first participation)
-Deviations from the released code, which differs from its paper: z_k is the client's own last round (its code: the last
-round of all; `reference="last_round"`), one L2 norm over all parameters (its code: a sum of norms per tensor), and
-every coordinate has its own value (its code indexes the flat vector by tensor number).
+The perturbation points back along the way that the global model came since the client last saw it,
+and is fixed during the round:
+    ε = ρ (z_k − w_r)/‖z_k − w_r‖,      v = g(w + ε),      then z_k ← w_r
+It is zero at a client's first participation. Deviations from the released code, which differs from
+its paper: z_k is the model of the client's own last round (its code: of the last round of all;
+`reference="last_round"`), there is one L2 norm over all parameters (its code: a sum of norms per
+tensor), and every coordinate has its own value (its code indexes the flat vector by tensor number).
 """
 
 from dataclasses import dataclass
@@ -20,7 +23,7 @@ from fedwmsam.settings.options import option
 
 @dataclass(frozen=True)
 class LESAMPerturbation(Method):
-    """The perturbation itself, in front of any method X: gradients are taken at w + ε."""
+    """A mixin that adds the perturbation to any method: its gradients are taken at w + ε."""
 
     rho: float = option(0.01, "ρ, radius of the SAM perturbation", low=0.0)
     reference: str = option(
@@ -28,16 +31,17 @@ class LESAMPerturbation(Method):
     )
 
     def server_init(self, w: Tensor) -> Vectors:
-        return super().server_init(w) | ({"z": w} if self.reference == "last_round" else {})
+        server = super().server_init(w)
+        return server | {"z": w} if self.reference == "last_round" else server
 
     def memory_init(self, w: Tensor) -> Vectors:
-        return super().memory_init(w) | ({"z_k": w} if self.reference == "last_active" else {})
+        memory = super().memory_init(w)
+        return memory | {"z_k": w} if self.reference == "last_active" else memory
 
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         z = memory["z_k"] if self.reference == "last_active" else server["z"]
-        return super().downlink(server, memory, info) | {
-            "eps": self.rho * unit(z - server["w"], tau=1e-12)
-        }
+        eps = self.rho * unit(z - server["w"], tau=1e-12)
+        return super().downlink(server, memory, info) | {"eps": eps}
 
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
@@ -48,14 +52,13 @@ class LESAMPerturbation(Method):
         self, server: Vectors, memory: Vectors, up: Vectors, info: Info
     ) -> tuple[Vectors, Vectors]:
         memory, contribution = super().settle(server, memory, up, info)
-        return memory | (
-            {"z_k": server["w"]} if self.reference == "last_active" else {}
-        ), contribution
+        if self.reference == "last_active":
+            memory = memory | {"z_k": server["w"]}
+        return memory, contribution
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        return super().aggregate(server, mean, info) | (
-            {"z": server["w"]} if self.reference == "last_round" else {}
-        )
+        after = super().aggregate(server, mean, info)
+        return after | {"z": server["w"]} if self.reference == "last_round" else after
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
-"""FedLESAM-D: Fan et al., Locally Estimated Global Perturbations are Better than Local Perturbations (ICML 2024).
+"""FedLESAM-D: Fan et al., Locally Estimated Global Perturbations are Better than Local
+Perturbations (ICML 2024).
 
-FedLESAM's perturbation with FedDyn's regularisation:  w ← w − η (clip(g(w + ε) + λ h_k) + λ (w − w_r)).
+FedLESAM's perturbation with FedDyn's regularisation:
+    w ← w − η (clip(g(w + ε) + λ h_k) + λ (w − w_r))
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,10 @@
-"""FedLESAM-S: Fan et al., Locally Estimated Global Perturbations are Better than Local Perturbations (ICML 2024).
+"""FedLESAM-S: Fan et al., Locally Estimated Global Perturbations are Better than Local
+Perturbations (ICML 2024).
 
-FedLESAM's perturbation with SCAFFOLD's correction:  v = g(w + ε) + (c − c_k).
-Deviation: the released code weighs the correction by 0.1, an argument meant for another method; here by 1.
+FedLESAM's perturbation with SCAFFOLD's correction:
+    v = g(w + ε) + (c − c_k)
+Deviation: the released code weighs the correction by 0.1, an argument meant for another method;
+here by 1.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """FedProx: Li et al., Federated Optimization in Heterogeneous Networks (MLSys 2020).
 
     w ← w − η (clip(g(w)) + λ (w − w_r))
-Deviation: published simulators split the pull between the clipped direction and weight decay, which adds a spurious
-decay whenever the clip is active; here it is one term, after the clip.
+Deviation: published simulators split the pull between the clipped direction and weight decay, which
+adds a spurious decay whenever the clip is active; here it is one term, after the clip.
 """
 
 from dataclasses import dataclass

@@ -15,7 +15,10 @@ from fedwmsam.settings.options import option
 
 
 def sam_gradient(grad: Gradient, rho: float) -> Gradient:
-    """The gradient after an ascent step of length ρ: what turns a method X into "X with SAM"."""
+    """Return a gradient function that takes the gradient after an ascent step of length ρ.
+
+    It turns any method into that method with SAM; each call costs two backprops.
+    """
     return lambda w: grad(step_towards(w, grad(w), rho, tau=1e-7, reuse=True))
 
 

@@ -1,9 +1,11 @@
-"""FedSMOO: Sun et al., Dynamic Regularized Sharpness Aware Minimization in Federated Learning (ICML 2023).
+"""FedSMOO: Sun et al., Dynamic Regularized Sharpness Aware Minimization in Federated Learning
+(ICML 2023).
 
-FedDyn with a perturbation that clients agree on through a second dual μ_k and a global perturbation s:
+FedDyn with a perturbation that clients agree on through a second dual μ_k and a global one, s:
     q = g(w) − μ_k − s,      ε = ρ q/‖q‖,      μ_k ← μ_k + ε − s      at every step
     w ← w − η (clip(g(w + ε) + λ h_k) + λ (w − w_r)),      s ← ρ m/‖m‖,  m = mean_{P_r} μ_k
-Deviation from the paper, with public code: the last local ε is not added to μ_k before the server's mean.
+Deviation from the paper, with public code: the last local ε is not added to μ_k before the server's
+mean.
 """
 
 from dataclasses import dataclass
@@ -57,6 +59,5 @@ class FedSMOO(FedDyn):
         return memory | {"mu_k": up["mu_k"]}, contribution | {"mu_k": up["mu_k"]}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        return super().aggregate(server, mean, info) | {
-            "s": self.rho * unit(mean["mu_k"], tau=1e-7)
-        }
+        s = self.rho * unit(mean["mu_k"], tau=1e-7)
+        return super().aggregate(server, mean, info) | {"s": s}

@@ -1,8 +1,10 @@
-"""FedSpeed: Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, Higher Generalization (ICLR 2023).
+"""FedSpeed: Sun et al., FedSpeed: Larger Local Interval, Less Communication Round, Higher
+Generalization (ICLR 2023).
 
 FedDyn with SAM (the paper's gradient merge with weight 1, as in its experiments):
     ε = ρ g₁/‖g₁‖,      w ← w − η (clip(g(w + ε) + λ h_k) + λ (w − w_r))
-The paper's server averages the participants' amended models w_B + h_k; public code adds the mean h of all clients.
+The paper's server averages the participants' amended models w_B + h_k; public code adds the mean h
+of all clients.
 """
 
 from dataclasses import dataclass
@@ -39,9 +41,9 @@ class FedSpeed(FedDyn):
         self, server: Vectors, memory: Vectors, up: Vectors, info: Info
     ) -> tuple[Vectors, Vectors]:
         memory, contribution = super().settle(server, memory, up, info)
-        return memory, contribution | (
-            {"h_k": memory["h_k"]} if self.server_dual == "participants" else {}
-        )
+        if self.server_dual == "participants":
+            contribution = contribution | {"h_k": memory["h_k"]}
+        return memory, contribution
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
         after = super().aggregate(server, mean, info)

@@ -1,16 +1,20 @@
-"""FedWMSAM: Li et al., A Fast and Flat Federated Learning Method via Weighted Momentum and SAM (NeurIPS 2025).
+"""FedWMSAM: Li et al., A Fast and Flat Federated Learning Method via Weighted Momentum and SAM
+(NeurIPS 2025).
 
 One round, with every vector in gradient units except positions (w, t) and updates (u):
-    Eq. 1   m_k = Δ_r + α_r/(1 − α_r) · (c − c_k)                      personalized momentum, sent to client k
-    Eq. 2   ε = ρ · (t_b − w_b)/‖t_b − w_b‖,   t_b = w_0 − η b m_k      where the momentum alone would have led
-            v = α_r g(w_b + ε) + (1 − α_r) m_k                         the step's only backprop
+    Eq. 1   m_k = Δ_r + α_r/(1 − α_r) · (c − c_k)         personalized momentum, sent to client k
+    Eq. 2   ε = ρ · (t_b − w_b)/‖t_b − w_b‖
+            t_b = w_0 − η b m_k                           where the momentum alone would have led
+            v = α_r g(w_b + ε) + (1 − α_r) m_k            the step's only backprop
     Eq. 3   α̂ = mean_k cos(Δ_r, m_k)
     Eq. 4   α_{r+1} = (1 − λ) α_r + λ · clip(α̂, α_min, α_max)
-    Eq. 5   c_k⁺ = c_k − c + d_k,   c ← c + (1/N) Σ (c_k⁺ − c_k),   Δ_{r+1} = mean_k d_k,   d_k = −u_k/(η B_k)
+    Eq. 5   c_k⁺ = c_k − c + d_k,   c ← c + (1/N) Σ (c_k⁺ − c_k)
+            Δ_{r+1} = mean_k d_k,   d_k = −u_k/(η B_k)
 
-Where the printed paper contradicts itself we read: Δ with the sign and size of a gradient (as printed it ascends),
-c − c_k in Eq. 1 (its proof), 1/N in Eq. 5 (so that c stays the mean of the c_k), and the target t_b as the place the
-momentum leads to (as printed, t_b = w_0 + b m_k, it becomes a descent direction). docs/methods/fedwmsam.md tells why.
+Where the printed paper contradicts itself we read: Δ with the sign and size of a gradient (as
+printed it ascends), c − c_k in Eq. 1 (its proof), 1/N in Eq. 5 (so that c stays the mean of the
+c_k), and the target t_b as the point that the momentum leads to (as printed, t_b = w_0 + b m_k, it
+becomes a descent direction). docs/methods/fedwmsam.md tells why.
 """
 
 from collections.abc import Mapping
@@ -28,7 +32,8 @@ from fedwmsam.settings.options import option
 
 @dataclass(frozen=True)
 class FedWMSAM(Averaging):
-    """Personalized momentum, SAM along it at one backprop a step, and an adaptive weight between the two."""
+    """Personalized momentum, SAM along it at one backprop a step, and an adaptive weight between
+    the two."""
 
     rho: float = option(0.01, "ρ, radius of the SAM perturbation", low=0.0)
     alpha: float = option(
@@ -58,7 +63,8 @@ class FedWMSAM(Averaging):
         super().__post_init__()
         if self.alpha_min > self.alpha_max:
             raise InputError(
-                f"fedwmsam: alpha_min {self.alpha_min:g} must not be above alpha_max {self.alpha_max:g}."
+                f"fedwmsam: alpha_min {self.alpha_min:g} "
+                f"must not be above alpha_max {self.alpha_max:g}."
             )
 
     def server_init(self, w: Tensor) -> Vectors:
@@ -69,7 +75,7 @@ class FedWMSAM(Averaging):
         return {} if self.correction == "none" else {"c_k": torch.zeros_like(w)}
 
     def momentum(self, server: Vectors, memory: Vectors) -> Tensor:
-        """Eq. 1."""
+        """Return m_k, the personalized momentum of Eq. 1."""
         if self.correction == "none":
             return server["Delta"]
         k = server["alpha"] / (1 - server["alpha"])
@@ -86,27 +92,26 @@ class FedWMSAM(Averaging):
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        """Eq. 2."""
+        """Return v of Eq. 2, and the scratch state with b counted on."""
         point = w
         if self.perturbation == "momentum":
             point = step_towards(w, down["Delta"], self.rho, tau=1e-12)
         elif self.perturbation != "none":
-            point = step_towards(w, self.ahead(w, down, scratch), self.rho, tau=1e-12, reuse=True)
+            offset = self.target_offset(w, down, scratch)
+            point = step_towards(w, offset, self.rho, tau=1e-12, reuse=True)
             scratch = scratch | {"b": scratch["b"] + 1}
         return lerp_into_end(down["m"], grad(point), down["alpha"]), scratch
 
-    def ahead(self, w: Tensor, down: Vectors, scratch: Vectors) -> Tensor:
-        """t_b − w_b, in memory of its own."""
+    def target_offset(self, w: Tensor, down: Vectors, scratch: Vectors) -> Tensor:
+        """Return t_b − w_b of Eq. 2, in memory of its own."""
         return torch.sub(down["w"], w).add_(down["m"], alpha=float(scratch["b"] * scratch["pace"]))
 
     def settle(
         self, server: Vectors, memory: Vectors, up: Vectors, info: Info
     ) -> tuple[Vectors, Vectors]:
-        d_k, m_k, alpha = (
-            mean_direction(up["delta"], info),
-            self.momentum(server, memory),
-            server["alpha"],
-        )
+        d_k = mean_direction(up["delta"], info)
+        m_k = self.momentum(server, memory)
+        alpha = server["alpha"]
         contribution = {
             "delta": up["delta"],
             "Delta": d_k,
@@ -115,14 +120,16 @@ class FedWMSAM(Averaging):
         if self.correction == "none":
             return memory, contribution
         c_k = memory["c_k"] - server["c"] + d_k
-        if (
-            self.correction == "mean_gradient"
-        ):  # the local gradients' mean ḡ, solved from d_k = α ḡ + (1 − α) m_k
+        if self.correction == "mean_gradient":
+            # The mean ḡ of the local gradients, solved from d_k = α ḡ + (1 − α) m_k.
             c_k = (d_k - (1 - alpha) * m_k) / alpha
         return {"c_k": c_k}, contribution | {"c_k": c_k - memory["c_k"]}
 
     def agreement(self, Delta: Tensor, m_k: Tensor, d_k: Tensor) -> Tensor:
-        """Eq. 3 for one client; 0 while there is no momentum, by every rule."""
+        """Return the similarity of Eq. 3 for one client.
+
+        By every rule it is 0 while there is no momentum.
+        """
         if self.similarity in ("personalized", "fixed"):
             return cosine(Delta, m_k)
         if self.similarity == "update":
@@ -130,14 +137,12 @@ class FedWMSAM(Averaging):
         return torch.where((Delta != 0).any(dim=-1), 1 - cosine(Delta, d_k), 0.0)
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        alpha, c = server["alpha"], server["c"]
+        alpha = server["alpha"]
+        c = server["c"]
         if self.similarity != "fixed":  # Eq. 4
             target = mean["similarity"].clamp(self.alpha_min, self.alpha_max)
             alpha = (1 - self.adapt_rate) * alpha + self.adapt_rate * target
         if self.correction != "none":  # Eq. 5
             c = c + info.share * mean["c_k"]
-        return super().aggregate(server, mean, info) | {
-            "Delta": mean["Delta"],
-            "c": c,
-            "alpha": alpha,
-        }
+        after = super().aggregate(server, mean, info)
+        return after | {"Delta": mean["Delta"], "c": c, "alpha": alpha}

@@ -1,7 +1,8 @@
-"""MimeLite: Karimireddy et al., Breaking the centralized barrier for cross-device federated learning (NeurIPS 2021).
+"""MimeLite: Karimireddy et al., Breaking the centralized barrier for cross-device federated
+learning (NeurIPS 2021).
 
-SGD with momentum as base optimizer; m is frozen during the round and updated from full local gradients at w_r only,
-never from the updates (that is the difference to FedCM):
+SGD with momentum as base optimizer; m is frozen during the round and updated from full local
+gradients at w_r only, never from the updates (that is the difference to FedCM):
     v = (1 − β) g(w) + β m,      F_k = ∇f_k(w_r),      m ← (1 − β) mean_{P_r} F_k + β m
 """
 
@@ -51,6 +52,5 @@ class MimeLite(Averaging):
         return memory, up
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
-        return super().aggregate(server, mean, info) | {
-            "m": torch.lerp(mean["F_k"], server["m"], self.beta)
-        }
+        m = torch.lerp(mean["F_k"], server["m"], self.beta)
+        return super().aggregate(server, mean, info) | {"m": m}

@@ -1,7 +1,9 @@
-"""SCAFFOLD, option II: Karimireddy et al., Stochastic Controlled Averaging for Federated Learning (ICML 2020).
+"""SCAFFOLD, option II: Karimireddy et al., Stochastic Controlled Averaging for Federated Learning
+(ICML 2020).
 
     v = g(w) + (c − c_k),      c_k⁺ = c_k − c + d_k,      c ← c + (1/N) Σ_{k∈P_r} (c_k⁺ − c_k)
-c_k is held by the server, so the client gets c − c_k and uploads one vector. Invariant: c is the mean of all c_k.
+c_k is held by the server, so the client gets c − c_k and uploads one vector. Invariant: c is the
+mean of all c_k.
 """
 
 from collections.abc import Mapping
@@ -17,7 +19,8 @@ from fedwmsam.methods.vectors import Vectors
 
 @dataclass(frozen=True)
 class SCAFFOLD(Averaging):
-    """Control variates: each step is corrected by what this client's gradients usually differ by."""
+    """Control variates: each step is corrected by what this client's gradients usually differ
+    by."""
 
     name: ClassVar[str] = "scaffold"
     paper: ClassVar[str] = "Karimireddy et al. 2020"

@@ -1,11 +1,12 @@
-"""SCAFFOLD-M: Cheng et al., Momentum Benefits Non-IID Federated Learning Simply and Provably (ICLR 2024).
+"""SCAFFOLD-M: Cheng et al., Momentum Benefits Non-IID Federated Learning Simply and Provably
+(ICLR 2024).
 
-    v = β (g(w) + c − c_k) + (1 − β) Δ_r,      c_k⁺ = mean local gradient,      c ← c + (1/N) Σ (c_k⁺ − c_k),
-    Δ_{r+1} = mean_k d_k
-The server sends drift = β (c − c_k) + (1 − β) Δ_r and finds the mean gradient from d_k = β ḡ + drift, so one vector
-travels each way beside the model (exact while no clip is active). β = 1 is SCAFFOLD; FedWMSAM without perturbation,
-with fixed α = β and `correction="mean_gradient"` is this method.
-Deviation: c_k starts at 0, not at a mini-batch gradient.
+    v = β (g(w) + c − c_k) + (1 − β) Δ_r,      c_k⁺ = mean local gradient
+    c ← c + (1/N) Σ (c_k⁺ − c_k),      Δ_{r+1} = mean_k d_k
+The server sends drift = β (c − c_k) + (1 − β) Δ_r and solves d_k = β ḡ + drift for the mean
+gradient ḡ, so one vector travels each way in addition to the model (exact while no clip is active).
+β = 1 is SCAFFOLD; FedWMSAM without perturbation, with fixed α = β and `correction="mean_gradient"`,
+is this method. Deviation: c_k starts at 0, not at a mini-batch gradient.
 """
 
 from collections.abc import Mapping
@@ -39,11 +40,12 @@ class SCAFFOLDM(Averaging):
     def memory_init(self, w: Tensor) -> Vectors:
         return {"c_k": torch.zeros_like(w)}
 
-    def drift(self, server: Vectors, memory: Vectors) -> Tensor:
+    def gradient_offset(self, server: Vectors, memory: Vectors) -> Tensor:
+        """Return β (c − c_k) + (1 − β) Δ_r, which every local step adds to β times the gradient."""
         return torch.lerp(server["Delta"], server["c"] - memory["c_k"], self.beta)
 
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
-        return {"w": server["w"], "drift": self.drift(server, memory)}
+        return {"w": server["w"], "drift": self.gradient_offset(server, memory)}
 
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
@@ -54,7 +56,7 @@ class SCAFFOLDM(Averaging):
         self, server: Vectors, memory: Vectors, up: Vectors, info: Info
     ) -> tuple[Vectors, Vectors]:
         d_k = mean_direction(up["delta"], info)
-        c_k = (d_k - self.drift(server, memory)) / self.beta
+        c_k = (d_k - self.gradient_offset(server, memory)) / self.beta
         return {"c_k": c_k}, {"delta": up["delta"], "Delta": d_k, "c_k": c_k - memory["c_k"]}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:

@@ -1,56 +1,63 @@
-"""The few vector operations methods are written in, on the last axis: one client `(P,)` or a stack `(C, P)`."""
+"""The few vector operations in which methods are written.
+
+They act on the last axis: a vector is that of one client, `(P,)`, or a stack of them, `(C, P)`.
+"""
 
 import torch
 from torch import Tensor
 
 Vectors = dict[str, Tensor]
-"""A bundle of named vectors: server state, a client's memory, or what travels between the two."""
+"""Named vectors: the server's state, a client's memory, or what is sent between the two."""
 
 
 def norm(v: Tensor) -> Tensor:
-    """The L2 norm over all parameters at once, kept as an axis of length one."""
+    """Return the L2 norm over all parameters at once, with the axis kept at length one."""
     length: Tensor = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
     return length
 
 
 def unit(v: Tensor, tau: float) -> Tensor:
-    """v / (‖v‖ + tau); tau keeps a zero vector zero."""
+    """Return v / (‖v‖ + tau); tau keeps a zero vector zero."""
     return v / (norm(v) + tau)
 
 
 def step_towards(
     w: Tensor, direction: Tensor, radius: float, tau: float, *, reuse: bool = False
 ) -> Tensor:
-    """w + radius · unit(direction); with `reuse` in the memory of a direction that is needed no more."""
+    """Return w + radius · unit(direction).
+
+    With `reuse` the result overwrites the direction, which must not be needed any more.
+    """
     out = direction if reuse else None
     return torch.mul(direction, radius / (norm(direction) + tau), out=out).add_(w)
 
 
 def lerp_into_end(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
-    """start + weight · (end − start), in the memory of `end`, which is needed no more."""
+    """Return start + weight · (end − start).
+
+    The result overwrites `end`, which must not be needed any more.
+    """
     return torch.lerp(start, end, weight, out=end)
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """The cosine between a and b; 0 where either is zero, because a missing momentum agrees with nothing."""
+    """Return the cosine between a and b.
+
+    It is 0 where either is zero, because a momentum that does not exist yet agrees with nothing.
+    """
     lengths = (norm(a) * norm(b)).squeeze(-1)
     product = (a * b).sum(dim=-1)
-    # Rounding may carry the quotient past 1.
-    return torch.where(lengths > 0, product / torch.where(lengths > 0, lengths, 1.0), 0.0).clamp(
-        -1.0, 1.0
-    )
+    quotient = product / torch.where(lengths > 0, lengths, 1.0)
+    return torch.where(lengths > 0, quotient, 0.0).clamp(-1.0, 1.0)  # rounding may carry it past 1
 
 
 def clip(v: Tensor, max_norm: float) -> Tensor:
-    """v scaled down to norm max_norm where it is longer (one norm over all parameters)."""
+    """Return v, scaled down to norm max_norm where it is longer (one norm over all parameters)."""
     length = norm(v)
-    if (
-        float(length.max()) + 2e-6 < 0.999 * max_norm
-    ):  # by far the most frequent case; the rest decides exactly
-        return v
-    if bool(
-        torch.isinf(length).any()
-    ):  # the squares overflowed, not the vector: measure it in its largest entry
+    if float(length.max()) + 2e-6 < 0.999 * max_norm:
+        return v  # by far the most frequent case; the code below decides exactly
+    if bool(torch.isinf(length).any()):
+        # The squares overflowed, not the vector: measure it in units of its largest entry.
         largest = v.abs().amax(dim=-1, keepdim=True)
         return v / largest * (max_norm / norm(v / largest))
     scale = max_norm / (length + 1e-6)
@@ -58,10 +65,15 @@ def clip(v: Tensor, max_norm: float) -> Tensor:
 
 
 def is_unsafe_to_overwrite(v: Tensor, *bundles: Vectors) -> bool:
-    """Whether one of the bundles has a tensor in v's memory, or v cannot be written to as one piece."""
+    """Return whether v must not be overwritten.
+
+    That is so if one of the bundles has a tensor in its memory, or if it is not contiguous.
+    """
+    if not v.is_contiguous():
+        return True
     memory = v.untyped_storage().data_ptr()
-    return not v.is_contiguous() or any(
-        value.untyped_storage().data_ptr() == memory
-        for bundle in bundles
-        for value in bundle.values()
-    )
+    for bundle in bundles:
+        for value in bundle.values():
+            if value.untyped_storage().data_ptr() == memory:
+                return True
+    return False

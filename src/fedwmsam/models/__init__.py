@@ -1,4 +1,4 @@
-"""Models by name, made for a data set's input shape and number of classes."""
+"""Models by name, made for the input shape and the number of classes of a data set."""
 
 from collections.abc import Callable
 
@@ -26,15 +26,21 @@ MODELS: dict[str, Callable[[InputShape, int], nn.Module]] = {
     "resnet50-cifar": make_resnet_factory("resnet50-cifar", Bottleneck, (3, 4, 6, 3), cifar=True),
     "char": char_mlp,
 }
-"""For text, shape is (context length,) and the number of classes is the size of the vocabulary."""
+"""Functions that make each model from an input shape and a number of classes.
+
+For text the shape is (context length,) and the number of classes is the size of the vocabulary.
+"""
 
 
 def model_factory(name: str, shape: InputShape, classes: int) -> Callable[[], nn.Module]:
-    """A maker of the named model, or of the user's own, named as "package.module:function"."""
+    """Return a function that makes the model of that name.
+
+    A model of the user's own is named as "package.module:function". Raise InputError if there is no
+    such model.
+    """
     if ":" in name:
         return imported_factory(name, shape, classes)
     if name not in MODELS:
-        raise InputError(
-            f"{unknown_name_message('model', name, MODELS)} A model of your own is named as 'package.module:function'."
-        )
+        message = unknown_name_message("model", name, MODELS)
+        raise InputError(f"{message} A model of your own is named as 'package.module:function'.")
     return lambda: MODELS[name](shape, classes)

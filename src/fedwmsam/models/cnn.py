@@ -4,14 +4,18 @@ from torch import nn
 
 from fedwmsam.models.input_shape import InputShape, check_image_shape
 
-SMALLEST = 7  # the stride and the two pools leave one pixel of it
-CELLS = 2  # per side: one cell loses where things are in the image, which costs several points of accuracy
+SMALLEST = 7
+"""The smallest side of an image: the stride and the two pools leave one pixel of it."""
+CELLS = 2
+"""The side of the last feature map. A single cell would lose where things are in the image, which
+costs several points of accuracy."""
 
 
 def cnn(shape: InputShape, classes: int) -> nn.Module:
-    """Three convolutions with GroupNorm: 100,138 parameters for 3 channels and 10 classes, images of any size.
+    """Return a network of three convolutions with GroupNorm, for images of any size.
 
-    The first one has stride 2, because at full resolution it and the second would take most of the time of a step.
+    It has 100,138 parameters for 3 channels and 10 classes. The first convolution has stride 2,
+    because at full resolution it and the second would take most of the time of a step.
     """
     channels, _, _ = check_image_shape("cnn", shape, SMALLEST)
     return nn.Sequential(

@@ -4,14 +4,15 @@ from torch import nn
 
 from fedwmsam.models.input_shape import InputShape, check_image_shape
 
-KERNEL, POOL, FEATURES = 5, 2, 64
-SMALLEST = (
-    ((1 * POOL) + KERNEL - 1) * POOL + KERNEL - 1
-)  # leaves one pixel after both convolutions and both pools
+KERNEL = 5
+POOL = 2
+FEATURES = 64
+SMALLEST = ((1 * POOL) + KERNEL - 1) * POOL + KERNEL - 1
+"""The smallest side of an image: both convolutions and both pools leave one pixel of it."""
 
 
 def lenet(shape: InputShape, classes: int) -> nn.Module:
-    """797,962 parameters for 3 × 32 × 32 and 10 classes."""
+    """Return a LeNet; it has 797,962 parameters for images of 3 × 32 × 32 and 10 classes."""
     channels, height, width = check_image_shape("lenet", shape, SMALLEST)
     return nn.Sequential(
         nn.Conv2d(channels, FEATURES, KERNEL),
@@ -30,7 +31,7 @@ def lenet(shape: InputShape, classes: int) -> nn.Module:
 
 
 def _feature_map_size(side: int) -> int:
-    """What two unpadded convolutions, each followed by a pool, leave of one side of the image."""
+    """Return the side of an image after two unpadded convolutions, each followed by a pool."""
     for _ in range(2):
         side = (side - KERNEL + 1) // POOL
     return side

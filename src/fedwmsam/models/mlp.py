@@ -8,7 +8,10 @@ from fedwmsam.models.input_shape import InputShape
 
 
 def mlp(shape: InputShape, classes: int) -> nn.Module:
-    """Two hidden layers of 200, as in the paper's Fashion-MNIST runs: 199,210 parameters for 28 × 28 and 10 classes."""
+    """Return a network with two hidden layers of 200, as in the paper's Fashion-MNIST runs.
+
+    It has 199,210 parameters for 28 × 28 and 10 classes.
+    """
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(math.prod(shape), 200),
@@ -20,5 +23,5 @@ def mlp(shape: InputShape, classes: int) -> nn.Module:
 
 
 def linear(shape: InputShape, classes: int) -> nn.Module:
-    """Multinomial logistic regression."""
+    """Return a model of multinomial logistic regression: a single linear layer."""
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))

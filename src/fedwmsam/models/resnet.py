@@ -1,8 +1,9 @@
-"""Residual networks (He et al., "Deep Residual Learning for Image Recognition", 2016) with GroupNorm.
+"""Residual networks with GroupNorm: He et al., Deep Residual Learning for Image Recognition (2016).
 
-GroupNorm with two groups stands in for BatchNorm, whose statistics differ between clients and average badly.
-The paper's stem is ImageNet's, which leaves one pixel of a 32 × 32 image; the "-cifar" variants keep the resolution
-and reach higher accuracy at about fifteen times the work, so the two are not comparable.
+GroupNorm with two groups stands in for BatchNorm, whose statistics differ between clients and
+average badly. The stem of the FedWMSAM paper is that for ImageNet, which leaves one pixel of a
+32 × 32 image; the "-cifar" variants keep the resolution and reach higher accuracy at about fifteen
+times the work, so the two are not comparable.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,44 +14,51 @@ from torch import Tensor, nn
 from fedwmsam.models.input_shape import InputShape, check_image_shape
 
 GROUPS = 2
+"""The number of groups of every GroupNorm."""
 WIDTHS = (64, 128, 256, 512)
+"""The number of channels in each of the four stages."""
 
 
 class ResidualBlock(nn.Module):
-    """relu(body(x) + x), with a 1 × 1 convolution of x where the shapes differ."""
+    """The function relu(body(x) + x), with a 1 × 1 convolution of x where the shapes differ."""
 
     def __init__(self, body: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
         self.body = body
-        same = stride == 1 and inputs == outputs
-        self.shortcut = (
-            nn.Identity() if same else nn.Sequential(*_convolution(inputs, outputs, 1, stride))
-        )
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(*_convolution(inputs, outputs, 1, stride))
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
 class BasicBlock:
-    """Two 3 × 3 convolutions."""
+    """The body of a residual block that consists of two 3 × 3 convolutions."""
 
     expansion = 1
 
     @staticmethod
     def body(inputs: int, width: int, stride: int) -> nn.Sequential:
+        """Return the layers, for that many input channels."""
         return nn.Sequential(
             *_convolution(inputs, width, 3, stride), nn.ReLU(), *_convolution(width, width, 3)
         )
 
 
 class Bottleneck:
-    """1 × 1 down to the width, 3 × 3, 1 × 1 up to four times the width. The 3 × 3 has the stride, so that no pixel is
-    skipped (the paper's first version put it on the 1 × 1)."""
+    """The body of a residual block that narrows the channels, convolves, and widens them again.
+
+    It is a 1 × 1 convolution down to the width, a 3 × 3 one, and a 1 × 1 one up to four times the
+    width. The 3 × 3 has the stride, so that no pixel is skipped (the paper's first version put it
+    on the 1 × 1).
+    """
 
     expansion = 4
 
     @staticmethod
     def body(inputs: int, width: int, stride: int) -> nn.Sequential:
+        """Return the layers, for that many input channels."""
         return nn.Sequential(
             *_convolution(inputs, width, 1),
             nn.ReLU(),
@@ -66,12 +74,13 @@ BlockType = type[BasicBlock] | type[Bottleneck]
 def make_resnet_factory(
     name: str, block: BlockType, depths: tuple[int, ...], *, cifar: bool
 ) -> Callable[[InputShape, int], nn.Module]:
-    """A maker of networks with `depths` blocks in each of the four stages."""
+    """Return a function that makes networks with `depths` blocks in the four stages."""
 
     def make(shape: InputShape, classes: int) -> nn.Module:
         channels, _, _ = check_image_shape(name, shape)
+        stem = _cifar_stem(channels) if cifar else _imagenet_stem(channels)
         network = nn.Sequential(
-            *(_cifar_stem(channels) if cifar else _imagenet_stem(channels)),
+            *stem,
             *_stages(block, depths),
             nn.AdaptiveAvgPool2d(1),
             nn.Flatten(),
@@ -111,6 +120,9 @@ def _convolution(
 
 
 def _initialise(module: nn.Module) -> None:
-    """Kaiming's normal distribution for convolutions; GroupNorm (1 and 0) and Linear keep PyTorch's own start."""
+    """Draw the weights of a convolution from Kaiming's normal distribution.
+
+    GroupNorm (1 and 0) and Linear keep the initial weights that PyTorch gives them.
+    """
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

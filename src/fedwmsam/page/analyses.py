@@ -1,4 +1,7 @@
-"""What `fedwmsam analyse` left in the runs' folders: dynamics, pictures, clusters and the theorem's conditions."""
+"""Results of `fedwmsam analyse` that are in the runs' folders, for the page.
+
+These are the dynamics of training, images, clusters of embeddings and the theorem's conditions.
+"""
 
 import base64
 from collections.abc import Iterable, Sequence
@@ -6,100 +9,111 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedwmsam.analysis import dynamics, embedding, theory
-from fedwmsam.analysis.embedding import cluster_sheet
+from fedwmsam.analysis.embedding import cluster_table
 from fedwmsam.analysis.saved_run import load_analysis, read_analysis_cache
-from fedwmsam.analysis.theory import run_sheets
-from fedwmsam.engine.records import Record
+from fedwmsam.analysis.theory import run_tables
 from fedwmsam.page.figures import (
     FigureData,
     LineChart,
-    column_record,
+    SeedValues,
     curve_chart,
-    line_record,
+    make_chart_line,
     runs_behind,
+    seed_values,
 )
 from fedwmsam.report.summary import ResultTable
 from fedwmsam.report.text_tables import TextTable
 
 MIME_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
-"""What a page can show; a PDF it cannot."""
+"""Formats of images that a page can show; PDF is none of them."""
 MAX_EMBEDDED_BYTES = 3_000_000
-"""Bytes of pictures on one page: it must still open at once."""
+"""Bytes of all images on one page, which must still open at once."""
 
 
 class NamedRun(NamedTuple):
+    """A run's folder with the name that a reader knows it by."""
+
     name: str
     path: Path
 
 
 class EmbeddedImage(NamedTuple):
+    """An image that is part of the page."""
+
     caption: str
     source: str
+    """The image as a data URI."""
 
 
 def named_runs(table: ResultTable) -> list[NamedRun]:
-    return [
-        NamedRun(f"{row.label}, seed {run.seed}", run.path)
-        for row in table.rows
-        for run in runs_behind(row)
-    ]
+    """Return all runs of a table with their rows and seeds as names."""
+    runs = []
+    for row in table.rows:
+        runs += [NamedRun(f"{row.label}, seed {run.seed}", run.path) for run in runs_behind(row)]
+    return runs
 
 
-def dynamics_chart(groups: Sequence[dynamics.Group], drawn: FigureData) -> LineChart | None:
+def dynamics_chart(groups: Sequence[dynamics.Group], figure_data: FigureData) -> LineChart | None:
+    """Return the chart of alignment, echo and drift over the rounds, None if there is no curve."""
     lines = [
-        line_record(number, group.label) | {"x": {}, "y": curves(group)}
-        for number, group in enumerate(groups)
+        make_chart_line(index, group.label, x={}, y=dynamics_curves(group))
+        for index, group in enumerate(groups)
     ]
-    names = [name for name in dynamics.CURVES if any(name in line["y"] for line in lines)]
-    return curve_chart(drawn.add_chart(lines), lines, names, window=1) if names else None
+    recorded = set().union(*(line["y"] for line in lines))
+    names = [name for name in dynamics.CURVES if name in recorded]
+    return curve_chart(figure_data.add_chart(lines), lines, names, window=1) if names else None
 
 
-def curves(group: dynamics.Group) -> dict[str, Record]:
-    found = {name: group.curve(name) for name in dynamics.CURVES}
-    return {
-        name: column_record(rounds, values) for name, (rounds, values) in found.items() if rounds
-    }
+def dynamics_curves(group: dynamics.Group) -> dict[str, SeedValues]:
+    """Return the values of each curve that the group has."""
+    curves = {}
+    for name in dynamics.CURVES:
+        rounds, values = group.curve(name)
+        if rounds:
+            curves[name] = seed_values(rounds, values)
+    return curves
 
 
 def embed_images(runs: Iterable[NamedRun]) -> tuple[list[EmbeddedImage], list[Path]]:
-    """Landscapes, embeddings and flatness as far as there is room, and the files that are not shown."""
-    shown = []
-    left_out = []
-    room = MAX_EMBEDDED_BYTES
+    """Return the images of the runs' analyses, and the files that are not shown.
+
+    A file is not shown if it is a PDF or if the page would become too large.
+    """
+    images = []
+    omitted_files = []
+    remaining_bytes = MAX_EMBEDDED_BYTES
     for run in runs:
         for path in sorted((run.path / "analysis").glob("*")):
-            if path.suffix in MIME_TYPES and path.stat().st_size <= room:
-                room -= path.stat().st_size
-                shown.append(
-                    EmbeddedImage(f"{run.name}: {path.stem.replace('-', ' ')}", data_uri(path))
-                )
+            if path.suffix in MIME_TYPES and path.stat().st_size <= remaining_bytes:
+                remaining_bytes -= path.stat().st_size
+                caption = f"{run.name}: {path.stem.replace('-', ' ')}"
+                images.append(EmbeddedImage(caption, data_uri(path)))
             elif path.suffix in (*MIME_TYPES, ".pdf"):
-                left_out.append(path)
-    return shown, left_out
+                omitted_files.append(path)
+    return images, omitted_files
 
 
 def data_uri(path: Path) -> str:
-    """A picture as an address that holds it."""
+    """Return an image as a URI that holds it."""
     return f"data:{MIME_TYPES[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def cluster_tables(runs: Iterable[NamedRun]) -> list[TextTable]:
-    """How tight the clusters of the embeddings are, if any was made."""
-    files = [(run.name, run.path / "analysis" / embedding.EMBEDDING_FILE) for run in runs]
-    found = [
-        (name, one)
-        for name, file in files
-        if file.exists()
-        for one in read_analysis_cache(file)[1].values()
-    ]
-    return [cluster_sheet(found)] if found else []
+    """Return the table of how tight the embeddings' clusters are; none without embeddings."""
+    named_records = []
+    for run in runs:
+        file = run.path / "analysis" / embedding.EMBEDDING_FILE
+        if file.exists():
+            _, records = read_analysis_cache(file)
+            named_records += [(run.name, record) for record in records.values()]
+    return [cluster_table(named_records)] if named_records else []
 
 
 def theory_tables(runs: Iterable[NamedRun]) -> list[TextTable]:
-    """The theorem beside each run whose constants were estimated."""
-    found = [
-        (run.name, record)
-        for run in runs
-        if (record := load_analysis(run.path, theory.THEORY_FILE))
-    ]
-    return [sheet for name, record in found for sheet in run_sheets(name, record)]
+    """Return the tables of the theorem for each run whose constants were estimated."""
+    tables = []
+    for run in runs:
+        record = load_analysis(run.path, theory.THEORY_FILE)
+        if record:
+            tables += run_tables(run.name, record)
+    return tables

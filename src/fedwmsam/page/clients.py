@@ -1,11 +1,13 @@
-"""Whom each method serves: the accuracy of every client at the end of its runs, from the worst served to the best.
+"""The accuracy of every client at the end of the runs, from the worst served to the best.
 
-Which client is the worst differs from seed to seed. So each seed's clients are sorted first, and means are taken over
-the seeds at equal shares of the clients; only clients that have names are followed one by one.
+Which client is the worst differs from seed to seed. So each seed's clients are sorted first, and
+means are taken over the seeds at equal shares of the clients. Only clients that have names are
+followed one by one.
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -13,9 +15,9 @@ from fedwmsam.page.figures import (
     ChartAxis,
     FigureData,
     LineChart,
-    column_record,
-    line_record,
+    make_chart_line,
     round_values,
+    seed_values,
     to_strings,
 )
 from fedwmsam.report.runs import LoadedRun
@@ -32,77 +34,89 @@ QUANTILES = {
     "upper quartile": 0.75,
     "best": 1.0,
 }
+"""Columns of the table of quantiles → share of the clients."""
 SHARES = np.linspace(0, 1, 101)
-"""Where the lines have points, however many clients there are."""
+"""The shares of the clients at which the lines have points, however many clients there are."""
 NAMED_CLIENTS = 12
-"""Up to so many clients have a column each."""
+"""The number of clients up to which each has a column."""
 
 
 def has_client_accuracies(table: ResultTable) -> bool:
-    """Whether its runs looked at single clients; those of `fit` do not."""
+    """Return whether runs of the table evaluated single clients; those of `fit` do not."""
     return any(
-        score.run.clients or score.run.values("worst_client_accuracy") for score in table.scores
+        score.run.client_accuracies or score.run.values_by_round("worst_client_accuracy")
+        for score in table.scores
     )
 
 
 def describe_client_accuracy(table: ResultTable) -> str:
-    """What a client's accuracy is, and how the picture has the clients."""
-    whose = (
-        "on the test samples of the client's own group"
-        if is_natural(table.held_equal["partition"])
-        else "by class, weighted by the client's own mix of classes"
-    )
+    """Return what a client's accuracy is, and in which order the chart has the clients."""
+    definition = "by class, weighted by the client's own mix of classes"
+    if is_natural(table.shared_settings["partition"]):
+        definition = "on the test samples of the client's own group"
     return (
-        f"The last model's test accuracy {whose}. The picture has the clients from the worst served (0) to the best "
-        "served (1), sorted for each seed."
+        f"The last model's test accuracy {definition}. The picture has the clients from the worst "
+        "served (0) to the best served (1), sorted for each seed."
     )
 
 
 def runs_with_clients(row: ResultRow) -> list[LoadedRun]:
-    return [score.run for score in row.scores if score.run.clients]
+    """Return the runs of a row that kept the accuracies of their clients."""
+    return [score.run for score in row.scores if score.run.client_accuracies]
 
 
 def quantiles(runs: Sequence[LoadedRun], shares: Sequence[float] | FloatArray) -> FloatArray:
-    """A line for each run; clients without an accuracy do not count."""
-    return np.array([np.nanquantile(run.clients, shares) for run in runs])
+    """Return quantiles of the clients' accuracies: runs × shares.
+
+    Clients without an accuracy do not count.
+    """
+    return np.array([np.nanquantile(run.client_accuracies, shares) for run in runs])
 
 
-def client_chart(table: ResultTable, drawn: FigureData) -> LineChart | None:
-    """Accuracy over the clients, sorted; reading begins with the worst served."""
-    places = range(1, len(SHARES) + 1)
-    lines = [
-        line_record(number, row.label)
-        | {
-            "x": {"share": round_values(SHARES)},
-            "y": {"accuracy": column_record(places, quantiles(runs, SHARES))},
-        }
-        for number, row in enumerate(table.rows)
-        if (runs := runs_with_clients(row))
-    ]
+def client_chart(table: ResultTable, figure_data: FigureData) -> LineChart | None:
+    """Return the chart of the accuracy over the sorted clients, None if no run kept it.
+
+    Reading it begins with the worst served.
+    """
+    point_numbers = range(1, len(SHARES) + 1)
+    x = {"share": round_values(SHARES)}
+    lines = []
+    for index, row in enumerate(table.rows):
+        runs = runs_with_clients(row)
+        if runs:
+            y = {"accuracy": seed_values(point_numbers, quantiles(runs, SHARES))}
+            lines.append(make_chart_line(index, row.label, x, y))
     if not lines:
         return None
+    axis = ChartAxis("share", "share of clients", is_discrete=True, starts_at_first_point=True)
     return LineChart(
-        what="accuracy over the clients, worst served first",
-        place=drawn.add_chart(lines),
+        description="accuracy over the clients, worst served first",
+        data_index=figure_data.add_chart(lines),
         lines=dict(enumerate(lines)),
         columns={"accuracy": "accuracy of the last model"},
-        axes=[ChartAxis("share", "share of clients", exact=True, from_start=True)],
+        axes=[axis],
     )
 
 
 def client_tables(table: ResultTable) -> Iterator[TextTable]:
+    """Yield the table of quantiles and, if the clients are few and have names, that of each."""
     yield quantile_table(table)
     names = client_names(table)
     if 0 < len(names) <= NAMED_CLIENTS:
         yield named_client_table(table, names)
 
 
+# Quantiles
+
+
 def quantile_table(table: ResultTable) -> TextTable:
+    """Return the quantiles of the clients' accuracies for each row."""
     rows = tuple(
         (row.label, *quantile_cells(runs_with_clients(row))) for row in table.rows if row.scores
     )
     notes = (
-        "10%: a tenth of a seed's clients is served worse; the quartiles likewise. Between clients it is interpolated.",
+        "10%: a tenth of a seed's clients is served worse; the quartiles likewise. Between clients "
+        "it is interpolated.",
         *no_test_data_notes(table),
         *missing_file_notes(table),
     )
@@ -112,27 +126,29 @@ def quantile_table(table: ResultTable) -> TextTable:
 
 
 def quantile_cells(runs: Sequence[LoadedRun]) -> list[str]:
+    """Return the cells of a row's quantiles, mean and deviation over its runs."""
     if not runs:
         return [spread_cell(None) for _ in QUANTILES]
-    return [
-        spread_cell(mean_spread(values)) for values in quantiles(runs, list(QUANTILES.values())).T
-    ]
+    values_by_quantile = quantiles(runs, list(QUANTILES.values())).T
+    return [spread_cell(mean_spread(values)) for values in values_by_quantile]
 
 
 def no_test_data_notes(table: ResultTable) -> Iterator[str]:
-    if any(math.isnan(accuracy) for score in table.scores for accuracy in score.run.clients):
+    """Yield a note if a client has no accuracy."""
+    accuracies = chain.from_iterable(score.run.client_accuracies for score in table.scores)
+    if any(map(math.isnan, accuracies)):
         yield "Clients for which there are no test samples have no accuracy and are left out."
 
 
 def missing_file_notes(table: ResultTable) -> Iterator[str]:
-    """Which runs are not in the pictures and tables of this section."""
+    """Yield a note for each row on its runs that are not in the chart and tables of the clients."""
     for row in table.rows:
-        seeds = [score.run.seed for score in row.scores if not score.run.clients]
+        seeds = [score.run.seed for score in row.scores if not score.run.client_accuracies]
         if seeds:
-            which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+            listed_seeds = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
             yield (
-                f"{row.label}, {which}: left out here, for there is no clients.json; fedwmsam resume adds it to a "
-                "completed run."
+                f"{row.label}, {listed_seeds}: left out here, for there is no clients.json; "
+                "fedwmsam resume adds it to a completed run."
             )
 
 
@@ -140,37 +156,37 @@ def missing_file_notes(table: ResultTable) -> Iterator[str]:
 
 
 def client_names(table: ResultTable) -> list[str]:
-    """Of all clients that have an accuracy in some run."""
-    runs = [run for row in table.rows for run in runs_with_clients(row)]
-    return list(
-        dict.fromkeys(
-            name
-            for run in runs
-            for name, value in accuracy_by_name(run).items()
-            if math.isfinite(value)
-        )
-    )
+    """Return the names of all clients that have an accuracy in one of the runs."""
+    names: dict[str, None] = {}
+    for row in table.rows:
+        for run in runs_with_clients(row):
+            accuracies = accuracy_by_name(run)
+            names |= dict.fromkeys(
+                name for name, value in accuracies.items() if math.isfinite(value)
+            )
+    return list(names)
 
 
 def accuracy_by_name(run: LoadedRun) -> dict[str, float]:
-    """Clients may be numbered differently with another seed; their names stay."""
-    return dict(zip(to_strings(run.data.get("group_names")), run.clients, strict=False))
+    """Return the clients' accuracies by name, which unlike a number is the same for every seed."""
+    names = to_strings(run.data.get("group_names"))
+    return dict(zip(names, run.client_accuracies, strict=False))
 
 
 def named_client_table(table: ResultTable, names: Sequence[str]) -> TextTable:
-    rows = tuple(
-        (row.label, *name_cells(runs_with_clients(row), names))
-        for row in table.rows
-        if runs_with_clients(row)
-    )
-    return TextTable("Accuracy of each client, mean over the seeds", ("method", *names), rows)
+    """Return the accuracy of each named client for each row."""
+    rows = []
+    for row in table.rows:
+        runs = runs_with_clients(row)
+        if runs:
+            rows.append((row.label, *name_cells(runs, names)))
+    header = ("method", *names)
+    return TextTable("Accuracy of each client, mean over the seeds", header, tuple(rows))
 
 
 def name_cells(runs: Sequence[LoadedRun], names: Sequence[str]) -> Iterator[str]:
+    """Yield the cell of each client, mean and deviation over the runs that have it."""
     for name in names:
-        values = [
-            value
-            for run in runs
-            if math.isfinite(value := accuracy_by_name(run).get(name, math.nan))
-        ]
-        yield spread_cell(mean_spread(values) if values else None)
+        accuracies = [accuracy_by_name(run).get(name, math.nan) for run in runs]
+        known_accuracies = [value for value in accuracies if math.isfinite(value)]
+        yield spread_cell(mean_spread(known_accuracies) if known_accuracies else None)

@@ -1,7 +1,8 @@
-"""A comparison as one HTML page that needs nothing else: no network, no library, no file beside it.
+"""A comparison as one HTML page that needs nothing else: no network, library or further file.
 
-Here is what stands on it and in which order; `page.html.j2` shows how. What a reader may want to check is in it as
-text; `page.js` draws the pictures, sorts the tables and reads values out.
+Here is what the page holds and in which order, as `Section`s; `page.html.j2` says how it looks.
+Everything that a reader may want to check is in it as text. `page.js` draws the charts, sorts the
+tables and reads values out.
 """
 
 import base64
@@ -11,13 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedwmsam.analysis import dynamics
-from fedwmsam.analysis.flatness import seeds_sheet
+from fedwmsam.analysis.flatness import seeds_table
 from fedwmsam.page.analyses import (
     EmbeddedImage,
     cluster_tables,
@@ -54,57 +56,72 @@ from fedwmsam.page.tables import (
 from fedwmsam.report.plots import ADAPTATION_COLUMNS, COLOURS, display_name, smoothing_window
 from fedwmsam.report.series import find_sweeps
 from fedwmsam.report.summary import Comparison, MetricSpec, ResultTable
-from fedwmsam.report.text_tables import TextTable, make_text_tables, write_text
+from fedwmsam.report.text_tables import TableKind, TextTable, make_text_tables, write_text
 from fedwmsam.version import __version__
 
 CLIENT_COLUMNS = ("worst_client_accuracy", "tenth_percentile_accuracy", "accuracy")
+"""Columns of the chart of the clients that are served worst, which needs the first of them."""
 MAX_LISTED = 4
-"""Up to so many methods or tables are named at the top."""
+"""The number of methods or tables up to which they are named at the top."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{}'"
 )
-"""What the page may do: run the one script it was made with, and fetch nothing."""
+"""What the page may do: run the one script with this hash, and fetch nothing."""
 REPRODUCIBILITY_NOTE = (
-    "With the same versions on the same machine each of these gives the same numbers again, except seconds. What is "
-    "not said has its default, or its value in the preset."
+    "With the same versions on the same machine each of these gives the same numbers again, except "
+    "seconds. What is not said has its default, or its value in the preset."
 )
 MACHINE_NOTE = (
-    "Run folders do not record where they were made. This is the machine that made the page; runs that come from "
-    "another one have that one's seconds, and maybe other last digits."
+    "Run folders do not record where they were made. This is the machine that made the page; runs "
+    "that come from another one have that one's seconds, and maybe other last digits."
 )
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it, in the order of these fields; most sections have one or two of them."""
+    """A heading and what is below it, in the order of these fields.
+
+    Most sections have one or two of them.
+    """
 
     name: str
+    """The `id` of the heading, to which links lead."""
     title: str
-    said: str = ""
+    text: str = ""
     chart: LineChart | None = None
-    map: PartitionHeatmap | None = None
-    pictures: Sequence[EmbeddedImage] | None = None
+    heatmap: PartitionHeatmap | None = None
+    images: Sequence[EmbeddedImage] | None = None
     commands: str = ""
+    """Lines for a shell."""
     notes: Sequence[str] = ()
-    sheets: Sequence[TextTable] = ()
-    """Tables that can be sorted."""
-    lengths: Sequence[str] = ()
-    """Their columns that are drawn as lengths, too."""
-    words: Sequence[TextTable] = ()
-    """Tables of words, in an order of their own."""
-    settings: TextTable | None = None
-    """A table of words that is folded away."""
-    parts: Sequence["Section"] = ()
+    sortable_tables: Sequence[TextTable] = ()
+    """Tables that the reader can sort by any column."""
+    bar_columns: Sequence[str] = ()
+    """Columns of the sortable tables whose cells also show a bar."""
+    static_tables: Sequence[TextTable] = ()
+    """Tables that keep their order."""
+    collapsed_table: TextTable | None = None
+    """A table of settings that the reader can unfold."""
+    subsections: Sequence["Section"] = ()
 
 
 def write_page(path: Path, comparison: Comparison, paper_columns: bool = False) -> Path:
+    """Write the page of a comparison, and return its path.
+
+    Raise InputError if the file cannot be written.
+    """
     write_text(path, render_page(comparison, paper_columns))
     return path
 
 
 def render_page(comparison: Comparison, paper_columns: bool = False) -> str:
-    drawn = FigureData()
-    sections = [*table_sections(comparison, paper_columns, drawn), *closing_sections(comparison)]
+    """Return the HTML of the page of a comparison.
+
+    `paper_columns` adds the best value on the test data, which some papers print.
+    """
+    figure_data = FigureData()
+    sections = table_sections(comparison, paper_columns, figure_data)
+    sections += closing_sections(comparison)
     script = asset("page.js")
     environment = Environment(
         loader=PackageLoader("fedwmsam.page", ""),
@@ -115,39 +132,45 @@ def render_page(comparison: Comparison, paper_columns: bool = False) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    script_hash = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return environment.get_template("page.html.j2").render(
         title=headline(comparison),
         subtitle=subtitle(comparison),
-        **counts(comparison),
+        **run_counts(comparison),
         sections=sections,
         version=__version__,
-        policy=CONTENT_SECURITY_POLICY.format(
-            base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        ),
+        policy=CONTENT_SECURITY_POLICY.format(script_hash),
         colours=[theme_colour(colour) for colour in COLOURS],
         style=asset("page.css"),
         script=script,
-        numbers=figure_data_json(drawn),
+        numbers=figure_data_json(figure_data),
     )
 
 
 def to_utf8_text(value: object) -> object:
-    """What is not markup, as text that UTF-8 can hold: a path may have bytes that are no characters."""
+    """Return what is not markup as text that UTF-8 can hold.
+
+    A path may have bytes that are no characters; they are replaced.
+    """
     return value if isinstance(value, Markup) else str(value).encode("utf-8", "replace").decode()
 
 
 def asset(name: str) -> str:
+    """Return the text of a file of this package."""
     return (files("fedwmsam.page") / name).read_text(encoding="utf-8")
 
 
 def theme_colour(colour: str) -> str:
-    """Black would vanish on a dark page."""
+    """Return the colour, for black that of the text: black would vanish on a dark page."""
     return "var(--ink)" if colour == "#000000" else colour
 
 
-def figure_data_json(drawn: FigureData) -> str:
-    """Numbers for the page's script. Without "<" nothing in them can end the block or begin a comment."""
-    values = {"charts": drawn.charts, "maps": drawn.maps}
+def figure_data_json(figure_data: FigureData) -> str:
+    """Return the numbers of the figures for the page's script.
+
+    They hold no "<", so that nothing in them can end the block or begin a comment.
+    """
+    values = {"charts": figure_data.charts, "maps": figure_data.maps}
     return json.dumps(values, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
@@ -155,8 +178,8 @@ def figure_data_json(drawn: FigureData) -> str:
 
 
 def headline(comparison: Comparison) -> str:
-    rows = [row for table in comparison.tables for row in table.rows]
-    methods = list(dict.fromkeys(row.method for row in rows))
+    """Return the title of the page: the metric and the methods, or their number."""
+    methods = list(dict.fromkeys(row.method for row in comparison.rows))
     metric = display_name(comparison.goal.metric).capitalize()
     if not methods:
         return f"{metric}: no run that can be read"
@@ -166,140 +189,159 @@ def headline(comparison: Comparison) -> str:
 
 
 def subtitle(comparison: Comparison) -> str:
+    """Return the titles of the first tables."""
     titles = [table.title for table in comparison.tables]
     more = [f"and {len(titles) - MAX_LISTED} more"] if len(titles) > MAX_LISTED else []
     return "; ".join([*titles[:MAX_LISTED], *more])
 
 
-def counts(comparison: Comparison) -> dict[str, int]:
-    """What was compared, and how much of it counts."""
-    rows = [row for table in comparison.tables for row in table.rows]
-    left_out = sum(len(row.left_out) + len(row.repeated) for row in rows)
+def run_counts(comparison: Comparison) -> dict[str, int]:
+    """Return the numbers of rows, seeds and runs, and of the runs that are not counted."""
+    rows = comparison.rows
+    scores = list(chain.from_iterable(row.scores for row in rows))
+    uncounted = sum(len(row.excluded_runs) + len(row.duplicate_runs) for row in rows)
     return {
         "rows": len(rows),
-        "seeds": len({seed for row in rows for seed in row.seeds}),
-        "runs": len({score.run.path for row in rows for score in row.scores}),
-        "others": left_out + len(comparison.unreadable),
+        "seeds": len({score.run.seed for score in scores}),
+        "runs": len({score.run.path for score in scores}),
+        "uncounted_runs": uncounted + len(comparison.unreadable_runs),
     }
 
 
 # One table of rows that may be compared
 
 
-def table_sections(comparison: Comparison, paper_columns: bool, drawn: FigureData) -> list[Section]:
-    """A single table's parts are the page's; several tables have a section each."""
-    found = []
-    for place, table in enumerate(comparison.tables, start=1):
-        alone = replace(comparison, tables=(table,), unreadable=())
-        parts = [
-            replace(part, name=f"{part.name}-{place}")
-            for part in sections_of_table(table, alone, paper_columns, drawn)
+def table_sections(
+    comparison: Comparison, paper_columns: bool, figure_data: FigureData
+) -> list[Section]:
+    """Return the sections of the only table, or a section with subsections for each table."""
+    sections = []
+    for number, table in enumerate(comparison.tables, start=1):
+        table_summary = replace(comparison, tables=(table,), unreadable_runs=())
+        subsections = [
+            replace(section, name=f"{section.name}-{number}")
+            for section in sections_of_table(table, table_summary, paper_columns, figure_data)
         ]
-        found.append(Section(f"table-{place}", table.title, parts=parts))
-    return list(found[0].parts) if len(found) == 1 else found
+        sections.append(Section(f"table-{number}", table.title, subsections=subsections))
+    return list(sections[0].subsections) if len(sections) == 1 else sections
 
 
 def sections_of_table(
-    table: ResultTable, alone: Comparison, paper_columns: bool, drawn: FigureData
+    table: ResultTable, table_summary: Comparison, paper_columns: bool, figure_data: FigureData
 ) -> Iterator[Section]:
-    """`alone` is the comparison with this table only."""
-    # The titles of the sheets end with that of the table, which stands above them.
-    results, *others = (
-        replace(sheet, title=sheet.title.removesuffix(f": {table.title}"))
-        for sheet in make_text_tables(alone, paper_columns)
-    )
-    targets = [others.pop(0)] if alone.goal.targets else []
-    yield Section("results", "Results", sheets=[results])
+    """Yield the sections of a table; `table_summary` is the comparison with this table only."""
+    # The titles of the text tables end with that of the table, which stands above them.
+    text_tables = [
+        replace(text_table, title=text_table.title.removesuffix(f": {table.title}"))
+        for text_table in make_text_tables(table_summary, paper_columns)
+    ]
+    yield Section("results", "Results", sortable_tables=tables_of_kind("results", text_tables))
     if table.scores:
-        yield from chart_sections(table, alone.goal, drawn)
-    for differences in others:
-        yield Section("differences", f"Differences to {table.baseline}", sheets=[differences])
+        yield from chart_sections(table, table_summary.goal, figure_data)
+    for differences in tables_of_kind("differences", text_tables):
+        title = f"Differences to {table.baseline}"
+        yield Section("differences", title, sortable_tables=[differences])
     if table.scores:
-        yield Section("costs", "Costs", sheets=[cost_table(table), *targets], lengths=BAR_COLUMNS)
-    flat = seeds_sheet(table)
-    if flat is not None:
-        yield Section("flatness", "Flatness", sheets=[flat])
-    yield from analysis_sections(table, drawn)
-    dealt = collect_partitions(table)
-    if dealt:
-        sheet = partition_table(str(table.held_equal["partition"]), dealt)
-        yield Section("partition", "Partition", map=partition_map(dealt, drawn), sheets=[sheet])
+        costs = [cost_table(table), *tables_of_kind("target costs", text_tables)]
+        yield Section("costs", "Costs", sortable_tables=costs, bar_columns=BAR_COLUMNS)
+    flatness_table = seeds_table(table)
+    if flatness_table is not None:
+        yield Section("flatness", "Flatness", sortable_tables=[flatness_table])
+    yield from analysis_sections(table, figure_data)
+    partitions = collect_partitions(table)
+    if partitions:
+        rule = str(table.shared_settings["partition"])
+        yield Section(
+            "partition",
+            "Partition",
+            heatmap=partition_map(partitions, figure_data),
+            sortable_tables=[partition_table(rule, partitions)],
+        )
     yield Section(
         "settings",
         "Settings",
-        sheets=[differing_settings_table(table)],
-        settings=common_settings_table(table),
+        sortable_tables=[differing_settings_table(table)],
+        collapsed_table=common_settings_table(table),
     )
 
 
-def chart_sections(table: ResultTable, goal: MetricSpec, drawn: FigureData) -> Iterator[Section]:
+def tables_of_kind(kind: TableKind, text_tables: Sequence[TextTable]) -> list[TextTable]:
+    """Return those of the tables that are of one kind."""
+    return [text_table for text_table in text_tables if text_table.kind == kind]
+
+
+def chart_sections(
+    table: ResultTable, goal: MetricSpec, figure_data: FigureData
+) -> Iterator[Section]:
+    """Yield the sections of the curves, the clients and the sweeps of a table with results."""
     lines, columns = make_curves(table, goal)
-    chart = partial(curve_chart, drawn.add_chart(lines), lines)
+    make_chart = partial(curve_chart, figure_data.add_chart(lines), lines)
     if columns:
-        yield Section(
-            "curves", "Over the rounds", chart=chart(columns, smoothing_window(table, goal.metric))
-        )
-    schedules = [name for name in ADAPTATION_COLUMNS if name in columns]
-    if schedules:
-        yield Section("schedule", "How α adapts", chart=chart(schedules, 1))
-    clients = [name for name in CLIENT_COLUMNS if name in columns]
-    if CLIENT_COLUMNS[0] in clients:
-        yield Section(
-            "clients",
-            "The clients served worst",
-            chart=chart(clients, smoothing_window(table, clients[0])),
-        )
+        chart = make_chart(columns, smoothing_window(table, goal.metric))
+        yield Section("curves", "Over the rounds", chart=chart)
+    adaptation_columns = [name for name in ADAPTATION_COLUMNS if name in columns]
+    if adaptation_columns:
+        yield Section("schedule", "How α adapts", chart=make_chart(adaptation_columns, 1))
+    client_columns = [name for name in CLIENT_COLUMNS if name in columns]
+    if CLIENT_COLUMNS[0] in client_columns:
+        chart = make_chart(client_columns, smoothing_window(table, client_columns[0]))
+        yield Section("clients", "The clients served worst", chart=chart)
     if has_client_accuracies(table):
         yield Section(
             name="by-client",
             title="Accuracy by client",
-            said=describe_client_accuracy(table),
-            chart=client_chart(table, drawn),
-            sheets=list(client_tables(table)),
+            text=describe_client_accuracy(table),
+            chart=client_chart(table, figure_data),
+            sortable_tables=list(client_tables(table)),
         )
-    what = f"{display_name(goal.metric)}, mean of last {table.evaluations}"
-    for place, sweep in enumerate(find_sweeps(table), start=1):
-        yield Section(
-            f"sweep-{place}",
-            f"Sensitivity to {sweep.option}",
-            chart=sweep_chart(sweep, what, drawn),
-        )
+    column = f"{display_name(goal.metric)}, mean of last {table.evaluations}"
+    for number, sweep in enumerate(find_sweeps(table), start=1):
+        chart = sweep_chart(sweep, column, figure_data)
+        yield Section(f"sweep-{number}", f"Sensitivity to {sweep.option}", chart=chart)
 
 
-def analysis_sections(table: ResultTable, drawn: FigureData) -> Iterator[Section]:
-    """What `fedwmsam analyse` found, as far as the runs' folders hold it."""
-    groups = dynamics.groups_of(run for row in table.rows for run in runs_behind(row))
+def analysis_sections(table: ResultTable, figure_data: FigureData) -> Iterator[Section]:
+    """Yield the sections of the analyses that the runs' folders hold."""
+    groups = dynamics.load_groups(chain.from_iterable(runs_behind(row) for row in table.rows))
     if groups:
-        chart = dynamics_chart(groups, drawn)
         yield Section(
             "dynamics",
             "Alignment, echo and drift",
-            chart=chart,
-            sheets=dynamics.dynamics_tables(groups),
+            chart=dynamics_chart(groups, figure_data),
+            sortable_tables=dynamics.dynamics_tables(groups),
         )
     runs = named_runs(table)
-    shown, left_out = embed_images(runs)
-    if shown or left_out:
+    images, omitted_files = embed_images(runs)
+    if images or omitted_files:
         yield Section(
             name="pictures",
             title="Landscapes and embeddings",
-            pictures=shown,
-            notes=[f"Not shown: {path}" for path in left_out],
-            sheets=cluster_tables(runs),
+            images=images,
+            notes=[f"Not shown: {path}" for path in omitted_files],
+            sortable_tables=cluster_tables(runs),
         )
     theory = theory_tables(runs)
     if theory:
-        yield Section("theory", "The theorem and these runs", words=theory)
+        yield Section("theory", "The theorem and these runs", static_tables=theory)
 
 
 # The end
 
 
 def closing_sections(comparison: Comparison) -> Iterator[Section]:
-    for sheet in make_text_tables(replace(comparison, tables=())):
-        yield Section("unreadable", sheet.title, words=[sheet])
+    """Yield the sections that are not of a table: unreadable runs, commands and the machine."""
+    text_tables = make_text_tables(replace(comparison, tables=()))
+    for text_table in tables_of_kind("unreadable runs", text_tables):
+        yield Section("unreadable", text_table.title, static_tables=[text_table])
     if comparison.tables:
-        lines, problems = rerun_commands(comparison)
-        said = REPRODUCIBILITY_NOTE if lines else ""
-        yield Section("again", "Making the runs again", said=said, commands=lines, notes=problems)
-    yield Section("environment", "Environment", said=MACHINE_NOTE, words=[environment_table()])
+        commands, problems = rerun_commands(comparison)
+        yield Section(
+            name="again",
+            title="Making the runs again",
+            text=REPRODUCIBILITY_NOTE if commands else "",
+            commands=commands,
+            notes=problems,
+        )
+    yield Section(
+        "environment", "Environment", text=MACHINE_NOTE, static_tables=[environment_table()]
+    )

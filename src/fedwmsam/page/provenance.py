@@ -1,4 +1,4 @@
-"""Where the numbers come from: the commands that make the runs again, and the machine that made the page."""
+"""The origin of the results: commands that make the runs again, and the machine of the page."""
 
 import os
 import platform
@@ -17,66 +17,80 @@ from fedwmsam.settings.config import resolve, settings_by_panel
 from fedwmsam.version import __version__
 
 FLAGS = tuple(f.name for f in settings_by_panel())
-"""What `fedwmsam run` has an option of its own for; a method's options go to --set."""
+"""Settings for which `fedwmsam run` has a flag; a method's options go to --set."""
 PACKAGES = ("torch", "numpy", "scikit-learn")
+"""Packages on whose versions the results depend."""
 
 
 # Commands
 
 
 def rerun_commands(comparison: Comparison) -> tuple[str, list[str]]:
-    """Every run as a shell would take it, a line each; and those that have no command, in words."""
+    """Return the shell commands that make the runs again, one per line, under their rows' labels.
+
+    The list says for each run without a command why it has none.
+    """
     lines: list[str] = []
     problems = []
-    for row in (row for table in comparison.tables for row in table.rows):
-        own = []
+    for row in comparison.rows:
+        row_lines = []
         for run in runs_behind(row):
             try:
-                own += [*status_comment(run), rerun_command(run)]
+                row_lines += [*status_comment(run), rerun_command(run)]
             except InputError as error:
                 problems.append(f"{row.label}, seed {run.seed} ({run.path}): {error}")
-        if own:
+        if row_lines:
             # A line break in a name must not begin a command.
-            lines += [f"# {' '.join(row.label.split())}", *own]
+            lines += [f"# {' '.join(row.label.split())}", *row_lines]
     return "\n".join(lines), problems
 
 
 def status_comment(run: LoadedRun) -> list[str]:
-    return [] if run.state is RunStatus.COMPLETED else [f"# {run.state}:"]
+    """Return the comment above the command of a run that was not completed."""
+    return [] if run.status is RunStatus.COMPLETED else [f"# {run.status}:"]
 
 
 def rerun_command(run: LoadedRun) -> str:
-    """What to type; an InputError says why there is no such command."""
+    """Return the shell command that makes a run again.
+
+    Raise InputError if there is none: the run was made in Python, or a setting no longer exists.
+    """
     if "dataset" not in run.config:
         raise InputError("made by fit() in Python, which does not record its data")
-    given = non_default_settings(run.config)
+    settings = non_default_settings(run.config)
     words = ["fedwmsam", "run"]
-    for key in (key for key in FLAGS if key in given):
-        words += [f"--{key.replace('_', '-')}", format_argument(given[key])]
-    for key in (key for key in given if key not in FLAGS):
-        words += ["--set", f"{key}={format_argument(given[key])}"]
+    for key in FLAGS:
+        if key in settings:
+            words += [f"--{key.replace('_', '-')}", format_argument(settings[key])]
+    for key, value in settings.items():
+        if key not in FLAGS:
+            words += ["--set", f"{key}={format_argument(value)}"]
     return shlex.join(words)
 
 
 def non_default_settings(config: Record) -> Record:
-    """The settings that must be given because the method's defaults, or its preset's values, are others."""
+    """Return the settings that are not the method's defaults or its preset's values.
+
+    The method and the preset are always among them. Raise InputError if a setting does not exist.
+    """
     base = {key: config[key] for key in ("method", "preset") if config.get(key) is not None}
-    usual = resolve(base).flat()
-    resolve(
-        {key: value for key, value in config.items() if value is not None}
-    )  # all of it must still be known
-    return base | {key: value for key, value in config.items() if value != usual.get(key)}
+    defaults = resolve(base).to_flat_dict()
+    resolve({key: value for key, value in config.items() if value is not None})
+    return base | {key: value for key, value in config.items() if value != defaults.get(key)}
 
 
 def format_argument(value: Any) -> str:
-    return "none" if value is None else value if isinstance(value, str) else repr(value)
+    """Return a value as it is written on the command line."""
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else repr(value)
 
 
 # Machine
 
 
 def environment_table() -> TextTable:
-    """Versions and machine, for whoever wants the same numbers again."""
+    """Return the versions and the machine with which the page was made."""
     versions = {
         "fedwmsam": __version__,
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
@@ -88,6 +102,7 @@ def environment_table() -> TextTable:
 
 
 def package_version(package: str) -> str:
+    """Return the version of an installed package, or that there is none."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -95,7 +110,7 @@ def package_version(package: str) -> str:
 
 
 def cpu_name() -> str:
-    """Its name where the system tells it (Linux), else its kind."""
+    """Return the processor's name where the system tells it (Linux), else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

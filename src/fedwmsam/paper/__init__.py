@@ -1,1 +1,1 @@
-"""The paper's tables and figures as experiments that anyone can run again, beside the numbers the paper prints."""
+"""The paper's tables and figures as experiments to run again, beside the numbers that it prints."""

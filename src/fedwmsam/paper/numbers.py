@@ -1,50 +1,78 @@
-"""The numbers of the FedWMSAM paper as printed, by the LaTeX label of their table or figure, row and column.
+"""The numbers of the FedWMSAM paper as printed, by LaTeX label, row and column.
 
-Rows have one name everywhere ("FedGamma" and "FedWMSAM (ours)" of some tables are FedGAMMA and FedWMSAM). "-" is the
-paper's sign for an accuracy never reached. The numbers of its Figure 6 are not in the paper: those over the number of
-clients are the labels on its authors' poster, those over the sampling rate were read off the plot (± 0.003).
+Rows have one name everywhere ("FedGamma" and "FedWMSAM (ours)" of some tables are FedGAMMA and
+FedWMSAM). "-" is the paper's sign for an accuracy never reached. The numbers of its Figure 6 are
+not in the paper: those over the number of clients are the labels on its authors' poster, those over
+the sampling rate were read off the plot (± 0.003).
 """
 
 from collections.abc import Sequence
 
 PaperNumbers = dict[tuple[str, str], str]
-"""(row, column) → number."""
+"""Numbers as printed, by row and column."""
 
 
 def parse_numbers(columns: Sequence[str], text: str) -> PaperNumbers:
-    """From lines of a row's name and its numbers."""
-    lines = [line.split() for line in text.strip().splitlines()]
-    return {
-        (row, column): number
-        for row, *numbers in lines
-        for column, number in zip(columns, numbers, strict=True)
-    }
+    """Parse lines that consist of a row's name and a number for each column."""
+    numbers: PaperNumbers = {}
+    for line in text.strip().splitlines():
+        row, *cells = line.split()
+        for column, number in zip(columns, cells, strict=True):
+            numbers[row, column] = number
+    return numbers
 
 
 def partition_columns(dataset: str, *gammas: int) -> list[str]:
+    """Return the names of a data set's columns in Table 1, with these pathological partitions."""
     coefficients = ["β = 0.6", "β = 0.1", *(f"γ = {gamma}" for gamma in gammas)]
     return [f"{dataset} {coefficient}" for coefficient in coefficients]
 
 
 PAPER_NUMBERS: dict[str, PaperNumbers] = {
-    "tab:performance_comparison": parse_numbers(
-        [
-            *partition_columns("Fashion-MNIST", 6, 3),
-            *partition_columns("CIFAR-10", 6, 3),
-            *partition_columns("CIFAR-100", 20, 10),
-        ],
-        """
-        FedAvg   0.8684 0.8226 0.8625 0.8150  0.7886 0.7005 0.7873 0.6426  0.3917 0.3815 0.3968 0.3631
-        FedCM    0.8283 0.7333 0.8047 0.6630  0.8126 0.7229 0.8167 0.7025  0.4635 0.4290 0.4394 0.3940
-        SCAFFOLD 0.8789 0.8351 0.8785 0.8311  0.8232 0.7428 0.8179 0.6786  0.4855 0.4437 0.4647 0.4133
-        FedSAM   0.8683 0.8261 0.8673 0.8045  0.7963 0.6963 0.7908 0.6503  0.4083 0.3790 0.3933 0.3553
-        MoFedSAM 0.8278 0.7489 0.8141 0.6822  0.8339 0.7386 0.8334 0.7327  0.4859 0.4472 0.4619 0.4279
-        FedGAMMA 0.8708 0.8298 0.8716 0.8303  0.8292 0.7218 0.8043 0.6105  0.4837 0.4474 0.1739 0.0198
-        FedSMOO  0.8846 0.8337 0.8745 0.8296  0.8410 0.7507 0.8382 0.7099  0.3225 0.2987 0.4620 0.3006
-        FedLESAM(-S/-D) 0.8689 0.8375 0.8732 0.8209  0.8165 0.7284 0.8127 0.6381  0.4260 0.4114 0.4298 0.3914
-        FedWMSAM 0.8756 0.8464 0.8805 0.8531  0.8356 0.7664 0.8443 0.7446  0.4908 0.4646 0.4786 0.4383
-        """,
-    ),
+    "tab:performance_comparison": {
+        **parse_numbers(
+            partition_columns("Fashion-MNIST", 6, 3),
+            """
+            FedAvg   0.8684 0.8226 0.8625 0.8150
+            FedCM    0.8283 0.7333 0.8047 0.6630
+            SCAFFOLD 0.8789 0.8351 0.8785 0.8311
+            FedSAM   0.8683 0.8261 0.8673 0.8045
+            MoFedSAM 0.8278 0.7489 0.8141 0.6822
+            FedGAMMA 0.8708 0.8298 0.8716 0.8303
+            FedSMOO  0.8846 0.8337 0.8745 0.8296
+            FedLESAM(-S/-D) 0.8689 0.8375 0.8732 0.8209
+            FedWMSAM 0.8756 0.8464 0.8805 0.8531
+            """,
+        ),
+        **parse_numbers(
+            partition_columns("CIFAR-10", 6, 3),
+            """
+            FedAvg   0.7886 0.7005 0.7873 0.6426
+            FedCM    0.8126 0.7229 0.8167 0.7025
+            SCAFFOLD 0.8232 0.7428 0.8179 0.6786
+            FedSAM   0.7963 0.6963 0.7908 0.6503
+            MoFedSAM 0.8339 0.7386 0.8334 0.7327
+            FedGAMMA 0.8292 0.7218 0.8043 0.6105
+            FedSMOO  0.8410 0.7507 0.8382 0.7099
+            FedLESAM(-S/-D) 0.8165 0.7284 0.8127 0.6381
+            FedWMSAM 0.8356 0.7664 0.8443 0.7446
+            """,
+        ),
+        **parse_numbers(
+            partition_columns("CIFAR-100", 20, 10),
+            """
+            FedAvg   0.3917 0.3815 0.3968 0.3631
+            FedCM    0.4635 0.4290 0.4394 0.3940
+            SCAFFOLD 0.4855 0.4437 0.4647 0.4133
+            FedSAM   0.4083 0.3790 0.3933 0.3553
+            MoFedSAM 0.4859 0.4472 0.4619 0.4279
+            FedGAMMA 0.4837 0.4474 0.1739 0.0198
+            FedSMOO  0.3225 0.2987 0.4620 0.3006
+            FedLESAM(-S/-D) 0.4260 0.4114 0.4298 0.3914
+            FedWMSAM 0.4908 0.4646 0.4786 0.4383
+            """,
+        ),
+    },
     "tab:comparison_domains": parse_numbers(
         ["Art", "Clipart", "Product", "Real World"],
         """
@@ -106,7 +134,8 @@ PAPER_NUMBERS: dict[str, PaperNumbers] = {
         FedWMSAM .743 .766 .804 .806 .807 .811
         """,
     ),
-    # Personalized momentum, SAM, adaptive weight; "Imp." of the paper is the difference to the last row.
+    # Rows: personalized momentum, SAM, adaptive weight. The paper's "Imp." is the difference to the
+    # last row.
     "tab:ablation": parse_numbers(
         ["Acc."],
         """
@@ -139,3 +168,4 @@ PAPER_NUMBERS: dict[str, PaperNumbers] = {
         """,
     ),
 }
+"""The printed numbers of each table or figure, by its label."""

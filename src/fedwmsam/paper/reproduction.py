@@ -1,7 +1,8 @@
-"""What `fedwmsam reproduce` does: all recipes in the paper's order, the checklist, a plan's runs and tables."""
+"""Reproducing the paper: the checklist of all recipes, a plan's runs, its tables and plots."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from fedwmsam.comparison.comparison import ComparisonRunner, ProgressDisplay
@@ -19,27 +20,33 @@ from fedwmsam.report.plots import save_plots
 from fedwmsam.report.text_tables import TextTable, markdown_text, write_text
 
 RECIPES = {recipe.name: recipe for recipe in (*TABLES, *FIGURES, *CLAIMS)}
+"""All recipes by name, in the paper's order."""
 
 
 def find_recipe(name: str) -> Recipe:
+    """Return the recipe of that name; raise InputError if there is none."""
     if name not in RECIPES:
         raise InputError(unknown_name_message("recipe", name, RECIPES))
     return RECIPES[name]
 
 
 def check_scale(scale: str) -> str:
+    """Return the scale's name; raise InputError if there is no such scale."""
     if scale not in SCALES:
         raise InputError(unknown_name_message("scale", scale, SCALES))
     return scale
 
 
-def runs_of(out: Path) -> Path:
-    """All recipes' runs are in one place, so that what two of them need is run once."""
+def runs_folder(out: Path) -> Path:
+    """Return the folder of all recipes' runs; they share it, so that a shared run is done once."""
     return out / "runs"
 
 
-def finished_runs(members: Sequence[RunSpec], out: Path) -> list[RunSpec]:
-    return [member for member in members if (member.place(runs_of(out)) / "summary.json").exists()]
+def finished_runs(specs: Sequence[RunSpec], out: Path) -> list[RunSpec]:
+    """Return the specs of those runs that are finished below `out`."""
+    return [
+        spec for spec in specs if (spec.find_folder(runs_folder(out)) / "summary.json").exists()
+    ]
 
 
 # The checklist
@@ -48,58 +55,64 @@ def finished_runs(members: Sequence[RunSpec], out: Path) -> list[RunSpec]:
 def checklist(
     scales: Sequence[str], seeds: Sequence[int], overrides: SettingValues, out: Path
 ) -> list[TextTable]:
-    """What of the paper has been run below `out`: a row for each label, and for each claim of the text."""
-    labels = dict.fromkeys(label for recipe in RECIPES.values() for label in recipe.labels)
-    groups = [
-        (label, [recipe for recipe in RECIPES.values() if label in recipe.labels])
-        for label in labels
+    """Return what of the paper has been run below `out`, with these seeds and overrides.
+
+    One table has a row for each label of the paper's tables and figures, the other one for each
+    claim of its text.
+    """
+    by_label: dict[str, list[Recipe]] = {}
+    claims = []
+    for recipe in RECIPES.values():
+        for label in recipe.labels:
+            by_label.setdefault(label, []).append(recipe)
+        if not recipe.labels:
+            claims.append(("", [recipe]))
+
+    def make_table(title: str, groups: Iterable[tuple[str, list[Recipe]]]) -> TextTable:
+        rows = []
+        for label, recipes in groups:
+            names = ", ".join(recipe.name for recipe in recipes)
+            titles = ", ".join(recipe.title for recipe in recipes)
+            statuses = [recipe_status(recipes, scale, seeds, overrides, out) for scale in scales]
+            rows.append((names, label, titles, *statuses))
+        header = ("recipe", "label", "what it is", *(f"scale {scale}" for scale in scales))
+        return TextTable(title, header, tuple(rows))
+
+    return [
+        make_table("The paper's tables and figures", by_label.items()),
+        make_table("Claims of its text", claims),
     ]
-    claims = [("", [recipe]) for recipe in RECIPES.values() if not recipe.labels]
-
-    def sheet(title: str, groups: Sequence[tuple[str, list[Recipe]]]) -> TextTable:
-        rows = tuple(
-            (
-                ", ".join(recipe.name for recipe in recipes),
-                label,
-                ", ".join(recipe.title for recipe in recipes),
-                *(recipe_status(recipes, scale, seeds, overrides, out) for scale in scales),
-            )
-            for label, recipes in groups
-        )
-        return TextTable(
-            title, ("recipe", "label", "what it is", *(f"scale {scale}" for scale in scales)), rows
-        )
-
-    return [sheet("The paper's tables and figures", groups), sheet("Claims of its text", claims)]
 
 
 def recipe_status(
     recipes: Sequence[Recipe], scale: str, seeds: Sequence[int], overrides: SettingValues, out: Path
 ) -> str:
-    obstacle = next((recipe.obstacle for recipe in recipes if recipe.obstacle), "")
-    if obstacle:
-        return f"not runnable: {obstacle}"
+    """Return in words how many of the runs that these recipes need are finished."""
+    for recipe in recipes:
+        if recipe.not_runnable_because:
+            return f"not runnable: {recipe.not_runnable_because}"
+    by_folder: dict[str, RunSpec] = {}
     try:
-        wanted = [
-            member
-            for recipe in recipes
-            for member in Plan(recipe, scale, seeds, overrides).members()
-        ]
-    except InputError as error:  # it varies what was to have one value
+        for recipe in recipes:
+            for spec in Plan(recipe, scale, seeds, overrides).run_specs():
+                by_folder[spec.folder_name] = spec
+    except InputError as error:  # the recipe varies a setting that is overridden
         return f"not runnable: {error}"
-    members = list({member.folder: member for member in wanted}.values())
-    over, count = len(finished_runs(members, out)), len(members)
-    if over:
-        return f"run ({count} runs)" if over == count else f"partly run ({over} of {count} runs)"
-    lacking = missing_data(members)
+    specs = list(by_folder.values())
+    count = len(specs)
+    finished = len(finished_runs(specs, out))
+    if finished:
+        if finished == count:
+            return f"run ({count} runs)"
+        return f"partly run ({finished} of {count} runs)"
+    lacking = describe_missing_data(specs)
     return f"not runnable: {lacking}" if lacking else f"not run ({count} runs)"
 
 
-def missing_data(members: Sequence[RunSpec]) -> str:
-    """What is neither here nor can be downloaded."""
-    for name, data_dir in dict.fromkeys(
-        (m.config.dataset.split(",")[0], m.config.data_dir) for m in members
-    ):
+def describe_missing_data(specs: Sequence[RunSpec]) -> str:
+    """Return which data set is neither here nor can be downloaded, or an empty text."""
+    names = [(spec.config.dataset.split(",")[0], spec.config.data_dir) for spec in specs]
+    for name, data_dir in dict.fromkeys(names):
         if name in DOMAIN_DATASETS:
             try:
                 find_domain_dataset(name, Path(data_dir) if data_dir else None)
@@ -112,68 +125,53 @@ def missing_data(members: Sequence[RunSpec]) -> str:
 
 
 def describe_plan(plan: Plan, out: Path) -> str:
-    members = plan.members()
-    rounds = members[0].config.rounds
-    datasets = ", ".join(dict.fromkeys(member.config.dataset for member in members))
-    pictures = ", ".join(picture.name for picture in plan.recipe.pictures)
-    return (
-        f"{plan.recipe.name} at scale {plan.scale}: {len(members)} runs × {rounds} rounds on {datasets}, "
-        f"{len(finished_runs(members, out))} of them done before"
-        + (f"; draws {pictures}" if pictures else "")
+    """Return in words how many runs a plan has, on which data, and how many are finished."""
+    specs = plan.run_specs()
+    rounds = specs[0].config.rounds
+    datasets = ", ".join(dict.fromkeys(spec.config.dataset for spec in specs))
+    text = (
+        f"{plan.recipe.name} at scale {plan.scale}: "
+        f"{len(specs)} runs × {rounds} rounds on {datasets}, "
+        f"{len(finished_runs(specs, out))} of them done before"
     )
+    plots = ", ".join(plot.name for plot in plan.recipe.plots)
+    return f"{text}; draws {plots}" if plots else text
 
 
-def commands(plan: Plan, out: Path) -> Iterator[str]:
-    """For each run the command that would do it alone, into the folder where it is looked for."""
-    for member in plan.members():
-        settings = [
-            part
-            for key, value in overrides_of_preset(member.config).items()
-            for part in ("--set", f"{key}={value}")
-        ]
-        place = [
-            "--seed",
-            str(member.config.seed),
-            "--out",
-            str(runs_of(out)),
-            "--name",
-            member.place(runs_of(out)).name,
-        ]
-        yield shlex.join(
-            [
-                "fedwmsam",
-                "run",
-                "--preset",
-                "paper",
-                "--method",
-                member.config.method,
-                *settings,
-                *place,
-            ]
-        )
+def run_commands(plan: Plan, out: Path) -> Iterator[str]:
+    """Yield for each run the command that does it alone, into the folder where it is looked for."""
+    for spec in plan.run_specs():
+        words = ["fedwmsam", "run", "--preset", "paper", "--method", spec.config.method]
+        for key, value in overrides_of_preset(spec.config).items():
+            words += ["--set", f"{key}={value}"]
+        words += ["--seed", str(spec.config.seed)]
+        folder = runs_folder(out)
+        words += ["--out", str(folder), "--name", spec.find_folder(folder).name]
+        yield shlex.join(words)
 
 
 def run_plan(plan: Plan, out: Path, jobs: int, display: ProgressDisplay) -> bool:
-    """Run what is not done; False if some runs failed."""
-    members = plan.members()
-    with lock_folder(runs_of(out)):
-        if len(finished_runs(members, out)) < len(members):
-            # Before any run: if data are missing, theirs is the message to show, once.
-            for dataset, data_dir in dict.fromkeys(
-                (m.config.dataset, m.config.data_dir) for m in members
-            ):
+    """Do the plan's runs that are not finished and return whether all are finished now."""
+    specs = plan.run_specs()
+    with lock_folder(runs_folder(out)):
+        if len(finished_runs(specs, out)) < len(specs):
+            # Data are loaded before any run, so that a message about missing data appears once.
+            sources = [(spec.config.dataset, spec.config.data_dir) for spec in specs]
+            for dataset, data_dir in dict.fromkeys(sources):
                 load_data(dataset, data_dir)
-        ComparisonRunner(runs_of(out), jobs, display).run(members)
-    return len(finished_runs(members, out)) == len(members)
+        ComparisonRunner(runs_folder(out), jobs, display).run(specs)
+    return len(finished_runs(specs, out)) == len(specs)
 
 
 def write_recipe_results(plan: Plan, out: Path, format: str) -> tuple[list[TextTable], list[Path]]:
-    """The tables, and the files they and the pictures were written to."""
-    results, place = Results(plan, runs_of(out)), out / f"{plan.recipe.name}-{plan.scale}"
-    sheets = results.sheets()
-    write_text(place / "table.md", markdown_text(sheets))
-    pictures = (found for picture in plan.recipe.pictures for found in picture.pictures(results))
-    return sheets, [
-        place / "table.md",
-        *(save_plots(pictures, place, format) if plan.recipe.pictures else []),
-    ]
+    """Write a plan's tables and plots; return the tables and the files."""
+    results = Results(plan, runs_folder(out))
+    folder = out / f"{plan.recipe.name}-{plan.scale}"
+    tables = results.tables()
+    path = folder / "table.md"
+    write_text(path, markdown_text(tables))
+    written = [path]
+    if plan.recipe.plots:
+        plots = chain.from_iterable(plot.plots(results) for plot in plan.recipe.plots)
+        written += save_plots(plots, folder, format)
+    return tables, written

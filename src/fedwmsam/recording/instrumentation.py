@@ -1,8 +1,8 @@
-"""Looking over a client's shoulder: where a method asks for gradients during a local step, whatever the method.
+"""Observation of a client's local steps, for any method.
 
-A method is given a function that computes gradients. Noting the points it is called at says what the method did: the
-last point minus the weights is its perturbation. Nothing of a method's mathematics is repeated here, so a method
-somebody adds tomorrow is seen, too.
+A method is given a function that computes gradients. The points at which it calls that function
+tell what the method did: the last point minus the weights is its perturbation. Nothing of a
+method's mathematics is repeated here, so that a method added later is observed, too.
 """
 
 import time
@@ -21,17 +21,18 @@ from fedwmsam.training.local import LocalResult
 
 @dataclass(frozen=True)
 class StepObservation:
-    """One local step; its tensors are the step's own and change after it."""
+    """One local step of a client; its tensors are the step's own and change after it."""
 
     client: int
     step: int
     w: Tensor
     perturbation: Tensor
-    """From w to the last point a gradient was taken at; zero for a method that does not perturb."""
+    """The way from w to the last point of a gradient; zero for a method that does not perturb."""
     direction: Tensor
-    """What the loop will clip and follow."""
-    carried: Tensor
-    """The part of the direction that does not come from this step's gradient: momentum, control variates, duals."""
+    """The direction that the training loop will clip and follow."""
+    gradient_free_part: Tensor
+    """The part of the direction that comes from no gradient of this step: momentum, control
+    variates, dual variables."""
 
 
 StepObserver = Callable[[StepObservation], None]
@@ -39,14 +40,15 @@ StepObserver = Callable[[StepObservation], None]
 
 @dataclass(frozen=True)
 class ObservedMethod(Method):
-    """A method that does what the inner one does, and shows some of its steps."""
+    """A method that does what the inner one does, and hands some of its steps to an observer."""
 
     inner: Method
-    see: StepObserver
+    observe_step: StepObserver
     client: int
     steps: frozenset[int]
-    done: list[None] = field(default_factory=list)
-    """As long as the number of steps taken: the one thing here that changes."""
+    """The numbers of the steps that are observed."""
+    steps_done: list[None] = field(default_factory=list)
+    """A list as long as the number of steps done: the only thing here that changes."""
 
     name: ClassVar[str] = "watched"
 
@@ -56,20 +58,22 @@ class ObservedMethod(Method):
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        step = len(self.done)
-        self.done.append(None)
+        step = len(self.steps_done)
+        self.steps_done.append(None)
         if step not in self.steps:
             return self.inner.direction(w, grad, down, scratch)
         perturbation = torch.zeros_like(w)
 
-        def noting(at: Tensor) -> Tensor:
-            torch.sub(at, w, out=perturbation)
-            return grad(at)
+        def note_point(point: Tensor) -> Tensor:
+            torch.sub(point, w, out=perturbation)
+            return grad(point)
 
-        # Directions are affine in the gradients they ask for: with zeros what is left is what was carried along.
-        carried, _ = self.inner.direction(w, torch.zeros_like, down, scratch)
-        v, scratch = self.inner.direction(w, noting, down, scratch)
-        self.see(StepObservation(self.client, step, w, perturbation, v, carried))
+        # Directions are affine in the gradients they ask for: zero gradients leave the other part.
+        gradient_free_part, _ = self.inner.direction(w, torch.zeros_like, down, scratch)
+        v, scratch = self.inner.direction(w, note_point, down, scratch)
+        self.observe_step(
+            StepObservation(self.client, step, w, perturbation, v, gradient_free_part)
+        )
         return v, scratch
 
     def pull(self, w: Tensor, down: Vectors) -> Tensor | None:
@@ -83,27 +87,32 @@ STEP_POSITIONS = ("first", "middle", "last")
 
 
 def step_positions(steps: int) -> dict[int, str]:
-    """The steps that are looked at, by number: the first, the one half-way and the last."""
+    """Return the names "first", "middle" and "last" by the numbers of the steps that have them.
+
+    Of fewer than three steps, none is the middle one, and a single step is the first one only.
+    """
     return {(steps - 1) // 2: "middle", steps - 1: "last", 0: "first"}
 
 
-def make_observing_trainer(see: StepObserver, chosen: Container[int]) -> Trainer:
-    """Trains a cohort in this process, with the same numbers as ever, and shows the first, middle and last step of
-    the chosen clients."""
+def make_observing_trainer(observe_step: StepObserver, clients: Container[int]) -> Trainer:
+    """Return a trainer that hands the first, middle and last step of some clients to an observer.
+
+    It trains the cohort in this process, with bitwise identical results.
+    """
 
     def train_cohort(
         federation: Federation, jobs: Iterable[Job]
     ) -> Iterator[tuple[Job, LocalResult]]:
         for job in jobs:
-            steps = frozenset(step_positions(job.info.steps) if job.client in chosen else ())
-            method = ObservedMethod(federation.method, see, job.client, steps)
+            steps = frozenset(step_positions(job.info.steps) if job.client in clients else ())
+            method = ObservedMethod(federation.method, observe_step, job.client, steps)
             yield job, train_client(replace(federation, method=method), job)
 
     return train_cohort
 
 
 class Clock:
-    """Seconds spent inside `with clock:`, added up."""
+    """Adds up the seconds spent inside `with clock:`."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

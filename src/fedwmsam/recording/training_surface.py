@@ -1,6 +1,7 @@
-"""The loss that training minimises, on a sample that stays the same: its value and gradient wherever one asks.
+"""The loss that training minimises, on a fixed sample: its value and gradient at any weights.
 
-Unlike `analysis.loss_surface.LossSurface` it is in training mode and with the weight penalty, as a local step sees it.
+Unlike `analysis.loss_surface.LossSurface` it is in training mode and with weight decay, as a local
+step sees it.
 """
 
 from collections.abc import Sequence
@@ -15,39 +16,48 @@ from fedwmsam.training.task import Batch, Task
 
 
 class TrainingSurface:
-    """The mean loss of all batches together, with the weight penalty where the run has it in its objective.
+    """The mean loss of all batches together, with weight decay if it is part of the objective.
 
-    Asking changes nothing the training sees: no buffer, and no random number that another step would draw.
+    Computing it changes nothing that the training sees: no buffer, and no random number that
+    another step would draw.
     """
 
     def __init__(self, federation: Federation, batches: Sequence[Batch]) -> None:
         self.task: Task = federation.task
         self.batches = merge_batches(batches)
         self.size = sum(len(targets) for _, targets in self.batches)
-        rules = federation.rules
+        rules = federation.local_rules
         self.decay = rules.weight_decay if rules.weight_decay_mode == "objective" else 0.0
 
     def gradient(self, w: Tensor) -> Tensor:
-        return self.measured(w)[0]
+        """Return the gradient at w."""
+        return self.gradient_and_loss(w)[0]
 
     def loss(self, w: Tensor) -> float:
-        return self.measured(w)[1]
+        """Return the loss at w."""
+        return self.gradient_and_loss(w)[1]
 
-    def measured(self, w: Tensor) -> tuple[Tensor, float]:
-        total, loss = torch.zeros_like(w), 0.0
+    def gradient_and_loss(self, w: Tensor) -> tuple[Tensor, float]:
+        """Return the gradient and the loss at w."""
+        total = torch.zeros_like(w)
+        loss = 0.0
         for batch in self.batches:
             share = len(batch[1]) / self.size
-            piece, value = self.task.gradient(w, batch, seed=0, keep_buffers=False)
-            total.add_(piece, alpha=share)
+            gradient, value = self.task.compute_gradient(w, batch, seed=0, keep_buffers=False)
+            total.add_(gradient, alpha=share)
             loss += share * float(value)
         return total.add_(w, alpha=self.decay), loss + self.decay / 2 * float(torch.dot(w, w))
 
 
 LARGEST_BATCH = 1000
+"""Samples per batch at most."""
 
 
 def merge_batches(batches: Sequence[Batch]) -> list[Batch]:
-    """Tensors side by side in few batches: one large pass is quicker than many small ones."""
+    """Return the same samples in few batches; those whose inputs are no tensors stay as they are.
+
+    One large pass is quicker than many small ones.
+    """
     if not all(isinstance(inputs, Tensor) for inputs, _ in batches):
         return list(batches)
     inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -57,30 +67,33 @@ def merge_batches(batches: Sequence[Batch]) -> list[Batch]:
 
 
 def global_surface(federation: Federation, seed: int, size: int) -> TrainingSurface:
-    """What the federation minimises: clients weigh alike, or by their samples if they are averaged so.
+    """Return the loss that the federation minimises, on a sample of that size of its training data.
 
-    Every client gives equally many samples (those by size: as many as it is drawn for), drawn from the training data
-    by a stream of their own.
+    Clients have equal weights, or weights by their samples if they are averaged so. Every client
+    gives equally many samples; with weights by samples, as many as it is drawn. They are drawn from
+    a random stream of their own.
     """
-    random, clients = rng.generator(seed, "held sample"), federation.clients
+    random = rng.generator(seed, "held sample")
+    clients = federation.clients
+    drawn: list[int] = []
     if federation.averaging == "size":
         sizes = [len(clients[k]) for k in range(len(clients))]
-        drawn = random.choice(len(clients), size, p=[n / sum(sizes) for n in sizes]).tolist()
+        total = sum(sizes)
+        drawn = random.choice(len(clients), size, p=[n / total for n in sizes]).tolist()
     else:
-        rounds = -(-size // len(clients))
-        drawn = [k for _ in range(rounds) for k in random.permutation(len(clients)).tolist()][
-            : max(size, 1)
-        ]
+        for _ in range(-(-size // len(clients))):
+            drawn += random.permutation(len(clients)).tolist()
+        drawn = drawn[: max(size, 1)]
     batches = []
     for client in sorted(set(drawn)):
         samples = clients[client]
-        chosen = random.permutation(len(samples))[: drawn.count(client)]
-        batches.append(samples.batch(torch.from_numpy(chosen).sort().values))
+        index = random.permutation(len(samples))[: drawn.count(client)]
+        batches.append(samples.batch(torch.from_numpy(index).sort().values))
     return TrainingSurface(federation, batches)
 
 
 def local_surface(federation: Federation, client: int, seed: int, size: int) -> TrainingSurface:
-    """One client's own loss, on all its data or on that many of its samples."""
+    """Return one client's own loss, on all its data or on a sample of that size."""
     samples = federation.clients[client]
     chosen = rng.generator(seed, "local sample", client).permutation(len(samples))[:size]
     index = torch.from_numpy(chosen).sort().values
@@ -92,10 +105,11 @@ def local_surface(federation: Federation, client: int, seed: int, size: int) -> 
 def worst_direction(
     surface: TrainingSurface, w: Tensor, gradient: Tensor, radius: float, ascents: int
 ) -> Tensor:
-    """The way to the highest loss at that distance: ε ← radius · g(w + ε)/‖g(w + ε)‖, from the gradient at w.
+    """Return the perturbation ε of length `radius` that leads to the highest loss.
 
-    Where the loss is largest on the sphere, ε is parallel to the gradient at w + ε; each ascent goes there from the
-    last point, without a step size to choose.
+    It starts along the gradient at w and is improved by ε ← radius · g(w + ε)/‖g(w + ε)‖. Where the
+    loss is largest on the sphere, ε is parallel to the gradient at w + ε; each ascent goes there
+    from the last point, without a step size to choose.
     """
     epsilon = radius * unit(gradient, tau=1e-12)
     for _ in range(ascents):
@@ -104,4 +118,5 @@ def worst_direction(
 
 
 def l2_norm(v: Tensor) -> float:
+    """Return the L2 norm of a vector as a float."""
     return float(norm(v))

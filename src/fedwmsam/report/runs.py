@@ -1,4 +1,10 @@
-"""Run folders as a report needs them: found, read without a model, and each with its state, whole or not."""
+"""Run folders as a report reads them: configuration, metrics and status, without any model.
+
+`find_runs` reads every run below the given folders into a `LoadedRun`. A folder that is damaged or
+unfinished is not an error: its run carries a status that says so. The second half of the module
+says which runs may be compared (`comparability_key`), which are seeds of one configuration
+(`row_config`), and how tables and rows are called (`make_titles`, `make_labels`).
+"""
 
 import json
 import math
@@ -6,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,10 +32,12 @@ from fedwmsam.settings.config import (
 from fedwmsam.statistics import FloatArray
 
 MAX_SEARCH_DEPTH = 2
-"""How far below a given folder runs are looked for."""
+"""Levels of folders below a given folder in which runs are looked for."""
 
 
 class RunStatus(StrEnum):
+    """How a run ended, or why it has no result; the values are the words that reports print."""
+
     COMPLETED = "completed"
     STOPPED = "stopped early"
     DIVERGED = "diverged"
@@ -39,7 +48,7 @@ class RunStatus(StrEnum):
 
 
 class CumulativeCost(NamedTuple):
-    """What was spent up to a round; NaN where the folder does not say."""
+    """The cost of a run up to a round; a field is NaN where the folder does not say."""
 
     rounds: float
     seconds: float
@@ -49,346 +58,448 @@ class CumulativeCost(NamedTuple):
 
 @dataclass(frozen=True)
 class LoadedRun:
+    """A run as a report reads it: the contents of its folder's text files, and its status.
+
+    It holds no model. `analysis.saved_run.SavedRun` stands for the same folder with its models.
+    """
+
     path: Path
-    state: RunStatus = RunStatus.DAMAGED
-    remark: str = ""
-    """Why it stopped, diverged or cannot be read."""
+    status: RunStatus = RunStatus.DAMAGED
+    status_message: str = ""
+    """Why the run stopped, diverged or cannot be read."""
     config: Record = field(default_factory=dict)
+    """The content of config.toml; empty if that cannot be read."""
     data: Record = field(default_factory=dict)
-    rows: Sequence[Record] = ()
+    """The content of data.json, which describes the data and the partition."""
+    round_records: Sequence[Record] = ()
+    """The lines of metrics.jsonl, one per round."""
     timings: Sequence[Record] = ()
+    """The lines of timings.jsonl, one per round."""
     best_round: int | None = None
-    clients: Sequence[float] = ()
-    """Every client's accuracy at the end, NaN for one that has none; empty if the run did not keep them."""
-    is_twin: bool = False
-    """It stands for the averaged twin of the run in its folder."""
+    """The round that was best on the validation data, if there are such data."""
+    client_accuracies: Sequence[float] = ()
+    """The last model's accuracy on each client, NaN for a client that has none.
+
+    Empty if the run did not keep them.
+    """
+    is_averaged_model: bool = False
+    """Whether this stands for the averaged model (the twin) of the run in the folder."""
 
     @property
-    def counts(self) -> bool:
-        """Its outcome is what its settings lead to; the others have none, or one of another kind."""
-        return self.state in (RunStatus.COMPLETED, RunStatus.STOPPED)
+    def is_usable(self) -> bool:
+        """Return whether the run ended as its settings intend, so that its result may be used."""
+        return self.status in (RunStatus.COMPLETED, RunStatus.STOPPED)
 
     @property
     def seed(self) -> int:
+        """Return the seed of the run."""
         return int(self.config["seed"])
 
     @property
-    def pair(self) -> tuple[int, str | None]:
-        """Runs with the same one see the same clients, data and batches."""
+    def pairing_key(self) -> tuple[int, str | None]:
+        """Return the key that is equal for runs with the same clients, data and batches."""
         return self.seed, self.data.get("partition_hash")
 
-    def values(self, column: str) -> dict[int, float]:
-        """A column by round, where it was recorded; NaN where it was not finite."""
-        return {row["round"]: to_float(row.get(column)) for row in self.rows if column in row}
+    def values_by_round(self, column: str) -> dict[int, float]:
+        """Return a column of the metrics by round, for the rounds that recorded it.
+
+        A value that was not finite is NaN.
+        """
+        return {
+            record["round"]: to_float(record.get(column))
+            for record in self.round_records
+            if column in record
+        }
 
     @cached_property
-    def spent(self) -> dict[str, FloatArray]:
-        """Each field of `Cost`, added up to each round."""
-        timings = self.timings if len(self.timings) == len(self.rows) else [{}] * len(self.rows)
-        totals = {
-            "rounds": [1.0 for _ in self.rows],
+    def cumulative_costs(self) -> dict[str, FloatArray]:
+        """Return each field of `CumulativeCost`, summed up to each round."""
+        records = self.round_records
+        timings = self.timings if len(self.timings) == len(records) else [{}] * len(records)
+        costs = {
+            "rounds": [1.0 for _ in records],
             "seconds": [to_float(timing.get("train_seconds")) for timing in timings],
             "bytes": [
-                to_float(row.get("bytes_down")) + to_float(row.get("bytes_up")) for row in self.rows
+                to_float(record.get("bytes_down")) + to_float(record.get("bytes_up"))
+                for record in records
             ],
-            "backprops": [to_float(row.get("backprops")) for row in self.rows],
+            "backprops": [to_float(record.get("backprops")) for record in records],
         }
-        return {name: np.cumsum(values) for name, values in totals.items()}
+        return {name: np.cumsum(values) for name, values in costs.items()}
 
-    def cost(self, rounds: int) -> CumulativeCost:
-        return CumulativeCost(
-            **{name: float(values[rounds - 1]) for name, values in self.spent.items()}
-        )
+    def cost_at(self, round: int) -> CumulativeCost:
+        """Return the cost of the run up to and including a round."""
+        costs = {name: float(values[round - 1]) for name, values in self.cumulative_costs.items()}
+        return CumulativeCost(**costs)
 
     def describe(self) -> str:
-        """Its state in a few words."""
-        if self.state in (RunStatus.STOPPED, RunStatus.UNFINISHED):
-            after = f"{self.state} after {len(self.rows)} of {self.config['rounds']} rounds"
-            return f"{after}: {self.remark}" if self.remark else after
-        return (
-            self.remark
-            if self.state is RunStatus.DIVERGED
-            else f"{self.state}: {self.remark}".rstrip(": ")
-        )
+        """Return the status in a few words, with its message."""
+        if self.status in (RunStatus.STOPPED, RunStatus.UNFINISHED):
+            rounds = f"{len(self.round_records)} of {self.config['rounds']} rounds"
+            text = f"{self.status} after {rounds}"
+            return f"{text}: {self.status_message}" if self.status_message else text
+        if self.status is RunStatus.DIVERGED:
+            return self.status_message
+        return f"{self.status}: {self.status_message}".rstrip(": ")
 
 
 COST_COLUMNS = ("round", "lr", "cohort", "bytes_down", "bytes_up", "backprops", "epsilon")
-"""What a round took, whichever model is evaluated after it."""
+"""Columns of the metrics that do not depend on which model is evaluated after the round."""
 
 
 def add_averaged_model_runs(runs: Sequence[LoadedRun]) -> list[LoadedRun]:
-    """Each run without the columns of its averaged twin, and after it the twin as if it were a run of its own."""
-    found = []
+    """Return the runs with the averaged model (the twin) of each as a run of its own after it.
+
+    The runs themselves lose the columns of their averaged models.
+    """
+    result = []
     for run in runs:
-        twin = [
-            {name: row[name] for name in COST_COLUMNS if name in row}
-            | {
-                name.removeprefix(AVERAGED): value
-                for name, value in row.items()
-                if name.startswith(AVERAGED)
-            }
-            for row in run.rows
-        ]
-        own = [
-            {name: value for name, value in row.items() if not name.startswith(AVERAGED)}
-            for row in run.rows
-        ]
-        found.append(replace(run, rows=own))
-        if run.counts and any(row.keys() - set(COST_COLUMNS) for row in twin):
-            found.append(replace(run, rows=twin, is_twin=True, best_round=None, clients=()))
-    return found
+        global_records = [global_model_columns(record) for record in run.round_records]
+        averaged_records = [averaged_model_columns(record) for record in run.round_records]
+        result.append(replace(run, round_records=global_records))
+        has_averaged_model = any(record.keys() - set(COST_COLUMNS) for record in averaged_records)
+        if run.is_usable and has_averaged_model:
+            averaged_run = replace(
+                run,
+                round_records=averaged_records,
+                is_averaged_model=True,
+                best_round=None,
+                client_accuracies=(),
+            )
+            result.append(averaged_run)
+    return result
+
+
+def global_model_columns(record: Record) -> Record:
+    """Return a round's record without the columns of the averaged model."""
+    return {name: value for name, value in record.items() if not name.startswith(AVERAGED)}
+
+
+def averaged_model_columns(record: Record) -> Record:
+    """Return a round's record as it would be of the averaged model, with the round's costs."""
+    costs = {name: record[name] for name in COST_COLUMNS if name in record}
+    metrics = {
+        name.removeprefix(AVERAGED): value
+        for name, value in record.items()
+        if name.startswith(AVERAGED)
+    }
+    return costs | metrics
 
 
 def to_float(value: object) -> float:
-    """JSON holds null for what was not finite."""
+    """Return a number from JSON as a float; NaN for null, which stands for what was not finite."""
     return float(value) if isinstance(value, int | float) else math.nan
 
 
-def find_runs(places: Sequence[Path]) -> tuple[list[LoadedRun], list[str]]:
-    """Every run in these folders or up to two levels below, each once, and what was given without holding any."""
-    found: dict[Path, Path] = {}
-    without = []
-    for place in places:
-        if not place.exists():
-            raise InputError(f"There is no run folder {place}.")
-        here = list(iter_run_folders(place, MAX_SEARCH_DEPTH))
-        found |= {path.resolve(): path for path in here}
-        without += [] if here else [str(place)]
-    if not found:
+def find_runs(folders: Sequence[Path]) -> tuple[list[LoadedRun], list[str]]:
+    """Return every run in these folders or up to two levels below, each once.
+
+    The second list names the given folders that hold no run. Raise InputError if a folder does not
+    exist or if none of them holds a run.
+    """
+    run_folders: dict[Path, Path] = {}
+    folders_without_runs = []
+    for folder in folders:
+        if not folder.exists():
+            raise InputError(f"There is no run folder {folder}.")
+        paths = list(iter_run_folders(folder, MAX_SEARCH_DEPTH))
+        run_folders |= {path.resolve(): path for path in paths}
+        if not paths:
+            folders_without_runs.append(str(folder))
+    if not run_folders:
         raise InputError(
-            f"No runs in {', '.join(without)}: neither there nor up to two folders below is a config.toml; "
-            "name run folders or a folder that holds them."
+            f"No runs in {', '.join(folders_without_runs)}: neither there nor up to two folders "
+            "below is a config.toml; name run folders or a folder that holds them."
         )
-    return [read_run(path) for path in found.values()], without
+    return [read_run(path) for path in run_folders.values()], folders_without_runs
 
 
-def iter_run_folders(place: Path, depth: int) -> Iterator[Path]:
-    if is_run(place):
-        yield place
-    elif depth and place.is_dir():
-        for below in sorted(place.iterdir()):
-            yield from iter_run_folders(below, depth - 1)
+def iter_run_folders(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield the folder if it is a run's, else the run folders up to `depth` levels below it."""
+    if is_run(folder):
+        yield folder
+    elif depth and folder.is_dir():
+        for subfolder in sorted(folder.iterdir()):
+            yield from iter_run_folders(subfolder, depth - 1)
 
 
 def read_run(path: Path) -> LoadedRun:
-    """A run folder, whatever became of it: what can be read is kept, what cannot is the remark."""
+    """Return the run in a folder, whatever became of it.
+
+    What can be read is kept; the first file that cannot be makes the run damaged, with the reason
+    as its status message.
+    """
     run = LoadedRun(path)
-    for part in (read_config, read_history, read_outcome, read_clients):
+    for read_part in (read_config, read_history, read_outcome, read_clients):
         try:
-            run = part(run)
+            run = read_part(run)
         except InputError as error:
-            return replace(run, state=RunStatus.DAMAGED, remark=str(error).rstrip("."))
+            message = str(error).rstrip(".")
+            return replace(run, status=RunStatus.DAMAGED, status_message=message)
     return run
 
 
 def read_config(run: LoadedRun) -> LoadedRun:
+    """Return the run with its configuration and the description of its data.
+
+    Raise InputError if a file is damaged or the method, the seed or the rounds are missing.
+    """
     config = fill_defaults(toml.load(run.path / "config.toml"))
     for key, kind in (("method", str), ("seed", int), ("rounds", int)):
         if not isinstance(config.get(key), kind):
             raise InputError(f"{run.path / 'config.toml'} lacks {key}")
-    described = run.path / "data.json"
-    return replace(run, config=config, data=read_json(described) if described.exists() else {})
+    data_file = run.path / "data.json"
+    data = read_json(data_file) if data_file.exists() else {}
+    return replace(run, config=config, data=data)
 
 
 def fill_defaults(config: Record) -> Record:
-    """With the defaults of settings newer than the run. (`fit` leaves out what is None: nothing to fill in there.)"""
+    """Return the configuration with the defaults of settings that are newer than the run.
+
+    A configuration of `fit` is returned as it is: it leaves out what is None, so that nothing is to
+    be filled in.
+    """
     if "dataset" not in config:
         return config
     return defaults_of(config.get("method")) | config
 
 
 def read_history(run: LoadedRun) -> LoadedRun:
+    """Return the run with its metrics and timings, and the status of a run without a summary.
+
+    Raise InputError if a file is damaged or a line is not that of its round.
+    """
     path = run.path / "metrics.jsonl"
-    rows, timings = read_lines(path), read_lines(run.path / "timings.jsonl")
-    for place, row in enumerate(rows, start=1):
-        if row.get("round") != place:
-            raise InputError(f"line {place} of {path} is not that of round {place}")
-    state = RunStatus.UNFINISHED if rows else RunStatus.EMPTY
-    return replace(run, rows=rows, timings=timings, state=state)
+    records = read_lines(path)
+    timings = read_lines(run.path / "timings.jsonl")
+    for round, record in enumerate(records, start=1):
+        if record.get("round") != round:
+            raise InputError(f"line {round} of {path} is not that of round {round}")
+    status = RunStatus.UNFINISHED if records else RunStatus.EMPTY
+    return replace(run, round_records=records, timings=timings, status=status)
 
 
 def read_outcome(run: LoadedRun) -> LoadedRun:
-    """The state of a run that ended; one that has no summary goes on or was interrupted."""
+    """Return the run with the status and the best round of its summary.
+
+    A run without a summary is still running or was interrupted, and returned as it is. Raise
+    InputError if the summary contradicts the metrics.
+    """
     path = run.path / "summary.json"
     if not path.exists():
         return run
     summary = read_json(path)
-    status, best = str(summary.get("status")), summary.get("best_round")
-    if summary.get("rounds") != len(run.rows):
+    status_text = str(summary.get("status"))
+    best_round = summary.get("best_round")
+    rounds = len(run.round_records)
+    if summary.get("rounds") != rounds:
         raise InputError(
-            f"{path} speaks of {summary.get('rounds')} rounds, metrics.jsonl has {len(run.rows)}"
+            f"{path} speaks of {summary.get('rounds')} rounds, metrics.jsonl has {rounds}"
         )
-    if best is not None and (not isinstance(best, int) or not 1 <= best <= len(run.rows)):
-        raise InputError(f"{path} names a best round {best!r} that is not in metrics.jsonl")
-    if status == RunStatus.COMPLETED:
-        # An extension writes its new goal just before it takes the summary away; a kill may come between the two.
-        state = (
-            RunStatus.COMPLETED if len(run.rows) >= run.config["rounds"] else RunStatus.UNFINISHED
-        )
-        return replace(run, state=state, best_round=best)
-    state = RunStatus.DIVERGED if status.startswith(RunStatus.DIVERGED) else RunStatus.STOPPED
-    return replace(run, state=state, remark=status, best_round=best)
+    if best_round is not None and (
+        not isinstance(best_round, int) or not 1 <= best_round <= rounds
+    ):
+        raise InputError(f"{path} names a best round {best_round!r} that is not in metrics.jsonl")
+    if status_text == RunStatus.COMPLETED:
+        # An extension of a run writes the new number of rounds just before it removes the summary.
+        # If it is killed in between, the summary of the shorter run is still there.
+        is_complete = rounds >= run.config["rounds"]
+        status = RunStatus.COMPLETED if is_complete else RunStatus.UNFINISHED
+        return replace(run, status=status, best_round=best_round)
+    has_diverged = status_text.startswith(RunStatus.DIVERGED)
+    status = RunStatus.DIVERGED if has_diverged else RunStatus.STOPPED
+    return replace(run, status=status, status_message=status_text, best_round=best_round)
 
 
 def read_clients(run: LoadedRun) -> LoadedRun:
+    """Return the run with the accuracies of its clients, if it is usable and kept them.
+
+    Raise InputError if the file is of another round or holds no accuracy.
+    """
     path = run.path / "clients.json"
-    if not run.counts or not path.exists():
+    if not run.is_usable or not path.exists():
         return run
     record = read_json(path)
-    if record.get("round") != len(run.rows):
+    rounds = len(run.round_records)
+    if record.get("round") != rounds:
         raise InputError(
-            f"{path} is of round {record.get('round')}, metrics.jsonl ends with {len(run.rows)}"
+            f"{path} is of round {record.get('round')}, metrics.jsonl ends with {rounds}"
         )
-    accuracies = record.get("accuracy")
-    clients = (
-        [to_float(accuracy) for accuracy in accuracies] if isinstance(accuracies, list) else []
-    )
-    if not any(map(math.isfinite, clients)):
+    values = record.get("accuracy")
+    accuracies = [to_float(value) for value in values] if isinstance(values, list) else []
+    if not any(map(math.isfinite, accuracies)):
         raise InputError(f"{path} holds no accuracies")
-    return replace(run, clients=clients)
+    return replace(run, client_accuracies=accuracies)
 
 
 # Rows and tables
 
 
 COMPARABILITY_KEYS = (
-    *(f.name for f in settings_by_panel() if f.metadata["held_equal"]),
+    *(f.name for f in settings_by_panel() if f.metadata["must_match"]),
     "data_hash",
     "architecture",
     "loss",
     "monitor",
 )
-"""Runs that differ in any of these are not compared: another task, or another moment of it."""
+"""Settings and descriptions of data in which runs must agree to be compared.
+
+Runs that differ in one of them have another task, or are measured at another moment of it.
+"""
 
 
 def comparability_key(run: LoadedRun) -> Record:
+    """Return what must be equal for runs to stand in one table."""
     return {key: run.config.get(key, run.data.get(key)) for key in COMPARABILITY_KEYS}
 
 
 def row_config(run: LoadedRun) -> Record:
-    """What sets a row apart within its table. That a run has a twin does not: its own numbers are the same."""
-    shared = (*COMPARABILITY_KEYS, "seed") if run.is_twin else (*COMPARABILITY_KEYS, "seed", "twin")
-    return {
-        key: value for key, value in identifying_settings(run.config).items() if key not in shared
-    }
+    """Return the settings that set the run's row apart from the other rows of its table.
+
+    That a run also evaluates an averaged model (`twin`) is not among them, unless the run stands
+    for that model: the results of the global model are the same.
+    """
+    keys_not_in_rows = {*COMPARABILITY_KEYS, "seed"}
+    if not run.is_averaged_model:
+        keys_not_in_rows.add("twin")
+    settings = identifying_settings(run.config)
+    return {key: value for key, value in settings.items() if key not in keys_not_in_rows}
 
 
 def group_runs(
     runs: Iterable[LoadedRun], key: Callable[[LoadedRun], Record]
 ) -> list[list[LoadedRun]]:
-    """Runs with equal keys together, in the order in which they first come."""
+    """Return the runs grouped by equal keys, in the order in which the keys first occur."""
     groups: dict[str, list[LoadedRun]] = {}
     for run in runs:
         groups.setdefault(json.dumps(key(run), sort_keys=True, default=str), []).append(run)
     return list(groups.values())
 
 
-def make_titles(tables: Sequence[Record]) -> list[str]:
-    """What each table is about; what else tells two of them apart is added to those that would read alike."""
-    plain = [make_title(table) for table in tables]
-    return [
-        text
-        if plain.count(text) == 1
-        else ", ".join(
-            [text, *(f"{key} {format_value(table[key])}" for key in varying_keys(tables))]
-        )
-        for text, table in zip(plain, tables, strict=True)
-    ]
+def make_titles(comparability_keys: Sequence[Record]) -> list[str]:
+    """Return a title for each table, given what its runs have in common.
+
+    Where two titles would be equal, the settings in which the tables differ are added.
+    """
+    titles = [make_title(key) for key in comparability_keys]
+    varying = varying_keys(comparability_keys)
+    unique_titles = []
+    for title, settings in zip(titles, comparability_keys, strict=True):
+        if titles.count(title) == 1:
+            unique_titles.append(title)
+        else:
+            differing = [f"{name} {format_value(settings[name])}" for name in varying]
+            unique_titles.append(", ".join([title, *differing]))
+    return unique_titles
 
 
-def make_title(table: Record) -> str:
-    natural = str(table["partition"]).startswith(
-        "natural"
-    )  # there the data say how many clients there are
-    parts = [table["dataset"] or "data given to fit()", table["partition"], table["model"]]
-    parts += [] if natural else [f"{table['clients']} clients"]
-    parts += [format_rounds(table["rounds"])]
-    parts += [f"validation {format_value(table['validation'])}"] if table["validation"] else []
-    parts += (
-        [f"evaluated every {table['evaluate_every']} rounds"]
-        if table["evaluate_every"] not in (1, None)
-        else []
-    )
-    stops = {
+def make_title(settings: Record) -> str:
+    """Return a table's title from the settings that its runs have in common."""
+    parts = [settings["dataset"] or "data given to fit()", settings["partition"], settings["model"]]
+    # With a natural partition the data say how many clients there are.
+    if not str(settings["partition"]).startswith("natural"):
+        parts.append(f"{settings['clients']} clients")
+    parts.append(format_rounds(settings["rounds"]))
+    if settings["validation"]:
+        parts.append(f"validation {format_value(settings['validation'])}")
+    if settings["evaluate_every"] not in (1, None):
+        parts.append(f"evaluated every {settings['evaluate_every']} rounds")
+    stopping_rules = {
         "target_accuracy": "until accuracy {}",
         "patience": "patience {}",
         "time_budget": "at most {} s",
     }
-    parts += [
-        text.format(format_value(table[key]))
-        for key, text in stops.items()
-        if table[key] is not None
-    ]
+    for key, text in stopping_rules.items():
+        if settings[key] is not None:
+            parts.append(text.format(format_value(settings[key])))
     return ", ".join(str(part) for part in parts if part is not None)
 
 
 def make_labels(rows: Sequence[Record]) -> list[str]:
-    """Each row's method, with what differs: settings in the table, options among the rows of the method.
+    """Return a label for each row of a table: its method and the values that tell it apart.
 
-    A value that more than half of these rows share goes without saying; `unsaid` says it once.
+    Settings are compared with all rows of the table, options with the rows of the same method. A
+    value that more than half of these rows share is left out; `omitted_values` lists it once.
     """
-    return [
-        " ".join(
-            [
-                row["method"],
-                *(f"{key}={format_value(row[key])}" for key in label_keys(rows, row) if key in row),
-            ]
-        )
-        for row in rows
-    ]
+    return [make_label(rows, row) for row in rows]
+
+
+def make_label(rows: Sequence[Record], row: Record) -> str:
+    """Return the label of one of the rows of a table, given the configurations of all."""
+    keys = [key for key in label_keys(rows, row) if key in row]
+    return " ".join([row["method"], *(f"{key}={format_value(row[key])}" for key in keys)])
 
 
 def label_keys(rows: Sequence[Record], row: Record) -> list[str]:
-    usual = majority_settings(rows) | majority_options(rows, row["method"])
-    return [key for key, values in usual.items() if row.get(key) not in values]
+    """Return the settings and options in which a row is not like most rows of its table."""
+    majority_values = majority_settings(rows) | majority_options(rows, row["method"])
+    return [key for key, values in majority_values.items() if row.get(key) not in values]
 
 
 def omitted_values(rows: Sequence[Record]) -> list[str]:
-    """What the labels leave out, such as "lr=0.1" for all rows and "fedsam rho=0.05" for those of a method."""
-    methods = dict.fromkeys(row["method"] for row in rows)
-    usual = [
-        ("", majority_settings(rows)),
-        *((f"{method} ", majority_options(rows, method)) for method in methods),
-    ]
-    said = [
-        (whose, [f"{key}={format_value(value)}" for key, found in of.items() for value in found])
-        for whose, of in usual
-    ]
-    return [whose + " ".join(words) for whose, words in said if words]
+    """Return the values that the labels leave out.
+
+    Examples are "lr=0.1" for all rows and "fedsam rho=0.05" for the rows of a method.
+    """
+    prefixed_values = [("", majority_settings(rows))]
+    for method in dict.fromkeys(row["method"] for row in rows):
+        prefixed_values.append((f"{method} ", majority_options(rows, method)))
+    lines = []
+    for prefix, values_by_key in prefixed_values:
+        text = " ".join(
+            f"{key}={format_value(values[0])}" for key, values in values_by_key.items() if values
+        )
+        if text:
+            lines.append(prefix + text)
+    return lines
 
 
 def majority_settings(rows: Sequence[Record]) -> dict[str, list[Any]]:
-    """The settings that differ, each with the value that more than half of the rows have, if there is one."""
-    names = [key for key in varying_keys(rows) if key in setting_names() and key != "method"]
-    return {key: find_majority([row.get(key) for row in rows]) for key in names}
+    """Return each setting in which the rows differ, with the value that most of them have.
+
+    The list of a setting is empty if no value is that of more than half of the rows.
+    """
+    keys = [key for key in varying_keys(rows) if key in setting_names() and key != "method"]
+    return {key: find_majority(rows, key) for key in keys}
 
 
 def majority_options(rows: Sequence[Record], method: str) -> dict[str, list[Any]]:
-    """The same of what is not a setting, among the rows of the method."""
-    own = [row for row in rows if row["method"] == method]
-    return {
-        key: find_majority([row.get(key) for row in own])
-        for key in varying_keys(own)
-        if key not in setting_names()
-    }
+    """Return each option in which the method's rows differ, with the value that most of them have.
+
+    The list of an option is empty if no value is that of more than half of the rows.
+    """
+    method_rows = [row for row in rows if row["method"] == method]
+    keys = [key for key in varying_keys(method_rows) if key not in setting_names()]
+    return {key: find_majority(method_rows, key) for key in keys}
 
 
-def find_majority(values: Sequence[Any]) -> list[Any]:
+def find_majority(records: Sequence[Record], key: str) -> list[Any]:
+    """Return the value that more than half of the records have for the key, in a list.
+
+    The list is empty if there is no such value; None may be a value.
+    """
+    values = [record.get(key) for record in records]
     return [value for value in values if 2 * values.count(value) > len(values)][:1]
 
 
 def varying_keys(records: Sequence[Record]) -> list[str]:
-    """Keys whose values are not the same in all of them."""
-    keys = dict.fromkeys(key for record in records for key in record)
-    return [
-        key for key in keys if any(record.get(key) != records[0].get(key) for record in records)
-    ]
+    """Return the keys whose values are not the same in all of the records."""
+    keys = dict.fromkeys(chain.from_iterable(records))
+    return [key for key in keys if varies(records, key)]
+
+
+def varies(records: Sequence[Record], key: str) -> bool:
+    """Return whether the records differ in the key; a missing value counts as None."""
+    return any(record.get(key) != records[0].get(key) for record in records)
 
 
 def format_rounds(count: int) -> str:
+    """Return "1 round" or, for example, "20 rounds"."""
     return "1 round" if count == 1 else f"{count} rounds"
 
 
 def format_value(value: Any) -> str:
-    """As a person would write it; with enough digits that no two values look alike."""
-    return "none" if value is None else f"{value:.12g}" if isinstance(value, float) else str(value)
+    """Return a value as a person would write it, with so many digits that no two look the same."""
+    if value is None:
+        return "none"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)

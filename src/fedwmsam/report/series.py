@@ -1,6 +1,6 @@
-"""What pictures show, as numbers: curves over rounds or cost, sweeps of one option, ablations of a method."""
+"""The data of plots: curves over rounds or cost, sweeps of one option, ablations of a method."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,100 +19,121 @@ from fedwmsam.settings.config import RunConfig
 from fedwmsam.statistics import FloatArray, Spread
 
 MIN_SWEEP_VALUES = 3
-"""From so many values of an option on, a line through them says something."""
+"""The number of values of an option from which on a line through them is drawn."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A column over the rounds that every seed has, or over what had been spent by then."""
+    """A column of the metrics over the rounds that every seed has, or over their cost."""
 
     x: FloatArray
     mean: FloatArray
     deviation: FloatArray
-    """NaN for a single seed."""
+    """The standard deviation over the seeds; NaN for a single seed."""
 
 
 @dataclass(frozen=True)
 class SweepLine:
-    """What a method reaches at each value of the option."""
+    """The results of rows that differ only in the value of one option."""
 
     label: str
     x: tuple[float, ...]
+    """The values of the option."""
     spreads: tuple[Spread, ...]
+    """The mean of the last evaluations at each value, over the seeds."""
 
 
 @dataclass(frozen=True)
 class Sweep:
+    """An option with the lines of the rows in which only its value changes."""
+
     option: str
     lines: tuple[SweepLine, ...]
 
 
 @dataclass(frozen=True)
 class Ablation:
-    """What each change to a method's full form does, seed by seed."""
+    """The effect of each change to a method's full form, seed by seed."""
 
     reference: ResultRow
+    """The row of the method's full form."""
     changes: tuple[str, ...]
+    """The settings in which each other row differs from the reference."""
     differences: tuple[PairedDifference, ...]
 
 
 def compute_curve(
-    row: ResultRow, column: str, against: str = "rounds", window: int = 1
+    row: ResultRow, column: str, x_axis: str = "rounds", window: int = 1
 ) -> Curve | None:
-    """Mean and deviation over the seeds, each seed first averaged over its last `window` evaluations.
+    """Return the mean and deviation of a column over the seeds.
 
-    `against` is a field of `Cost`, its mean over the seeds; None if no round has the column for every seed.
+    Each seed is first averaged over its last `window` evaluations. `x_axis` is a field of
+    `CumulativeCost`, whose mean over the seeds is taken. Return None if there is no round at which
+    every seed has the column.
     """
     rounds, values = values_by_seed(row, column)
     if not rounds:
         return None
-    values = np.array([running_mean(line, window) for line in values])
-    spent = np.array([score.run.spent[against][np.array(rounds) - 1] for score in row.scores])
+    values = np.array([running_mean(seed_values, window) for seed_values in values])
+    round_indices = np.array(rounds) - 1
+    costs = np.array([score.run.cumulative_costs[x_axis][round_indices] for score in row.scores])
     deviation = values.std(axis=0, ddof=1) if len(values) > 1 else np.full(len(rounds), np.nan)
-    return Curve(spent.mean(axis=0), values.mean(axis=0), deviation)
+    return Curve(costs.mean(axis=0), values.mean(axis=0), deviation)
 
 
 def values_by_seed(row: ResultRow, column: str) -> tuple[list[int], FloatArray]:
-    """The rounds for which every seed has the column, and its values there, a line for each seed."""
-    columns = [score.run.values(column) for score in row.scores]
+    """Return the rounds at which every seed has the column, and its values: seeds × rounds."""
+    columns = [score.run.values_by_round(column) for score in row.scores]
     rounds = sorted(set.intersection(*map(set, columns))) if columns else []
-    return rounds, np.array([[by_round[round] for round in rounds] for by_round in columns])
+    values = []
+    for values_by_round in columns:
+        values.append([values_by_round[round] for round in rounds])
+    return rounds, np.array(values)
 
 
 def running_mean(values: Sequence[float] | FloatArray, window: int) -> FloatArray:
-    """Over the last `window` values up to each, over fewer at the start."""
+    """Return the mean of the last `window` values up to each value, of fewer at the start."""
     return np.array(
         [np.mean(values[max(0, end - window) : end]) for end in range(1, len(values) + 1)]
     )
 
 
+# Sweeps
+
+
 def find_sweeps(table: ResultTable) -> list[Sweep]:
-    """Every option with three values or more for which all else is equal, with a line for each such group of rows."""
+    """Return every option that takes three or more values while all else is equal.
+
+    A sweep has a line for each group of rows that differ in nothing but the option.
+    """
     rows = [row for row in table.rows if row.spread("tail")]
-    found = []
+    sweeps = []
     for option in varying_keys([row.config for row in rows]):
-        groups = [
-            group
-            for group in group_by_other_settings(rows, option)
-            if len(group) >= MIN_SWEEP_VALUES
+        groups = swept_groups(rows, option)
+        labels = make_labels([without_key(group[0].config, option) for group in groups])
+        lines = [
+            make_line(label, group, option) for label, group in zip(labels, groups, strict=True)
         ]
-        if groups:
-            names = make_labels([drop_key(group[0].config, option) for group in groups])
-            found.append(
-                Sweep(option, tuple(map(make_line, names, groups, [option] * len(groups))))
-            )
-    return found
+        if lines:
+            sweeps.append(Sweep(option, tuple(lines)))
+    return sweeps
+
+
+def swept_groups(rows: Sequence[ResultRow], option: str) -> list[list[ResultRow]]:
+    """Return the groups of rows that differ only in the option and have enough values of it."""
+    groups = group_by_other_settings(rows, option)
+    return [group for group in groups if len(group) >= MIN_SWEEP_VALUES]
 
 
 def group_by_other_settings(rows: Sequence[ResultRow], option: str) -> list[list[ResultRow]]:
-    """Rows that have a number there and are equal elsewhere, by that number."""
+    """Return the rows whose option is a number in groups that differ only in it, sorted by it."""
     groups: list[list[ResultRow]] = []
     for row in rows:
         if is_number(row.config.get(option)):
-            alike = (
+            matching_groups = (
                 group for group in groups if varying_keys([group[0].config, row.config]) == [option]
             )
-            group = next(alike, None)
+            group = next(matching_groups, None)
             if group is None:
                 groups.append([row])
             else:
@@ -121,75 +142,92 @@ def group_by_other_settings(rows: Sequence[ResultRow], option: str) -> list[list
 
 
 def is_number(value: object) -> bool:
+    """Return whether a value is a number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def make_line(label: str, rows: Sequence[ResultRow], option: str) -> SweepLine:
+    """Return the line through the results of the rows over the values of the option."""
     spreads = tuple(spread for row in rows if (spread := row.spread("tail")))
     return SweepLine(label, tuple(float(row.config[option]) for row in rows), spreads)
 
 
-def drop_key(config: Record, option: str) -> Record:
-    return {key: value for key, value in config.items() if key != option}
+def without_key(config: Record, removed_key: str) -> Record:
+    """Return the configuration without one of its keys."""
+    return {key: value for key, value in config.items() if key != removed_key}
+
+
+# Ablations
 
 
 def find_ablations(table: ResultTable, goal: MetricSpec) -> list[Ablation]:
-    """Each method with rows that are no part of a sweep: these, and the rows one change away from them."""
+    """Return the ablation of each method that has rows outside of any sweep.
+
+    It is made of these rows and of the method's rows one change away from them.
+    """
     rows = [row for row in table.rows if row.spread("tail")]
-    swept = {
-        row.label
-        for option in varying_keys([row.config for row in rows])
-        for group in group_by_other_settings(rows, option)
-        if len(group) >= MIN_SWEEP_VALUES
-        for row in group
-    }
-    found = []
+    swept_labels = set()
+    for option in varying_keys([row.config for row in rows]):
+        for group in swept_groups(rows, option):
+            swept_labels |= {row.label for row in group}
+    ablations = []
     for method in dict.fromkeys(row.method for row in rows):
-        own = [row for row in rows if row.method == method]
-        single = [row for row in own if row.label not in swept]
-        near = [
+        method_rows = [row for row in rows if row.method == method]
+        unswept_rows = [row for row in method_rows if row.label not in swept_labels]
+        ablation_rows = [
             row
-            for row in own
-            if row in single or any(count_differing_keys(row, other) == 1 for other in single)
+            for row in method_rows
+            if row in unswept_rows or is_one_change_from_any(row, unswept_rows)
         ]
-        if single and len(near) > 1:
-            found.append(make_ablation(near, goal))
-    return [ablation for ablation in found if ablation.changes]
+        if unswept_rows and len(ablation_rows) > 1:
+            ablations.append(make_ablation(ablation_rows, goal))
+    return [ablation for ablation in ablations if ablation.changes]
+
+
+def is_one_change_from_any(row: ResultRow, others: Iterable[ResultRow]) -> bool:
+    """Return whether the row differs from one of the others in exactly one setting."""
+    return any(count_differing_keys(row, other) == 1 for other in others)
 
 
 def count_differing_keys(row: ResultRow, other: ResultRow) -> int:
+    """Return the number of settings in which two rows differ."""
     return len(varying_keys([row.config, other.config]))
 
 
 def make_ablation(rows: Sequence[ResultRow], goal: MetricSpec) -> Ablation:
-    """Against the row that the fewest changes lead to, and of equals the one with the most defaults."""
-    reference = min(
-        rows,
-        key=lambda row: (
-            sum(count_differing_keys(row, other) for other in rows),
-            count_non_defaults(row),
-        ),
-    )
-    others = [
-        row
-        for row in rows
-        if row is not reference and compute_difference(row, reference, goal).seeds
-    ]
-    changes = tuple(
-        ", ".join(
-            f"{key}={format_value(row.config.get(key))}"
-            for key in varying_keys([reference.config, row.config])
-        )
-        for row in others
-    )
-    return Ablation(
-        reference, changes, tuple(compute_difference(row, reference, goal) for row in others)
-    )
+    """Return the differences of the rows to the one with the fewest changes to all others.
+
+    If several have as few, the one with the most default values is the reference. Rows that share
+    no seed with it are left out.
+    """
+
+    def changes_to_others(row: ResultRow) -> tuple[int, int]:
+        total = sum(count_differing_keys(row, other) for other in rows)
+        return total, count_non_defaults(row)
+
+    reference = min(rows, key=changes_to_others)
+    changes = []
+    differences = []
+    for row in rows:
+        if row is reference:
+            continue
+        difference = compute_difference(row, reference, goal)
+        if difference.seeds:
+            changes.append(describe_change(reference, row))
+            differences.append(difference)
+    return Ablation(reference, tuple(changes), tuple(differences))
+
+
+def describe_change(reference: ResultRow, row: ResultRow) -> str:
+    """Return the settings of a row that differ from the reference, such as "lr=0.1, rho=0.5"."""
+    keys = varying_keys([reference.config, row.config])
+    return ", ".join(f"{key}={format_value(row.config.get(key))}" for key in keys)
 
 
 def count_non_defaults(row: ResultRow) -> int:
+    """Return the number of settings and options of a row that do not have their defaults."""
     method = METHODS.get(row.method)
     return sum(
-        value not in (getattr(RunConfig, k, None), getattr(method, k, None))
-        for k, value in row.config.items()
+        value not in (getattr(RunConfig, key, None), getattr(method, key, None))
+        for key, value in row.config.items()
     )

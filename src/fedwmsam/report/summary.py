@@ -1,11 +1,22 @@
-"""What runs say together: one row for each configuration over its seeds, one table for all that may be compared.
+"""Results of runs: a row per configuration over its seeds, a table per group of comparable runs.
 
-`summarise(runs)` computes a `Comparison`; terminal, files, pictures and pages only print it.
+`summarise(runs)` returns a `Comparison`; terminal, files, plots and pages only show it.
+
+A quantity is of one run: the fields `last`, `tail`, `best`, … of its `RunScores`. A spread (mean,
+deviation, number) is of a quantity over the seeds of a row: `ResultRow.spread`. To add a statistic:
+
+- of a run: a field of `RunScores` that `score_run` computes, a column of `results_table` and a name
+  in `CSV_QUANTITIES`, both in `report/text_tables.py`;
+- of a paired difference: a field of `PairedDifference` that `compute_difference` computes, a column
+  of `differences_table` and `difference_cells`, and a key in `difference_record`, in the same file.
+
+Tests, intervals and the spread itself are in `fedwmsam/statistics.py`.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -26,205 +37,268 @@ from fedwmsam.report.runs import (
 from fedwmsam.statistics import FloatArray, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
 
 TAIL_EVALUATIONS = 10
-"""Evaluations whose mean stands for the end of a run: the last one alone is noisy on skewed data."""
-HIGHER_IS_BETTER_SUFFIXES, LOWER_IS_BETTER_SUFFIXES = ("accuracy", "top5"), ("loss", "mae")
-"""How the names of metrics end of which more is better, or less."""
+"""Evaluations whose mean stands for the end of a run: the last alone is noisy on skewed data."""
+HIGHER_IS_BETTER_SUFFIXES = ("accuracy", "top5")
+"""Ends of the names of metrics of which a higher value is better."""
+LOWER_IS_BETTER_SUFFIXES = ("loss", "mae")
+"""Ends of the names of metrics of which a lower value is better."""
 
 
 @dataclass(frozen=True)
 class MetricSpec:
-    """What is compared, and which way is better."""
+    """The metric that is compared, in which direction it is better, and targets to reach."""
 
     metric: str
     higher_is_better: bool | None
-    """None if nobody said."""
+    """None if it is not known."""
     targets: tuple[float, ...] = ()
+    """Values of the metric; the report says what reaching them cost."""
 
 
 ACCURACY = MetricSpec("accuracy", higher_is_better=True)
+"""The goal of a comparison if no other is named."""
 
 
 def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = None) -> MetricSpec:
-    """`better` is "higher" or "lower"; without it the metric's name decides."""
-    higher = (
-        True
-        if metric.endswith(HIGHER_IS_BETTER_SUFFIXES)
-        else False
-        if metric.endswith(LOWER_IS_BETTER_SUFFIXES)
-        else None
-    )
+    """Return the goal of a comparison; `better` is "higher", "lower" or None.
+
+    If it is None, the metric's name decides. Raise InputError if there are targets for a metric
+    whose better direction is not known.
+    """
     if better is not None:
-        higher = better == "higher"
-    if targets and higher is None:
+        higher_is_better: bool | None = better == "higher"
+    else:
+        higher_is_better = is_higher_better(metric)
+    if targets and higher_is_better is None:
         raise InputError(
-            f"Whether a higher or a lower {metric} is better is not known; say --better higher or lower."
+            f"Whether a higher or a lower {metric} is better is not known; say --better higher or "
+            "lower."
         )
-    return MetricSpec(metric, higher, tuple(targets))
+    return MetricSpec(metric, higher_is_better, tuple(targets))
+
+
+def is_higher_better(metric: str) -> bool | None:
+    """Return whether a higher value of the metric is better, None if its name does not tell."""
+    if metric.endswith(HIGHER_IS_BETTER_SUFFIXES):
+        return True
+    if metric.endswith(LOWER_IS_BETTER_SUFFIXES):
+        return False
+    return None
 
 
 def parse_targets(text: str) -> tuple[float, ...]:
-    """Numbers from "0.7,0.8", each once, in the order given."""
+    """Return the numbers in a text such as "0.7,0.8", each once, in the order given.
+
+    Raise InputError if a part is not a finite number.
+    """
     targets = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         try:
-            targets.append(float(part))
+            target = float(part)
         except ValueError as error:
             raise InputError(
                 f"A target must be a number, not {part!r}; write --targets 0.7,0.8."
             ) from error
-        if not math.isfinite(targets[-1]):
+        if not math.isfinite(target):
             raise InputError(f"A target must be a finite number, not {part!r}.")
+        targets.append(target)
     return tuple(dict.fromkeys(targets))
 
 
 @dataclass(frozen=True)
 class RunScores:
-    """One run's numbers; None where it has no such thing, NaN where it was not finite."""
+    """The results of one run: None where it has no such result, NaN where that was not finite.
+
+    The names of the fields are columns of the CSV files.
+    """
 
     run: LoadedRun
     last: float
+    """The metric at the last evaluation."""
     tail: float
-    """Mean of the last evaluations."""
+    """Mean of the metric over the last evaluations."""
     evaluations: int
-    """How many these are."""
+    """Number of evaluations of which `tail` is the mean."""
     best: float | None
-    """At the round that was best on the validation data."""
+    """The metric at the round that was best on the validation data."""
     best_on_test: float | None
+    """The best value of the metric, which is selected on the test data."""
     averaged_last: float | None
+    """`last` of the averaged model (the twin), if the run has one."""
     averaged_tail: float | None
-    """The same of the averaged twin, if there is one."""
+    """`tail` of the averaged model (the twin), if the run has one."""
     reached: dict[float, CumulativeCost | None]
-    """What each target cost."""
+    """The cost of reaching each target, None for a target that was not reached."""
     total: CumulativeCost
+    """The cost of the entire run."""
 
 
 @dataclass(frozen=True)
 class ResultRow:
-    """One configuration over its seeds."""
+    """One configuration with the results of its runs, one per seed."""
 
     label: str
     config: Record
     scores: tuple[RunScores, ...]
-    """In the order of the seeds, each seed once."""
-    left_out: tuple[LoadedRun, ...]
-    """Its runs that do not count: unfinished, diverged, damaged."""
-    repeated: tuple[LoadedRun, ...]
-    """Further runs of a seed that is already there."""
+    """The results of the usable runs in the order of their seeds, each seed once."""
+    excluded_runs: tuple[LoadedRun, ...]
+    """Runs without a usable result: unfinished, diverged or damaged."""
+    duplicate_runs: tuple[LoadedRun, ...]
+    """Further runs of a seed that already has a result."""
 
     @property
     def method(self) -> str:
+        """Return the name of the row's method."""
         return str(self.config["method"])
 
     @property
     def seeds(self) -> list[int]:
+        """Return the seeds that have a result."""
         return [score.run.seed for score in self.scores]
 
     def spread(self, quantity: str) -> Spread | None:
-        """Of last, tail, best, best_on_test, averaged_last or averaged_tail over the seeds."""
+        """Return the spread over the seeds of a quantity, None if a seed does not have it.
+
+        The quantity is last, tail, best, best_on_test, averaged_last or averaged_tail.
+        """
         values = [getattr(score, quantity) for score in self.scores]
         return mean_spread(values) if values and None not in values else None
 
-    def total(self, name: str) -> Spread:
-        """Of a field of `Cost` over the whole run."""
-        return mean_spread([getattr(score.total, name) for score in self.scores])
+    def total(self, cost: str) -> Spread:
+        """Return the spread over the seeds of the cost of an entire run.
 
-    def reached(self, target: float, name: str) -> Spread:
-        """What reaching the target cost, over the seeds that reached it."""
-        costs = [cost for score in self.scores if (cost := score.reached[target])]
-        return mean_spread([getattr(cost, name) for cost in costs])
+        The cost is the name of a field of `CumulativeCost`.
+        """
+        return mean_spread([getattr(score.total, cost) for score in self.scores])
+
+    def reached(self, target: float, cost: str) -> Spread:
+        """Return the spread of the cost of reaching the target, over the seeds that reached it.
+
+        The cost is the name of a field of `CumulativeCost`.
+        """
+        costs = [score.reached[target] for score in self.scores]
+        return mean_spread([getattr(value, cost) for value in costs if value])
 
 
 @dataclass(frozen=True)
 class PairedDifference:
-    """A row minus the baseline, seed by seed, in the mean of the last evaluations."""
+    """A row minus the baseline in the mean of the last evaluations, seed by seed."""
 
     label: str
+    """The label of the row."""
     seeds: tuple[int, ...]
+    """Seeds that the row and the baseline have in common."""
     values: FloatArray
+    """The difference at each of the seeds."""
     mean: float
     interval: tuple[float, float]
-    better: int | None
-    """On how many seeds the row is better than the baseline."""
+    """The bounds of the mean's bootstrap interval."""
+    wins: int | None
+    """Number of seeds at which the row is better than the baseline; None if not known."""
     p: float
-    corrected: float = math.nan
-    """By Holm over the rows of the table."""
+    """The p-value of the exact two-sided Wilcoxon signed-rank test."""
+    p_holm: float = math.nan
+    """The p-value with Holm's correction over the rows of the table."""
 
 
 @dataclass(frozen=True)
 class ResultTable:
-    """Rows that may be compared: same data, model and rounds."""
+    """Rows that may be compared: their runs have the same data, model and number of rounds."""
 
     title: str
-    held_equal: Record
+    shared_settings: Record
+    """The `comparability_key` that all runs of the table have."""
     rows: tuple[ResultRow, ...]
-    unsaid: tuple[str, ...] = ()
+    omitted_values: tuple[str, ...] = ()
     """Values that the labels leave out because most rows have them."""
     baseline: str | None = None
+    """The label of the row with which the others are compared, if one was named."""
     differences: tuple[PairedDifference, ...] = ()
 
     @property
     def scores(self) -> list[RunScores]:
-        return [score for row in self.rows for score in row.scores]
+        """Return the results of all rows."""
+        return list(chain.from_iterable(row.scores for row in self.rows))
 
     @property
     def evaluations(self) -> int:
-        """How many the tails are the means of; some may be of fewer."""
+        """Return the largest number of evaluations of which a tail is the mean."""
         return max((score.evaluations for score in self.scores), default=TAIL_EVALUATIONS)
 
 
 @dataclass(frozen=True)
 class Comparison:
+    """The results of all runs that a report was asked for, as tables of comparable rows."""
+
     goal: MetricSpec
     tables: tuple[ResultTable, ...]
-    unreadable: tuple[LoadedRun, ...] = ()
-    """Damaged runs that do not even say what they are."""
+    unreadable_runs: tuple[LoadedRun, ...] = ()
+    """Damaged runs whose configuration cannot be read either."""
+
+    @property
+    def rows(self) -> list[ResultRow]:
+        """Return the rows of all tables."""
+        return list(chain.from_iterable(table.rows for table in self.tables))
 
 
 def summarise(
     runs: Sequence[LoadedRun], goal: MetricSpec = ACCURACY, baseline: str | None = None
 ) -> Comparison:
-    """Group the runs, score them, and compare each row with the baseline if one is named."""
-    readable = [run for run in runs if run.config]
-    check_metric(readable, goal.metric)
-    groups = group_runs(readable, comparability_key)
-    heads = [comparability_key(members[0]) for members in groups]
+    """Group the runs into tables and rows, score them, and compare each row with the baseline.
+
+    Without a baseline no differences are computed. Raise InputError if no run has the metric or no
+    table has the baseline.
+    """
+    readable_runs = [run for run in runs if run.config]
+    unreadable_runs = tuple(run for run in runs if not run.config)
+    check_metric(readable_runs, goal.metric)
+    groups = group_runs(readable_runs, comparability_key)
+    keys = [comparability_key(group[0]) for group in groups]
     tables = tuple(
-        make_table(title, head, members, goal)
-        for title, head, members in zip(make_titles(heads), heads, groups, strict=True)
+        make_table(title, key, group, goal)
+        for title, key, group in zip(make_titles(keys), keys, groups, strict=True)
     )
     if baseline is not None:
         tables = add_baseline_differences(tables, baseline, goal)
-    return Comparison(goal, tables, tuple(run for run in runs if not run.config))
+    return Comparison(goal, tables, unreadable_runs)
 
 
 def check_metric(runs: Sequence[LoadedRun], metric: str) -> None:
-    entries = ((name, value) for run in runs for row in run.rows for name, value in row.items())
-    known = {name for name, value in entries if isinstance(value, int | float)} - {"round"}
-    if known and metric not in known:
+    """Raise InputError if the runs recorded numbers, but none of the metric."""
+    columns: set[str] = set()
+    for run in runs:
+        for record in run.round_records:
+            columns |= {name for name, value in record.items() if isinstance(value, int | float)}
+    columns -= {"round"}
+    if columns and metric not in columns:
         raise InputError(
-            unknown_name_message("metric", metric, known) + " Choose one with --metric."
+            unknown_name_message("metric", metric, columns) + " Choose one with --metric."
         )
 
 
 def make_table(
-    title: str, head: Record, runs: Sequence[LoadedRun], goal: MetricSpec
+    title: str, shared_settings: Record, runs: Sequence[LoadedRun], goal: MetricSpec
 ) -> ResultTable:
-    """Methods in the order in which they come; of each the usual row first, then the others by their settings."""
+    """Return the table of runs that may be compared.
+
+    Methods are in the order in which they first occur. Of each the row that differs least from the
+    others comes first, then the rest by their settings.
+    """
     groups = group_runs(runs, row_config)
-    configs = [row_config(members[0]) for members in groups]
+    configs = [row_config(group[0]) for group in groups]
     rows = [
-        make_row(label, config, members, goal)
-        for label, config, members in zip(make_labels(configs), configs, groups, strict=True)
+        make_row(label, config, group, goal)
+        for label, config, group in zip(make_labels(configs), configs, groups, strict=True)
     ]
     methods = list(dict.fromkeys(row.method for row in rows))
     rows.sort(
         key=lambda row: (methods.index(row.method), row.label.count(" "), sort_key(row.config))
     )
-    return ResultTable(title, head, tuple(rows), tuple(omitted_values(configs)))
+    return ResultTable(title, shared_settings, tuple(rows), tuple(omitted_values(configs)))
 
 
 def sort_key(config: Record) -> list[tuple[str, float, str]]:
-    """Numbers by size, everything else by name."""
+    """Return a key that sorts numbers by size and everything else by name."""
     return [
         (key, float(value), "") if isinstance(value, int | float) else (key, math.inf, str(value))
         for key, value in sorted(config.items())
@@ -232,131 +306,143 @@ def sort_key(config: Record) -> list[tuple[str, float, str]]:
 
 
 def make_row(label: str, config: Record, runs: Sequence[LoadedRun], goal: MetricSpec) -> ResultRow:
-    counted: dict[int, LoadedRun] = {}
-    left_out, repeated = [], []
-    for run in sorted(
-        runs, key=lambda run: run.config.get("twin") is None
-    ):  # of equals the one that tells more
-        if not run.counts:
-            left_out.append(run)
-        elif not run.values(goal.metric):
-            left_out.append(
-                replace(run, state=RunStatus.UNMEASURED, remark=f"{goal.metric} was never recorded")
-            )
-        elif counted.setdefault(run.seed, run) is not run:
-            repeated.append(run)
-    scores = tuple(score_run(counted[seed], goal) for seed in sorted(counted))
-    return ResultRow(label, config, scores, tuple(left_out), tuple(repeated))
+    """Return the row of runs that have the same configuration but for the seed."""
+    runs_by_seed: dict[int, LoadedRun] = {}
+    excluded_runs = []
+    duplicate_runs = []
+    # Of two runs with the same seed the one with an averaged model is used: it tells more.
+    for run in sorted(runs, key=lambda run: run.config.get("twin") is None):
+        if not run.is_usable:
+            excluded_runs.append(run)
+        elif not run.values_by_round(goal.metric):
+            message = f"{goal.metric} was never recorded"
+            excluded_runs.append(replace(run, status=RunStatus.UNMEASURED, status_message=message))
+        elif runs_by_seed.setdefault(run.seed, run) is not run:
+            duplicate_runs.append(run)
+    scores = tuple(score_run(runs_by_seed[seed], goal) for seed in sorted(runs_by_seed))
+    return ResultRow(label, config, scores, tuple(excluded_runs), tuple(duplicate_runs))
 
 
 def score_run(run: LoadedRun, goal: MetricSpec) -> RunScores:
-    by_round = run.values(goal.metric)
-    values = np.array(list(by_round.values()))
-    averaged = np.array(list(run.values(AVERAGED + goal.metric).values()))
+    """Return the results of a run that has recorded the metric."""
+    values_by_round = run.values_by_round(goal.metric)
+    values = np.array(list(values_by_round.values()))
+    averaged = np.array(list(run.values_by_round(AVERAGED + goal.metric).values()))
     return RunScores(
         run,
         last=float(values[-1]),
         tail=float(values[-TAIL_EVALUATIONS:].mean()),
         evaluations=len(values[-TAIL_EVALUATIONS:]),
-        best=by_round.get(run.best_round) if run.best_round else None,
+        best=values_by_round.get(run.best_round) if run.best_round else None,
         best_on_test=best_value(values[np.isfinite(values)], goal.higher_is_better),
         averaged_last=float(averaged[-1]) if averaged.size else None,
         averaged_tail=float(averaged[-TAIL_EVALUATIONS:].mean()) if averaged.size else None,
-        reached={
-            target: find_cost_to_target(run, by_round, target, goal) for target in goal.targets
-        },
-        total=run.cost(len(run.rows)),
+        reached={target: find_cost_to_target(run, target, goal) for target in goal.targets},
+        total=run.cost_at(len(run.round_records)),
     )
 
 
-def best_value(values: FloatArray, higher: bool | None) -> float | None:
-    return (
-        None
-        if higher is None or not values.size
-        else float(values.max() if higher else values.min())
-    )
+def best_value(values: FloatArray, higher_is_better: bool | None) -> float | None:
+    """Return the best of the values, None if there are none or what is better is not known."""
+    if higher_is_better is None or not values.size:
+        return None
+    return float(values.max() if higher_is_better else values.min())
 
 
-def find_cost_to_target(
-    run: LoadedRun, by_round: dict[int, float], target: float, goal: MetricSpec
-) -> CumulativeCost | None:
-    """What was spent up to the first evaluated round that is at least as good as the target."""
-    for round, value in by_round.items():
-        if value >= target if goal.higher_is_better else value <= target:
-            return run.cost(round)
+def find_cost_to_target(run: LoadedRun, target: float, goal: MetricSpec) -> CumulativeCost | None:
+    """Return the cost up to the first evaluated round that is at least as good as the target.
+
+    Return None if there is no such round.
+    """
+    for round, value in run.values_by_round(goal.metric).items():
+        is_reached = value >= target if goal.higher_is_better else value <= target
+        if is_reached:
+            return run.cost_at(round)
     return None
 
 
 def add_baseline_differences(
     tables: Sequence[ResultTable], baseline: str, goal: MetricSpec
 ) -> tuple[ResultTable, ...]:
-    """Each table that has the baseline, with every other row's differences to it."""
-    found = find_baseline_rows(tables, baseline)
-    compared = tuple(with_differences(table, row, goal) if row else table for table, row in found)
-    differences = [difference for table in compared for difference in table.differences]
+    """Return the tables; those with the baseline have every other row's differences to it.
+
+    Raise InputError if no table has the baseline, or if it shares no seed with any other row.
+    """
+    baseline_rows = find_baseline_rows(tables, baseline)
+    compared_tables = tuple(
+        with_differences(table, row, goal) if row else table for table, row in baseline_rows
+    )
+    differences = list(chain.from_iterable(table.differences for table in compared_tables))
     if differences and not any(difference.seeds for difference in differences):
-        seeds = sorted({seed for _, row in found if row for seed in row.seeds})
+        seeds: set[int] = set().union(*(row.seeds for _, row in baseline_rows if row))
+        listed_seeds = ", ".join(map(str, sorted(seeds)))
+        runs = f"seeds {listed_seeds}" if seeds else "no finished run"
         raise InputError(
-            f"The baseline {baseline!r} ({'seeds ' + ', '.join(map(str, seeds)) if seeds else 'no finished run'}) has "
-            "no seed in common with any other row; run both with the same seeds."
+            f"The baseline {baseline!r} ({runs}) has no seed in common with any other row; run "
+            "both with the same seeds."
         )
-    return compared
+    return compared_tables
 
 
 def find_baseline_rows(
     tables: Sequence[ResultTable], baseline: str
 ) -> list[tuple[ResultTable, ResultRow | None]]:
-    """Each table with its row of that name, if it has one; a name that no table knows is refused."""
-    found = [(table, find_baseline_row(table, baseline)) for table in tables]
-    if not any(row for _, row in found):
-        raise InputError(
-            unknown_name_message(
-                "baseline", baseline, (row.label for table in tables for row in table.rows)
-            )
-        )
-    return found
+    """Return each table with its row of that name, None for a table without such a row.
+
+    Raise InputError if no table has such a row, or if one has several.
+    """
+    baseline_rows = [(table, find_baseline_row(table, baseline)) for table in tables]
+    if not any(row for _, row in baseline_rows):
+        rows = chain.from_iterable(table.rows for table in tables)
+        raise InputError(unknown_name_message("baseline", baseline, (row.label for row in rows)))
+    return baseline_rows
 
 
 def find_baseline_row(table: ResultTable, name: str) -> ResultRow | None:
-    """The row with that label, its words in any order, or the only one of that method."""
-    exact = [row for row in table.rows if sorted(row.label.split()) == sorted(name.split())]
-    rows = exact or [row for row in table.rows if row.method == name]
+    """Return the row with that label, its words in any order, or the only row of that method.
+
+    Return None if there is no such row; raise InputError if there are several.
+    """
+    rows = [row for row in table.rows if sorted(row.label.split()) == sorted(name.split())]
+    if not rows:
+        rows = [row for row in table.rows if row.method == name]
     if len(rows) > 1:
-        raise InputError(
-            f"The baseline {name!r} could be any of {', '.join(repr(row.label) for row in rows)}; name one in full."
-        )
+        labels = ", ".join(repr(row.label) for row in rows)
+        raise InputError(f"The baseline {name!r} could be any of {labels}; name one in full.")
     return rows[0] if rows else None
 
 
 def with_differences(table: ResultTable, baseline: ResultRow, goal: MetricSpec) -> ResultTable:
+    """Return the table with the differences of its other rows to the baseline.
+
+    Their p-values are corrected for all rows that could be tested.
+    """
     differences = [
         compute_difference(row, baseline, goal) for row in table.rows if row is not baseline
     ]
-    tested = [number for number, found in enumerate(differences) if not math.isnan(found.p)]
-    corrected = dict(zip(tested, holm([differences[number].p for number in tested]), strict=True))
+    tested = [index for index, value in enumerate(differences) if not math.isnan(value.p)]
+    p_holm = dict(zip(tested, holm([differences[index].p for index in tested]), strict=True))
     differences = [
-        replace(found, corrected=float(corrected.get(number, math.nan)))
-        for number, found in enumerate(differences)
+        replace(difference, p_holm=float(p_holm.get(index, math.nan)))
+        for index, difference in enumerate(differences)
     ]
     return replace(table, baseline=baseline.label, differences=tuple(differences))
 
 
 def compute_difference(row: ResultRow, baseline: ResultRow, goal: MetricSpec) -> PairedDifference:
-    """Over the seeds both have, on the same partition."""
-    theirs = {score.run.pair: score.tail for score in baseline.scores}
-    pairs = [
-        (score.run.seed, score.tail - theirs[score.run.pair])
-        for score in row.scores
-        if score.run.pair in theirs
-    ]
-    values = np.array([value for _, value in pairs])
+    """Return the row minus the baseline over the seeds that both have on the same partition."""
+    baseline_tails = {score.run.pairing_key: score.tail for score in baseline.scores}
+    paired_scores = [score for score in row.scores if score.run.pairing_key in baseline_tails]
+    values = np.array(
+        [score.tail - baseline_tails[score.run.pairing_key] for score in paired_scores]
+    )
     gains = values if goal.higher_is_better else -values
     return PairedDifference(
         label=row.label,
-        seeds=tuple(seed for seed, _ in pairs),
+        seeds=tuple(score.run.seed for score in paired_scores),
         values=values,
         mean=mean_spread(values).mean,
         interval=bootstrap_interval(values),
-        better=None if goal.higher_is_better is None else int((gains > 0).sum()),
-        p=wilcoxon(values) if pairs else math.nan,
+        wins=None if goal.higher_is_better is None else int((gains > 0).sum()),
+        p=wilcoxon(values) if paired_scores else math.nan,
     )

@@ -1,4 +1,4 @@
-"""The terminal: what runs, comparisons and analyses are at while they go on, and tables when they are done."""
+"""The terminal: live displays of runs, comparisons and analyses, and tables when they are done."""
 
 import math
 import time
@@ -34,19 +34,21 @@ from fedwmsam.settings.presets import BY_METHOD, COMMON, preset_values
 
 
 class LiveDisplay:
-    """What is going on: a picture that changes on a terminal, a line now and then elsewhere, nothing if quiet."""
+    """A display of what is going on.
 
-    def __init__(self, console: Console, quiet: bool, every: float = 15.0) -> None:
+    On a terminal it is redrawn in place; elsewhere a line is printed now and then. If it is quiet,
+    nothing is shown.
+    """
+
+    def __init__(self, console: Console, quiet: bool, line_interval: float = 15.0) -> None:
         self.console = console
         self.quiet = quiet
-        self.every = every
+        self.line_interval = line_interval
         """Seconds between lines where there is no terminal."""
-        self.live = (
-            Live(console=console, refresh_per_second=4)
-            if console.is_terminal and not quiet
-            else None
-        )
-        self.last_line = -math.inf
+        self.live: Live | None = None
+        if console.is_terminal and not quiet:
+            self.live = Live(console=console, refresh_per_second=4)
+        self.last_line_time = -math.inf
 
     def __enter__(self) -> Self:
         if self.live:
@@ -67,25 +69,29 @@ class LiveDisplay:
         if not self.quiet:
             self.console.print(text, soft_wrap=True)
 
-    def show(self, picture: RenderableType, line: str, at_once: bool = False) -> None:
-        """Show the picture, or print the line if it is time for one; `at_once` does not wait for that."""
+    def show(self, renderable: RenderableType, line: str, at_once: bool = False) -> None:
+        """Redraw the display, or print the line if it is time for one.
+
+        With `at_once` the line does not wait for that.
+        """
         now = time.monotonic()
         if self.live:
-            self.live.update(picture)
-        elif at_once or now - self.last_line > self.every:
+            self.live.update(renderable)
+        elif at_once or now - self.last_line_time > self.line_interval:
             self.say(line)
-            self.last_line = now
+            self.last_line_time = now
 
 
 class RunDisplay(LiveDisplay):
-    """A run: a bar with round, accuracy, loss, α and time left."""
+    """The display of a run: a bar with round, accuracy, loss, α and the time left."""
 
     def __init__(self, console: Console, experiment: Experiment, folder: Path, quiet: bool) -> None:
-        super().__init__(console, quiet, every=5.0)
+        super().__init__(console, quiet, line_interval=5.0)
         config = experiment.config
         self.rounds = config.rounds
         self.say(
-            f"{config.method} on {config.dataset} ({experiment.dataset.source}), {experiment.task.size:,} parameters"
+            f"{config.method} on {config.dataset} ({experiment.dataset.source}), "
+            f"{experiment.task.parameter_count:,} parameters"
         )
         self.say(experiment.partition.describe())
         self.say(f"Run folder: {folder}")
@@ -98,97 +104,103 @@ class RunDisplay(LiveDisplay):
         self.task = self.bar.add_task("", total=self.rounds)
 
     def update(self, progress: Progress) -> None:
-        record = progress.record
-        known = [name for name in ("accuracy", "loss", "alpha") if record.get(name) is not None]
-        shown = "  ".join(f"{name} {record[name]:.4f}" for name in known)
-        self.bar.update(self.task, completed=record["round"], description=shown)
-        self.show(
-            self.bar,
-            f"round {record['round']}/{self.rounds}  {shown}",
-            at_once=record["round"] == self.rounds,
-        )
+        """Show the round that was just completed."""
+        round = progress.record["round"]
+        metrics = format_metrics(progress.record, ("accuracy", "loss", "alpha"))
+        self.bar.update(self.task, completed=round, description=metrics)
+        line = f"round {round}/{self.rounds}  {metrics}"
+        self.show(self.bar, line, at_once=round == self.rounds)
 
 
 class QueueDisplay(LiveDisplay):
-    """A comparison: one bar over all rounds with the time left, and a line for each run at work."""
+    """The display of a comparison: a bar over all rounds, and a line for each active run."""
 
-    def __init__(
-        self, console: Console, quiet: bool, tasks: Sequence[QueuedRun], jobs: int
-    ) -> None:
+    def __init__(self, console: Console, quiet: bool, runs: Sequence[QueuedRun], jobs: int) -> None:
         super().__init__(console, quiet)
-        self.tasks = tasks
+        self.runs = runs
         self.jobs = jobs
-        over = sum(task.is_over for task in tasks)
-        self.say(f"{len(tasks)} runs, {over} of them done before, {jobs} at a time")
+        finished = sum(run.is_finished for run in runs)
+        self.say(f"{len(runs)} runs, {finished} of them done before, {jobs} at a time")
 
     def update(self) -> None:
-        self.show(self.picture(), self.summary(), at_once=all(task.is_over for task in self.tasks))
+        """Show how far the runs have come."""
+        is_last = all(run.is_finished for run in self.runs)
+        self.show(self.render(), self.summary(), at_once=is_last)
 
-    def rounds(self) -> tuple[int, int]:
-        """How many rounds are done, and how many there are in all."""
-        done = sum(task.rounds if task.is_over else task.done for task in self.tasks)
-        return done, sum(task.rounds for task in self.tasks)
+    def count_rounds(self) -> tuple[int, int]:
+        """Return how many rounds are done, and how many there are in all.
+
+        All rounds of a finished run count as done, however early it ended.
+        """
+        done = sum(run.rounds if run.is_finished else run.rounds_done for run in self.runs)
+        return done, sum(run.rounds for run in self.runs)
 
     def summary(self) -> str:
-        done, total = self.rounds()
-        over = sum(task.is_over for task in self.tasks)
-        left = estimate_seconds_left(self.tasks, self.jobs)
-        ends = f", about {format_duration(left)} left" if left else ""
-        return f"{over} of {len(self.tasks)} runs, {done:,} of {total:,} rounds{ends}"
+        """Return one line with the runs and rounds done and the time left."""
+        done, total = self.count_rounds()
+        finished = sum(run.is_finished for run in self.runs)
+        seconds = estimate_seconds_left(self.runs, self.jobs)
+        time_left = f", about {format_duration(seconds)} left" if seconds else ""
+        return f"{finished} of {len(self.runs)} runs, {done:,} of {total:,} rounds{time_left}"
 
-    def picture(self) -> Group:
-        done, total = self.rounds()
+    def render(self) -> Group:
+        """Return the bar, the summary and the table of the active runs."""
+        done, total = self.count_rounds()
         table = Table.grid(padding=(0, 2))
-        for task in self.tasks:
-            if task.status == "running":
-                known = [name for name in ("accuracy", "loss") if task.record.get(name) is not None]
-                shown = "  ".join(f"{name} {task.record[name]:.4f}" for name in known)
+        for run in self.runs:
+            if run.status == "running":
                 table.add_row(
-                    task.member.label,
-                    f"seed {task.member.config.seed}",
-                    f"round {task.done}/{task.rounds}",
-                    shown,
+                    run.spec.label,
+                    f"seed {run.spec.config.seed}",
+                    f"round {run.rounds_done}/{run.rounds}",
+                    format_metrics(run.last_record, ("accuracy", "loss")),
                 )
         return Group(ProgressBar(total=total, completed=done), Text(self.summary()), table)
 
 
 class AnalysisDisplay(LiveDisplay):
-    """An analysis: one line that says what it is at."""
+    """The display of an analysis: one line that says what is being computed."""
 
     def __init__(self, console: Console, quiet: bool) -> None:
         super().__init__(console, quiet)
-        self.last_line = time.monotonic()  # what takes less than a while needs no line
+        # An analysis that is done before the first interval is over needs no line.
+        self.last_line_time = time.monotonic()
 
     def update(self, text: str) -> None:
+        """Show what is being computed now."""
         self.show(Spinner("dots", text=text), text)
 
 
 class ComparisonDisplay:
-    """What a comparison tells a person on the terminal."""
+    """The messages and the live display of a comparison on the terminal."""
 
     def __init__(self, console: Console, quiet: bool) -> None:
         self.console = console
         self.quiet = quiet
 
     def say(self, text: str, style: str | None = None) -> None:
+        """Print a line, however long."""
         self.console.print(text, style=style, soft_wrap=True)
 
     @contextmanager
-    def watching(self, tasks: Sequence[QueuedRun], jobs: int) -> Iterator[Callable[[], None]]:
-        with QueueDisplay(self.console, self.quiet, tasks, jobs) as display:
+    def track_progress(self, runs: Sequence[QueuedRun], jobs: int) -> Iterator[Callable[[], None]]:
+        """Show the runs, and yield the function that is called whenever one of them changes."""
+        with QueueDisplay(self.console, self.quiet, runs, jobs) as display:
             yield display.update
 
 
+# Results
+
+
 def print_result(console: Console, result: Result) -> None:
-    """What was reached and where it is."""
+    """Print the results of a run and where they are saved."""
     say = partial(console.print, soft_wrap=True)
     values = accuracies(result.rows)
     say(f"\n{result.status.capitalize()} after {result.rounds} rounds, {result.seconds:.0f} s.")
     if values:
         count = min(10, len(values))
-        say(
-            f"Test accuracy: {values[-1]:.4f} last, {tail_mean(values):.4f} mean of the last {count} evaluations"
-        )
+        tail = f"{tail_mean(values):.4f} mean of the last {count} evaluations"
+        say(f"Test accuracy: {values[-1]:.4f} last, {tail}")
     averaged = result.last("averaged_accuracy")
     if averaged is not None:
         say(f"Averaged twin: test accuracy {averaged:.4f} last")
@@ -197,87 +209,109 @@ def print_result(console: Console, result: Result) -> None:
         say(f"Best by validation: round {result.best_round}, test accuracy {best:.4f}")
     epsilon = result.rows[-1].get("epsilon") if result.rows else None
     if epsilon is not None:
-        say(
-            f"Differential privacy for clients: {format_privacy_guarantee(epsilon, result.config['dp_delta'])}"
-        )
+        guarantee = format_privacy_guarantee(epsilon, result.config["dp_delta"])
+        say(f"Differential privacy for clients: {guarantee}")
     if result.rows:
         traffic = format_bytes(sum(row["bytes_down"] + row["bytes_up"] for row in result.rows))
-        say(
-            f"Communication: {traffic}; backprops: {sum(row['backprops'] for row in result.rows):,}"
-        )
+        backprops = sum(row["backprops"] for row in result.rows)
+        say(f"Communication: {traffic}; backprops: {backprops:,}")
     say(f"Model, metrics and configuration: {result.folder}")
 
 
-def print_text_tables(console: Console, sheets: Sequence[TextTable]) -> None:
-    """The tables of a report, each with what must be known to read it."""
-    for sheet in sheets:
-        console.print(sheet.title, style="bold", soft_wrap=True)
-        table = make_table(*sheet.header)
-        for row in sheet.rows:
+def print_text_tables(console: Console, text_tables: Sequence[TextTable]) -> None:
+    """Print tables of text, each with its notes."""
+    for text_table in text_tables:
+        console.print(text_table.title, style="bold", soft_wrap=True)
+        table = make_table(*text_table.header)
+        for row in text_table.rows:
             table.add_row(*row)
         console.print(table)
-        for note in sheet.notes:
+        for note in text_table.notes:
             console.print(f"- {note}", soft_wrap=True)
         console.print()
 
 
-def show_estimate(console: Console, found: RunEstimate, config: Settings) -> None:
-    """The plan of a run that was not started."""
-    total = found.rounds * found.round_seconds
-    traffic = found.cohort * (found.bytes_down + found.bytes_up)
-    lines = {
-        "model": f"{found.parameters:,} trainable parameters, {format_bytes(found.parameters * found.bytes_each)}",
-        "round": f"{found.cohort:,} of {found.clients:,} clients, {found.steps:,.0f} local steps each on average",
-        "traffic": f"{format_bytes(found.bytes_down)} down and {format_bytes(found.bytes_up)} up a client, {format_bytes(traffic)} a round, "
-        f"{format_bytes(traffic * found.rounds)} in {found.rounds:,} rounds",
-        "memory": f"{format_bytes(found.process)} this process has held so far, {format_bytes(found.rows_in_ram)} for clients' rows "
-        f"({format_bytes(found.row)} each, about {found.seen:,.0f} clients seen; memory_budget {config.memory_budget:g} MB)",
-        "disk": f"at most about {format_bytes(found.disk)} in the run folder",
-        "time": f"about {format_duration(found.round_seconds)} a round, {format_duration(total)} in all "
-        f"({1000 * found.step_seconds:.1f} ms a local step, {found.workers} of them at a time)",
-    }
+def show_estimate(console: Console, estimate: RunEstimate, config: Settings) -> None:
+    """Print what a run that was not started would take."""
     table = Table.grid(padding=(0, 2))
-    for name, text in lines.items():
+    for name, text in estimate_lines(estimate, config).items():
         table.add_row(name, text)
     console.print(table)
     console.print("Nothing was trained or written; leave out --dry-run to start.")
 
 
-def show_evaluation(console: Console, found: Record) -> None:
-    """The outcome of `Experiment.examine`: single numbers, then tables by class and by client."""
-    by = {name: values for name, values in found.items() if isinstance(values, dict)}
-    console.print(
-        "  ".join(f"{name} {value:.4f}" for name, value in found.items() if name not in by),
-        soft_wrap=True,
-    )
-    console.print(make_value_table("class", {"accuracy": by["by_class"]}))
-    tuned = (
-        {"after fine-tuning": by["by_client_fine_tuned"]} if "by_client_fine_tuned" in by else {}
-    )
-    console.print(make_value_table("client", {"accuracy": by["by_client"]} | tuned))
+def estimate_lines(estimate: RunEstimate, config: Settings) -> dict[str, str]:
+    """Return what a run would take, in words, by the kind of resource."""
+    rounds = estimate.rounds
+    model_bytes = estimate.parameters * estimate.bytes_per_parameter
+    traffic = estimate.cohort * (estimate.bytes_down + estimate.bytes_up)
+    seconds = rounds * estimate.round_seconds
+    return {
+        "model": f"{estimate.parameters:,} trainable parameters, {format_bytes(model_bytes)}",
+        "round": f"{estimate.cohort:,} of {estimate.clients:,} clients, "
+        f"{estimate.steps:,.0f} local steps each on average",
+        "traffic": f"{format_bytes(estimate.bytes_down)} down and "
+        f"{format_bytes(estimate.bytes_up)} up a client, {format_bytes(traffic)} a round, "
+        f"{format_bytes(traffic * rounds)} in {rounds:,} rounds",
+        "memory": f"{format_bytes(estimate.process_bytes)} this process has held so far, "
+        f"{format_bytes(estimate.row_bytes_in_ram)} for clients' rows "
+        f"({format_bytes(estimate.row_bytes)} each, about {estimate.participants:,.0f} clients "
+        f"seen; memory_budget {config.memory_budget:g} MB)",
+        "disk": f"at most about {format_bytes(estimate.disk_bytes)} in the run folder",
+        "time": f"about {format_duration(estimate.round_seconds)} a round, "
+        f"{format_duration(seconds)} in all ({1000 * estimate.step_seconds:.1f} ms a local step, "
+        f"{estimate.workers} of them at a time)",
+    }
 
 
-def make_value_table(what: str, values: dict[str, dict[str, float]]) -> Table:
-    table = make_table(what, *values)
-    for name in next(iter(values.values())):
-        table.add_row(name, *(format_metric(column.get(name)) for column in values.values()))
+def show_evaluation(console: Console, evaluation: Record) -> None:
+    """Print the metrics of `Experiment.evaluate_breakdown`, then tables by class and by client."""
+    breakdowns = {name: value for name, value in evaluation.items() if isinstance(value, dict)}
+    metrics = {name: value for name, value in evaluation.items() if name not in breakdowns}
+    line = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+    console.print(line, soft_wrap=True)
+    console.print(make_value_table("class", {"accuracy": breakdowns["by_class"]}))
+    client_columns = {"accuracy": breakdowns["by_client"]}
+    if "by_client_fine_tuned" in breakdowns:
+        client_columns["after fine-tuning"] = breakdowns["by_client_fine_tuned"]
+    console.print(make_value_table("client", client_columns))
+
+
+def make_value_table(row_kind: str, columns: dict[str, dict[str, float]]) -> Table:
+    """Return a table with a row for each key of the columns, such as a class or a client."""
+    table = make_table(row_kind, *columns)
+    for name in next(iter(columns.values())):
+        table.add_row(name, *(format_metric(values.get(name)) for values in columns.values()))
     return table
 
 
-def accuracies(rows: Sequence[Record]) -> list[float]:
-    return [row["accuracy"] for row in rows if row.get("accuracy") is not None]
+def accuracies(records: Sequence[Record]) -> list[float]:
+    """Return the test accuracies of the rounds that were evaluated."""
+    return [record["accuracy"] for record in records if record.get("accuracy") is not None]
 
 
 def tail_mean(values: Sequence[float], count: int = 10) -> float:
+    """Return the mean of the last values, of all if there are fewer."""
     tail = values[-count:]
     return math.fsum(tail) / len(tail)
 
 
+# Formats
+
+
+def format_metrics(record: Record, names: Sequence[str]) -> str:
+    """Return those of the named metrics that the record has, in one line."""
+    recorded = [name for name in names if record.get(name) is not None]
+    return "  ".join(f"{name} {record[name]:.4f}" for name in recorded)
+
+
 def format_metric(value: float | None) -> str:
+    """Return a metric with four decimals, a dash if there is none."""
     return "–" if value is None or math.isnan(value) else f"{value:.4f}"
 
 
 def format_bytes(count: float) -> str:
+    """Return a number of bytes with three digits and a unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.3g} {unit}"
@@ -286,12 +320,19 @@ def format_bytes(count: float) -> str:
 
 
 def make_table(*names: str) -> Table:
-    """A table whose first column stays whole and whose others break long words instead of cutting them off."""
+    """Return an empty table for the terminal.
+
+    Its first column is never wrapped; the others break long words instead of cutting them off.
+    """
     first, *others = names
     return Table(Column(first, no_wrap=True), *(Column(name, overflow="fold") for name in others))
 
 
+# Methods
+
+
 def make_method_table() -> Table:
+    """Return the table of all methods with their costs and options."""
     table = make_table(
         "method", "backprops\na step", "down", "up", "memory\na client", "paper", "options"
     )
@@ -313,21 +354,21 @@ def make_method_table() -> Table:
 
 
 def method_details(name: str) -> Group:
-    """One method: what it is, its options, and its values in the presets."""
+    """Return what is printed about one method: its summary, options and values in the presets."""
     cls = method_class(name)
     table = make_table("option", "default", "meaning", "values", *COMMON)
     for f in fields(cls):
         values = ", ".join(f.metadata["choices"]) or describe_range(f.metadata)
-        preset = [str(BY_METHOD[p].get(name, {}).get(f.name, "")) for p in COMMON]
-        table.add_row(f.name, str(f.default), f.metadata["help"], values, *preset)
-    shared = [
-        f"preset {p}: " + ", ".join(f"{k} = {v}" for k, v in shared_values(p, name).items())
-        for p in COMMON
-    ]
-    return Group(f"{name}: {cls.__doc__} ({cls.paper})", table, *shared)
+        preset_cells = [str(BY_METHOD[p].get(name, {}).get(f.name, "")) for p in COMMON]
+        table.add_row(f.name, str(f.default), f.metadata["help"], values, *preset_cells)
+    presets = [describe_preset(preset, name) for preset in COMMON]
+    summary = " ".join((cls.__doc__ or "").split())
+    return Group(f"{name}: {summary} ({cls.paper})", table, *presets)
 
 
-def shared_values(preset: str, name: str) -> Record:
-    """The preset's settings that are not options of the method."""
-    own = {f.name for f in fields(method_class(name))}
-    return {k: v for k, v in preset_values(preset, name).items() if k not in own}
+def describe_preset(preset: str, method: str) -> str:
+    """Return the preset's settings that are not options of the method, in one line."""
+    options = {f.name for f in fields(method_class(method))}
+    values = preset_values(preset, method)
+    settings = [f"{key} = {value}" for key, value in values.items() if key not in options]
+    return f"preset {preset}: {', '.join(settings)}"

@@ -1,4 +1,9 @@
-"""A comparison as words: tables of text and the remarks that belong under them, for whoever prints them."""
+"""A comparison as tables of text with notes under them, for the terminal, files and the page.
+
+`make_text_tables` turns a `Comparison` into `TextTable`s. The terminal (`report/terminal.py`) and
+the page print these; here are also the writers of Markdown, LaTeX and CSV. To add a table, write a
+function that returns a `TextTable` of a new kind (`TableKind`) and call it in `make_text_tables`.
+"""
 
 import csv
 import io
@@ -6,7 +11,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError, format_privacy_guarantee
@@ -21,278 +28,357 @@ from fedwmsam.report.summary import (
 )
 from fedwmsam.statistics import Spread, smallest_p
 
-MISSING, NOT_FINITE = "–", "not finite"
+MISSING = "–"
+"""The cell of a value that a row does not have."""
+NOT_FINITE = "not finite"
+"""The cell of a value that is infinite or not a number."""
 COSTS = {
     "MB down + up": ("bytes", 1e6),
     "backprops": ("backprops", 1.0),
     "training s": ("seconds", 1.0),
 }
-"""Column → field of `Cost`, and its unit."""
+"""Column of a table → field of `CumulativeCost`, and the number by which that is divided."""
 SIGNIFICANT = 0.05
+"""The level below which a p-value is called significant."""
 MIN_BOOTSTRAP_SEEDS = 10
-"""From here on a bootstrap interval covers about what it says."""
+"""Seeds from which on a bootstrap interval covers about as often as it says."""
+
+TableKind = Literal["results", "target costs", "differences", "unreadable runs", "other"]
+"""Which table of a report a `TextTable` is; tables of analyses and of the paper are other ones."""
 
 
 @dataclass(frozen=True)
 class TextTable:
+    """A table of text cells with a title, a header and notes on how to read it."""
+
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
+    kind: TableKind = "other"
+    """Which table of a report this is; the page selects its tables by it."""
 
 
 def make_text_tables(comparison: Comparison, paper_columns: bool = False) -> list[TextTable]:
-    """Results, costs of the targets and differences, table by table; last, what could not be read."""
-    result = []
+    """Return the text tables of a comparison.
+
+    Each result table gives its results, the costs of its targets and its differences to the
+    baseline. At the end come the runs that cannot be read.
+    """
+    text_tables = []
     for table in comparison.tables:
-        result.append(results_table(table, comparison.goal, paper_columns))
+        text_tables.append(results_table(table, comparison.goal, paper_columns))
         if comparison.goal.targets:
-            result.append(target_cost_table(table, comparison.goal))
+            text_tables.append(target_cost_table(table, comparison.goal))
         if table.baseline is not None:
-            result.append(differences_table(table, comparison.goal))
-    if comparison.unreadable:
-        rows = tuple((str(run.path), run.remark) for run in comparison.unreadable)
-        result.append(TextTable("Runs that cannot be read", ("run", "why"), rows))
-    return result
+            text_tables.append(differences_table(table, comparison.goal))
+    if comparison.unreadable_runs:
+        text_tables.append(unreadable_runs_table(comparison.unreadable_runs))
+    return text_tables
 
 
 def results_table(table: ResultTable, goal: MetricSpec, paper_columns: bool) -> TextTable:
+    """Return the results of the rows over their seeds, with the costs of the entire runs.
+
+    `paper_columns` adds the best value on the test data, which some papers print.
+    """
     quantities = {"last": "last", f"mean of last {table.evaluations}": "tail"}
-    if table.held_equal["validation"]:
+    if table.shared_settings["validation"]:
         quantities["best by validation"] = "best"
     if paper_columns:
         quantities["best on test (selected on test)"] = "best_on_test"
     if any(score.averaged_tail is not None for score in table.scores):
-        quantities |= {
-            "averaged: last": "averaged_last",
-            f"averaged: mean of last {table.evaluations}": "averaged_tail",
-        }
-    rows = tuple(
-        (
-            row.label,
-            seeds_cell(row),
-            *(spread_cell(row.spread(name)) for name in quantities.values()),
-            *(cost_cell(row.total(name), unit) for name, unit in COSTS.values()),
-        )
-        for row in table.rows
-    )
-    notes = [*reading_notes(table, paper_columns), *run_notes(table, goal)]
+        quantities["averaged: last"] = "averaged_last"
+        quantities[f"averaged: mean of last {table.evaluations}"] = "averaged_tail"
+    rows = []
+    for row in table.rows:
+        spreads = [spread_cell(row.spread(quantity)) for quantity in quantities.values()]
+        costs = [cost_cell(row.total(name), unit) for name, unit in COSTS.values()]
+        rows.append((row.label, seeds_cell(row), *spreads, *costs))
     return TextTable(
         f"{goal.metric}: {table.title}",
         ("method", "seeds", *quantities, *COSTS),
-        rows,
-        tuple(notes),
+        tuple(rows),
+        (*reading_notes(table, paper_columns), *run_notes(table, goal)),
+        kind="results",
     )
 
 
 def target_cost_table(table: ResultTable, goal: MetricSpec) -> TextTable:
-    """What it took to reach each target."""
+    """Return the cost of reaching each target, for each row."""
     rows = []
+    is_partly_reached = False
     for target in goal.targets:
         for row in table.rows:
-            count = row.reached(target, "rounds").n
-            spent = (
-                cost_cell(row.reached(target, name), unit)
-                for name, unit in ({"": ("rounds", 1.0)} | COSTS).values()
-            )
-            missed = "not reached" if row.scores else MISSING
-            cells = spent if count else (missed, *(MISSING for _ in COSTS))
-            rows.append(
-                (row.label, format_value(target), f"{count} of {len(row.scores)} seeds", *cells)
-            )
+            reached_by = row.reached(target, "rounds").n
+            is_partly_reached |= 0 < reached_by < len(row.scores)
+            seeds = f"{reached_by} of {len(row.scores)} seeds"
+            rows.append((row.label, format_value(target), seeds, *target_cost_cells(row, target)))
     notes = [
         f"A target is reached at the first evaluated round whose {goal.metric} is at least as good."
     ]
-    if any(
-        0 < row.reached(target, "rounds").n < len(row.scores)
-        for row in table.rows
-        for target in goal.targets
-    ):
+    if is_partly_reached:
         notes.append(
-            "Where only some seeds reached a target, the means are over those, and so too favourable."
+            "Where only some seeds reached a target, the means are over those, and so too "
+            "favourable."
         )
-    header = ("method", "target", "reached by", "rounds", *COSTS)
     return TextTable(
-        f"Cost of reaching a target {goal.metric}: {table.title}", header, tuple(rows), tuple(notes)
+        f"Cost of reaching a target {goal.metric}: {table.title}",
+        ("method", "target", "reached by", "rounds", *COSTS),
+        tuple(rows),
+        tuple(notes),
+        kind="target costs",
     )
 
 
+def target_cost_cells(row: ResultRow, target: float) -> list[str]:
+    """Return the cells of the rounds and the costs that it took the row to reach the target."""
+    if row.reached(target, "rounds").n == 0:
+        return ["not reached" if row.scores else MISSING, *(MISSING for _ in COSTS)]
+    columns = [("rounds", 1.0), *COSTS.values()]
+    return [cost_cell(row.reached(target, name), unit) for name, unit in columns]
+
+
 def differences_table(table: ResultTable, goal: MetricSpec) -> TextTable:
-    """Each row against the baseline, seed by seed."""
-    header = ("method", "common seeds", "difference", "95% interval", "better on", "p", "p (Holm)")
-    rows = tuple(difference_cells(found) for found in table.differences)
-    title = f"Mean of last {table.evaluations} {goal.metric}, difference to {table.baseline}: {table.title}"
-    return TextTable(title, header, rows, tuple(significance_notes(table)))
+    """Return the paired differences of the rows to the baseline."""
+    mean = f"Mean of last {table.evaluations} {goal.metric}"
+    return TextTable(
+        f"{mean}, difference to {table.baseline}: {table.title}",
+        ("method", "common seeds", "difference", "95% interval", "better on", "p", "p (Holm)"),
+        tuple(difference_cells(difference) for difference in table.differences),
+        tuple(significance_notes(table)),
+        kind="differences",
+    )
 
 
-def difference_cells(found: PairedDifference) -> tuple[str, ...]:
-    if not found.seeds:
-        return found.label, "none", *(MISSING for _ in range(5))
-    if math.isnan(found.mean):
-        return found.label, str(len(found.seeds)), NOT_FINITE, *(MISSING for _ in range(4))
-    low, high = found.interval
+def unreadable_runs_table(runs: Sequence[LoadedRun]) -> TextTable:
+    """Return the paths of the runs that cannot be read, and the reasons."""
+    rows = tuple((str(run.path), run.status_message) for run in runs)
+    return TextTable("Runs that cannot be read", ("run", "why"), rows, kind="unreadable runs")
+
+
+# Cells
+
+
+def difference_cells(difference: PairedDifference) -> tuple[str, ...]:
+    """Return the row of a paired difference."""
+    seeds = len(difference.seeds)
+    mean = difference.mean
+    if not seeds:
+        return difference.label, "none", *(MISSING for _ in range(5))
+    if math.isnan(mean):
+        return difference.label, str(seeds), NOT_FINITE, *(MISSING for _ in range(4))
+    low, high = difference.interval
+    digits = float_format(mean)
+    interval = MISSING if math.isnan(low) else f"{low:+{digits}} to {high:+{digits}}"
     return (
-        found.label,
-        str(len(found.seeds)),
-        f"{found.mean:+{float_format(found.mean)}}",
-        MISSING
-        if math.isnan(low)
-        else f"{low:+{float_format(found.mean)}} to {high:+{float_format(found.mean)}}",
-        MISSING if found.better is None else f"{found.better} of {len(found.seeds)}",
-        f"{found.p:.3g}",
-        f"{found.corrected:.3g}",
+        difference.label,
+        str(seeds),
+        f"{mean:+{digits}}",
+        interval,
+        MISSING if difference.wins is None else f"{difference.wins} of {seeds}",
+        f"{difference.p:.3g}",
+        f"{difference.p_holm:.3g}",
     )
 
 
 def seeds_cell(row: ResultRow) -> str:
-    """How many seeds the numbers are over, and what became of the others."""
-    counted, states = len(row.scores), Counter(run.state for run in row.left_out)
-    if not states:
-        return str(counted)
-    others = ", ".join(f"{count} {state}" for state, count in states.items())
-    return f"{counted} of {counted + len(row.left_out)} ({others})"
+    """Return the number of seeds with results, and the status of the runs without."""
+    seeds = len(row.scores)
+    if not row.excluded_runs:
+        return str(seeds)
+    statuses = Counter(run.status for run in row.excluded_runs)
+    excluded = ", ".join(f"{count} {status}" for status, count in statuses.items())
+    return f"{seeds} of {seeds + len(row.excluded_runs)} ({excluded})"
 
 
 def spread_cell(spread: Spread | None) -> str:
+    """Return mean ± deviation, without the deviation where it is not known."""
     if spread is None:
         return MISSING
-    known = spread.n > 1 and not math.isnan(spread.mean)
-    return number_cell(spread.mean) + (
-        f" ± {spread.deviation:{float_format(spread.mean)}}" if known else ""
-    )
+    if spread.n < 2 or math.isnan(spread.mean):
+        return number_cell(spread.mean)
+    return f"{number_cell(spread.mean)} ± {spread.deviation:{float_format(spread.mean)}}"
 
 
 def number_cell(value: float) -> str:
+    """Return a number with about four digits, or the words for one that is not finite."""
     return NOT_FINITE if math.isnan(value) else f"{value:{float_format(value)}}"
 
 
 def float_format(value: float) -> str:
-    """Four decimals, as accuracies are printed; of larger numbers fewer, of very small and very large ones digits."""
+    """Return the format of a number and of its deviation.
+
+    It has four decimals, as accuracies are printed, fewer for larger numbers, and significant
+    digits for very small and very large ones.
+    """
     size = abs(value)
-    return ".4f" if 0.001 <= size < 10 or size == 0 else ".2f" if 10 <= size < 1000 else ".4g"
+    if size == 0 or 0.001 <= size < 10:
+        return ".4f"
+    return ".2f" if 10 <= size < 1000 else ".4g"
 
 
 def cost_cell(spread: Spread, unit: float) -> str:
-    """A mean of costs; they often are the same for every seed, and then need no spread."""
-    mean, deviation = spread.mean / unit, spread.deviation / unit
+    """Return the mean of a cost in units, with its deviation unless all seeds cost the same."""
+    mean = spread.mean / unit
+    deviation = spread.deviation / unit
     if math.isnan(mean):
         return MISSING
     if not deviation > 0:
         return f"{mean:,.0f}" if mean >= 100 else f"{mean:.3g}"
-    digits = 0 if mean >= 100 else 1 if mean >= 10 else 2
-    return f"{mean:,.{digits}f} ± {deviation:,.{digits}f}"
+    decimals = 2
+    if mean >= 100:
+        decimals = 0
+    elif mean >= 10:
+        decimals = 1
+    return f"{mean:,.{decimals}f} ± {deviation:,.{decimals}f}"
+
+
+# Notes
 
 
 def reading_notes(table: ResultTable, paper_columns: bool) -> Iterator[str]:
-    """How to read the labels and the numbers."""
-    if table.unsaid:
-        yield f"Where a row does not say otherwise: {'; '.join(table.unsaid)}."
-    counts = {len(row.scores) for row in table.rows if row.scores}
-    if max(counts, default=0) > 1:
-        yield "Mean ± standard deviation (n − 1) over the seeds."
-    if 1 in counts:
-        yield "A row with one seed has no spread: whether another seed would turn the order round is not known."
-    seeds = {tuple(row.seeds) for row in table.rows if row.scores}
-    if len(seeds) > 1:
-        yield "The rows are not over the same seeds; only paired differences (--baseline) compare like with like."
+    """Yield notes on how to read the labels and the results of a table."""
+    if table.omitted_values:
+        yield f"Where a row does not say otherwise: {'; '.join(table.omitted_values)}."
+    yield from seed_notes(table)
     if len({score.evaluations for score in table.scores}) > 1:
         yield f"Some runs ended before {table.evaluations} evaluations; their mean is over fewer."
     if any(score.averaged_tail is not None for score in table.scores):
         yield (
-            "Averaged: of an average of the row's global models, which nobody trains on. Compare averages with "
-            "averages, or say which is which; --twins gives them rows of their own."
+            "Averaged: of an average of the row's global models, which nobody trains on. Compare "
+            "averages with averages, or say which is which; --twins gives them rows of their own."
         )
-    if any(score.run.is_twin for score in table.scores):
+    if any(score.run.is_averaged_model for score in table.scores):
         yield "twin=…: an average of the global models of the row's runs, which nobody trains on."
     if paper_columns:
         yield (
-            "Best on test is the best round picked on the test data. It is higher than what one would get on new data, "
-            "and here only for comparison with papers that print it."
+            "Best on test is the best round picked on the test data. It is higher than what one "
+            "would get on new data, and here only for comparison with papers that print it."
         )
-    if (
-        len(
-            {
-                (score.run.config.get("workers"), score.run.config.get("device"))
-                for score in table.scores
-            }
+    configs = [score.run.config for score in table.scores]
+    if len({(config.get("workers"), config.get("device")) for config in configs}) > 1:
+        yield (
+            "Runs used different numbers of workers or devices: their seconds do not compare "
+            "methods."
         )
-        > 1
-    ):
-        yield "Runs used different numbers of workers or devices: their seconds do not compare methods."
-    if table.held_equal["dataset"] is None:
+    if table.shared_settings["dataset"] is None:
         yield "Runs of fit() do not record their data: that these had the same is for you to know."
 
 
+def seed_notes(table: ResultTable) -> Iterator[str]:
+    """Yield notes on the seeds over which the rows of a table are."""
+    rows = [row for row in table.rows if row.scores]
+    counts = {len(row.scores) for row in rows}
+    if max(counts, default=0) > 1:
+        yield "Mean ± standard deviation (n − 1) over the seeds."
+    if 1 in counts:
+        yield (
+            "A row with one seed has no spread: whether another seed would turn the order round is "
+            "not known."
+        )
+    if len({tuple(row.seeds) for row in rows}) > 1:
+        yield (
+            "The rows are not over the same seeds; only paired differences (--baseline) compare "
+            "like with like."
+        )
+
+
 def run_notes(table: ResultTable, goal: MetricSpec) -> Iterator[str]:
-    """What became of single runs."""
+    """Yield notes on single runs: why one is not counted, and what happened in those that are."""
     for row in table.rows:
-        for run in row.left_out:
-            reached = list(run.values(goal.metric).values())
-            so_far = f"; last {goal.metric} {number_cell(reached[-1])}" if reached else ""
-            yield f"{run_name(row, run)}: {run.describe()}{so_far}; not counted."
-        kept = {score.run.seed: score.run for score in row.scores}
-        for run in row.repeated:
-            same = "the same" if have_same_values(run.rows, kept[run.seed].rows) else "other"
-            yield f"{run_name(row, run)}: has the seed of {kept[run.seed].path} and {same} numbers; not counted."
-        for run in kept.values():
-            if run.state is RunStatus.STOPPED:
-                yield f"{run_name(row, run)}: {run.describe()}."
-            rejected = sum(bool(line.get("rejected")) for line in run.rows)
-            if rejected:
-                yield f"{run_name(row, run)}: clients left out in {format_rounds(rejected)}, their update was not finite."
-            epsilon = run.rows[-1].get("epsilon") if run.rows else None
-            if epsilon is not None:
-                promise = format_privacy_guarantee(epsilon, run.config["dp_delta"])
-                yield f"{run_name(row, run)}: differentially private for clients, {promise}."
+        for run in row.excluded_runs:
+            values = list(run.values_by_round(goal.metric).values())
+            last_value = f"; last {goal.metric} {number_cell(values[-1])}" if values else ""
+            yield f"{run_name(row, run)}: {run.describe()}{last_value}; not counted."
+        counted_runs = {score.run.seed: score.run for score in row.scores}
+        for run in row.duplicate_runs:
+            counted_run = counted_runs[run.seed]
+            is_same = have_same_values(run.round_records, counted_run.round_records)
+            numbers = "the same" if is_same else "other"
+            seed = f"has the seed of {counted_run.path}"
+            yield f"{run_name(row, run)}: {seed} and {numbers} numbers; not counted."
+        for run in counted_runs.values():
+            yield from counted_run_notes(run_name(row, run), run)
 
 
-def have_same_values(rows: Sequence[Record], others: Sequence[Record]) -> bool:
-    """Whether two runs have the same numbers, as far as both have them: one may have an averaged twin."""
-    return len(rows) == len(others) and all(
-        row[name] == other[name]
-        for row, other in zip(rows, others, strict=True)
-        for name in row.keys() & other.keys()
-    )
+def counted_run_notes(name: str, run: LoadedRun) -> Iterator[str]:
+    """Yield notes on a run whose results are counted: stopping, left-out clients, privacy."""
+    if run.status is RunStatus.STOPPED:
+        yield f"{name}: {run.describe()}."
+    rejecting_rounds = sum(bool(record.get("rejected")) for record in run.round_records)
+    if rejecting_rounds:
+        rounds = format_rounds(rejecting_rounds)
+        yield f"{name}: clients left out in {rounds}, their update was not finite."
+    epsilon = run.round_records[-1].get("epsilon") if run.round_records else None
+    if epsilon is not None:
+        guarantee = format_privacy_guarantee(epsilon, run.config["dp_delta"])
+        yield f"{name}: differentially private for clients, {guarantee}."
+
+
+def have_same_values(records: Sequence[Record], others: Sequence[Record]) -> bool:
+    """Return whether two runs have the same metrics in all columns that both recorded.
+
+    One of them may have the columns of an averaged model.
+    """
+    if len(records) != len(others):
+        return False
+    for record, other in zip(records, others, strict=True):
+        if any(record[name] != other[name] for name in record.keys() & other.keys()):
+            return False
+    return True
 
 
 def run_name(row: ResultRow, run: LoadedRun) -> str:
+    """Return the name of a run in the notes: its row, its seed and its folder."""
     return f"{row.label}, seed {run.seed} ({run.path})"
 
 
 def significance_notes(table: ResultTable) -> Iterator[str]:
-    """What the differences can and cannot show."""
+    """Yield notes on what the paired differences of a table can and cannot show."""
     yield (
-        "Paired by seed: same clients, batches and first weights. Interval: percentile bootstrap over seeds. p: exact "
-        "two-sided Wilcoxon signed-rank test; Holm's correction is over the rows of this table."
+        "Paired by seed: same clients, batches and first weights. Interval: percentile bootstrap "
+        "over seeds. p: exact two-sided Wilcoxon signed-rank test; Holm's correction is over the "
+        "rows of this table."
     )
-    counts = [len(found.seeds) for found in table.differences if found.seeds]
-    if not counts:
+    seed_counts = [len(difference.seeds) for difference in table.differences if difference.seeds]
+    if not seed_counts:
         return
-    few, tests = min(counts), len(counts)
-    if few < MIN_BOOTSTRAP_SEEDS:
-        yield f"With {few} common seeds the interval is too narrow: it covers the truth less often than 95%."
-    if smallest_p(max(counts)) * tests >= SIGNIFICANT:
+    tests = len(seed_counts)
+    fewest = min(seed_counts)
+    if fewest < MIN_BOOTSTRAP_SEEDS:
+        yield (
+            f"With {fewest} common seeds the interval is too narrow: it covers the truth less "
+            "often than 95%."
+        )
+    most = max(seed_counts)
+    if smallest_p(most) * tests >= SIGNIFICANT:
         comparisons = f"{tests} comparisons" if tests > 1 else "one comparison"
         yield (
-            f"With {max(counts)} seeds p cannot fall below {smallest_p(max(counts)):.3g}, whatever the difference: "
-            f"nothing here can be significant. For {comparisons} that takes at least {seeds_needed(tests)} seeds."
+            f"With {most} seeds p cannot fall below {smallest_p(most):.3g}, whatever the "
+            f"difference: nothing here can be significant. For {comparisons} that takes at least "
+            f"{seeds_needed(tests)} seeds."
         )
 
 
 def seeds_needed(tests: int) -> int:
-    """So many that a difference of one sign on every seed is significant for one of the tests, corrected for all."""
-    count = 1
-    while smallest_p(count) * tests >= SIGNIFICANT:
-        count += 1
-    return count
+    """Return the fewest seeds with which one of so many tests can be significant.
+
+    With these, a difference of the same sign at every seed is significant after correction.
+    """
+    seeds = 1
+    while smallest_p(seeds) * tests >= SIGNIFICANT:
+        seeds += 1
+    return seeds
 
 
 # Files
 
 
 CSV_QUANTITIES = ("last", "tail", "best", "best_on_test")
+"""Fields of `RunScores` that are columns of the CSV files."""
 AVERAGED_QUANTITIES = ("averaged_last", "averaged_tail")
-"""Columns that only runs with an averaged twin have."""
+"""Further ones that only runs with an averaged model have."""
 LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -312,10 +398,14 @@ LATEX = {
     "−": "$-$",
     "…": r"\ldots{}",
 }
+"""Characters that LaTeX takes for markup or does not know, and how they are written."""
 
 
 def write_text(path: Path, text: str) -> None:
-    """Over what is there; folders on the way are made."""
+    """Write a text file over whatever is there, and make the folders that it needs.
+
+    Raise InputError if it cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="")
@@ -325,22 +415,23 @@ def write_text(path: Path, text: str) -> None:
 
 def write_files(
     comparison: Comparison,
-    sheets: Sequence[TextTable],
+    text_tables: Sequence[TextTable],
     csv: Path | None,
     markdown: Path | None,
     latex: Path | None,
 ) -> list[Path]:
-    """Those that have a name; the runs' numbers go beside those of the rows."""
+    """Write the files whose path is given, and return the paths of all files written.
+
+    A second CSV file, whose name ends in "-runs", has the results of the runs.
+    """
     texts: dict[Path, str] = {}
     if csv is not None:
-        texts |= {
-            csv: csv_rows(comparison),
-            csv.with_name(f"{csv.stem}-runs{csv.suffix}"): csv_runs(comparison),
-        }
+        texts[csv] = csv_rows(comparison)
+        texts[csv.with_name(f"{csv.stem}-runs{csv.suffix}")] = csv_runs(comparison)
     if markdown is not None:
-        texts[markdown] = markdown_text(sheets)
+        texts[markdown] = markdown_text(text_tables)
     if latex is not None:
-        texts[latex] = latex_text(sheets)
+        texts[latex] = latex_text(text_tables)
     for path, text in texts.items():
         write_text(path, text)
     return list(texts)
@@ -349,19 +440,27 @@ def write_files(
 # Markdown
 
 
-def markdown_text(sheets: Iterable[TextTable]) -> str:
-    return "\n".join(markdown_table(sheet) for sheet in sheets)
+def markdown_text(text_tables: Iterable[TextTable]) -> str:
+    """Return the tables as the text of a Markdown file."""
+    return "\n".join(markdown_table(text_table) for text_table in text_tables)
 
 
-def markdown_table(sheet: TextTable) -> str:
-    lines = [sheet.header, ["---", *("---:" for _ in sheet.header[1:])], *sheet.rows]
-    table = "".join(f"| {' | '.join(map(escape_markdown, line))} |\n" for line in lines)
-    notes = "".join(f"- {escape_markdown(note)}\n" for note in sheet.notes)
-    return f"### {escape_markdown(sheet.title)}\n\n{table}" + (f"\n{notes}" if notes else "")
+def markdown_table(text_table: TextTable) -> str:
+    """Return a table in Markdown, its title as a heading and its notes as a list."""
+    alignment = ["---", *("---:" for _ in text_table.header[1:])]
+    lines = [markdown_row(cells) for cells in (text_table.header, alignment, *text_table.rows)]
+    text = f"### {escape_markdown(text_table.title)}\n\n{''.join(lines)}"
+    notes = "".join(f"- {escape_markdown(note)}\n" for note in text_table.notes)
+    return f"{text}\n{notes}" if notes else text
+
+
+def markdown_row(cells: Sequence[str]) -> str:
+    """Return a line of a Markdown table."""
+    return f"| {' | '.join(map(escape_markdown, cells))} |\n"
 
 
 def escape_markdown(text: str) -> str:
-    """What people named must not become markup or end a cell."""
+    """Return the text so that no name in it becomes markup or ends a cell."""
     for character in "\\`*_[]<>|":
         text = text.replace(character, f"\\{character}")
     return text
@@ -370,23 +469,26 @@ def escape_markdown(text: str) -> str:
 # LaTeX
 
 
-def latex_text(sheets: Iterable[TextTable]) -> str:
-    return "% Needs \\usepackage{booktabs} in the preamble.\n" + "\n".join(
-        latex_table(sheet) for sheet in sheets
-    )
+def latex_text(text_tables: Iterable[TextTable]) -> str:
+    """Return the tables as the text of a LaTeX file."""
+    tables = "\n".join(latex_table(text_table) for text_table in text_tables)
+    return f"% Needs \\usepackage{{booktabs}} in the preamble.\n{tables}"
 
 
-def latex_table(sheet: TextTable) -> str:
-    """A table environment, its notes in comments: a caption of a paper is its author's."""
-    rows = [latex_row(row) for row in sheet.rows]
-    notes = [f"% {note}" for note in sheet.notes]
+def latex_table(text_table: TextTable) -> str:
+    """Return a table environment with the notes in comments before it.
+
+    They are not in the caption, which the author of a paper will write.
+    """
+    rows = [latex_row(row) for row in text_table.rows]
+    notes = [f"% {note}" for note in text_table.notes]
     lines = [
         r"\begin{table}",
         r"  \centering",
-        rf"  \caption{{{escape_latex(sheet.title)}}}",
-        rf"  \begin{{tabular}}{{l{'r' * (len(sheet.header) - 1)}}}",
+        rf"  \caption{{{escape_latex(text_table.title)}}}",
+        rf"  \begin{{tabular}}{{l{'r' * (len(text_table.header) - 1)}}}",
         r"    \toprule",
-        latex_row(sheet.header),
+        latex_row(text_table.header),
         r"    \midrule",
         *rows,
         r"    \bottomrule",
@@ -397,10 +499,12 @@ def latex_table(sheet: TextTable) -> str:
 
 
 def latex_row(cells: Sequence[str]) -> str:
+    """Return a line of a LaTeX table."""
     return f"    {' & '.join(map(escape_latex, cells))} \\\\"
 
 
 def escape_latex(text: str) -> str:
+    """Return the text so that LaTeX prints it as it is."""
     return "".join(LATEX.get(character, character) for character in text)
 
 
@@ -408,31 +512,29 @@ def escape_latex(text: str) -> str:
 
 
 def csv_rows(comparison: Comparison) -> str:
-    """A line for each row of each table, in full precision."""
-    return csv_text(
-        [
-            row_record(comparison.goal, table, row)
-            for table in comparison.tables
-            for row in table.rows
-        ]
-    )
+    """Return the CSV text with a line for each row of each table, in full precision."""
+    records: list[Record] = []
+    for table in comparison.tables:
+        records += [row_record(comparison.goal, table, row) for row in table.rows]
+    return csv_text(records)
 
 
 def csv_runs(comparison: Comparison) -> str:
-    """A line for each run, also for those that do not count."""
+    """Return the CSV text with a line for each run, also for those that are not counted."""
     records: list[Record] = []
     for table in comparison.tables:
         for row in table.rows:
-            place = {"table": table.title, "row": row.label}
-            records += [
-                place | run_record(score.run, True) | score_record(score) for score in row.scores
-            ]
-            records += [place | run_record(run, False) for run in (*row.repeated, *row.left_out)]
-    records += [run_record(run, False) for run in comparison.unreadable]
+            names = {"table": table.title, "row": row.label}
+            for score in row.scores:
+                records.append(names | run_record(score.run, True) | score_record(score))
+            for run in (*row.duplicate_runs, *row.excluded_runs):
+                records.append(names | run_record(run, False))
+    records += [run_record(run, False) for run in comparison.unreadable_runs]
     return csv_text(records)
 
 
 def row_record(goal: MetricSpec, table: ResultTable, row: ResultRow) -> Record:
+    """Return the columns of a row in the CSV file of the rows."""
     record: Record = {
         "table": table.title,
         "row": row.label,
@@ -440,76 +542,84 @@ def row_record(goal: MetricSpec, table: ResultTable, row: ResultRow) -> Record:
         "metric": goal.metric,
         "seeds": " ".join(map(str, row.seeds)),
         "counted": len(row.scores),
-        "left_out": len(row.left_out),
+        "left_out": len(row.excluded_runs),
     }
-    for name in CSV_QUANTITIES:
-        record |= spread_columns(name, row.spread(name))
-    for name in AVERAGED_QUANTITIES:
-        record |= spread_columns(name, spread) if (spread := row.spread(name)) else {}
-    for name in CumulativeCost._fields:
-        record |= spread_columns(name, row.total(name))
+    for quantity in CSV_QUANTITIES:
+        record |= spread_columns(quantity, row.spread(quantity))
+    for quantity in AVERAGED_QUANTITIES:
+        spread = row.spread(quantity)
+        if spread:
+            record |= spread_columns(quantity, spread)
+    for cost in CumulativeCost._fields:
+        record |= spread_columns(cost, row.total(cost))
     for target in goal.targets:
-        record |= {f"reached_{format_value(target)}": row.reached(target, "rounds").n}
-        for name in CumulativeCost._fields:
-            record |= spread_columns(f"{name}_to_{format_value(target)}", row.reached(target, name))
-    for found in table.differences:
-        if found.label == row.label:
-            record |= difference_record(found) | {"baseline": table.baseline}
+        record[f"reached_{format_value(target)}"] = row.reached(target, "rounds").n
+        for cost in CumulativeCost._fields:
+            record |= spread_columns(f"{cost}_to_{format_value(target)}", row.reached(target, cost))
+    for difference in table.differences:
+        if difference.label == row.label:
+            record |= difference_record(difference) | {"baseline": table.baseline}
     return record
 
 
 def spread_columns(name: str, spread: Spread | None) -> Record:
+    """Return the two columns of a spread, with None where there is none."""
     return {
         f"{name}_mean": spread and spread.mean,
         f"{name}_deviation": spread and spread.deviation,
     }
 
 
-def difference_record(found: PairedDifference) -> Record:
-    low, high = found.interval
+def difference_record(difference: PairedDifference) -> Record:
+    """Return the columns of a paired difference in the CSV file of the rows."""
+    low, high = difference.interval
     return {
-        "common_seeds": " ".join(map(str, found.seeds)),
-        "difference": found.mean,
+        "common_seeds": " ".join(map(str, difference.seeds)),
+        "difference": difference.mean,
         "difference_low": low,
         "difference_high": high,
-        "better_on": found.better,
-        "p": found.p,
-        "p_holm": found.corrected,
+        "better_on": difference.wins,
+        "p": difference.p,
+        "p_holm": difference.p_holm,
     }
 
 
-def run_record(run: LoadedRun, counted: bool) -> Record:
+def run_record(run: LoadedRun, is_counted: bool) -> Record:
+    """Return the columns of any run in the CSV file of the runs."""
     return {
         "run": run.path,
         "seed": run.config.get("seed"),
-        "counted": counted,
-        "state": run.state,
-        "remark": run.remark,
+        "counted": is_counted,
+        "state": run.status,
+        "remark": run.status_message,
     }
 
 
 def score_record(score: RunScores) -> Record:
-    record = {name: getattr(score, name) for name in CSV_QUANTITIES}
-    record |= {
-        name: value for name in AVERAGED_QUANTITIES if (value := getattr(score, name)) is not None
-    }
+    """Return the further columns of a run that is counted."""
+    record = {quantity: getattr(score, quantity) for quantity in CSV_QUANTITIES}
+    for quantity in AVERAGED_QUANTITIES:
+        value = getattr(score, quantity)
+        if value is not None:
+            record[quantity] = value
     record |= score.total._asdict()
     for target, cost in score.reached.items():
-        record |= {
-            f"{name}_to_{format_value(target)}": cost and getattr(cost, name)
-            for name in CumulativeCost._fields
-        }
+        for name in CumulativeCost._fields:
+            record[f"{name}_to_{format_value(target)}"] = cost and getattr(cost, name)
     return record
 
 
 def csv_text(records: Sequence[Record]) -> str:
-    """Every column that any record has; what is unknown or not a number is left empty."""
-    names = list(dict.fromkeys(name for record in records for name in record))
+    """Return the CSV text of the records, with every column that one of them has.
+
+    A value that is missing or not a number is an empty cell.
+    """
+    names = list(dict.fromkeys(chain.from_iterable(records)))
     file = io.StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(
-        {name: "" if value != value else value for name, value in record.items()}
-        for record in records
-    )
+    for record in records:
+        # Only NaN is not equal to itself.
+        cells = {name: "" if value != value else value for name, value in record.items()}
+        writer.writerow(cells)
     return file.getvalue()

@@ -1,1 +1,1 @@
-"""What a run can be told: every setting once, with its meaning, default and range."""
+"""The settings of a run: every setting once, with its meaning, default and range."""

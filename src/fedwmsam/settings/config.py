@@ -1,7 +1,9 @@
-"""What a run is: every setting once, with its meaning, default and range.
+"""The configuration of a run: every setting once, with its meaning, default and range.
 
-`Settings` is what `fit` and the command line share; `RunConfig` adds what the command line must name (data set, model,
-partition). Command line over file over preset over default; an unknown key is an error that names the nearest.
+`Settings` holds what `fit` and the command line share. `RunConfig` adds what the command line must
+name: data set, model, partition and method. `resolve` makes a `RunConfig` from layers: the command
+line goes before the file, the file before the preset, the preset before the defaults. An unknown
+key is an error that names the nearest known one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -79,14 +81,18 @@ ALWAYS_IDENTIFYING = frozenset(
         "warmup",
     }
 )
-"""Settings and options as old as the first kept runs: their values tell runs apart even where they are the defaults.
-The list is closed. Every later setting counts only where it is not at its default, so that it renames no folder, splits
-no row of a table and stops no run from being resumed."""
+"""Do not add to this: it lists the settings and options that are as old as the first kept runs.
+
+Their values tell runs apart even where they are the defaults. Every later setting counts only where
+it differs from its default, so that it renames no folder, splits no row of a table and stops no run
+from being resumed.
+"""
 RECORDABLE = ("alignment", "drift", "echo")
+"""The dynamics of training that the setting `record` may name."""
 DELTA = 1e-5
-"""δ of differential privacy where none is given."""
+"""The δ of differential privacy that is used unless `dp_delta` is set."""
 CLIENTS = 20
-"""How many there are when neither the user nor the data say."""
+"""The number of clients if neither the user nor the data determine it."""
 
 RUN = "What is run"
 ROUNDS = "Rounds and clients"
@@ -98,7 +104,7 @@ EVALUATION = "Evaluation and stopping"
 SAVING = "Saving and recording"
 MACHINE = "Machine"
 PANELS = (RUN, ROUNDS, LOCAL, SERVER, FAULTS, PRIVACY, EVALUATION, SAVING, MACHINE)
-"""Where `--help` lists the flags of settings, in this order."""
+"""The headings under which `--help` lists the flags of settings, in this order."""
 FLOWER_REAL_FAULTS = "clients fail and lie by themselves here; simulate that with fedwmsam.fit"
 FLOWER_NO_PRIVACY = "differential privacy is built for the simulator only"
 FLOWER_NO_CLIENT_DATA = "it needs the clients' data where the server is"
@@ -107,10 +113,10 @@ FLOWER_OWN_PROCESSES = "each client is a process of its own"
 
 @dataclass(frozen=True)
 class Settings:
-    """What `fit`, the command line and Flower share."""
+    """The settings that `fit`, the command line and Flower share."""
 
     rounds: int = option(
-        50, "rounds to train", low=1, high=10**9, panel=ROUNDS, held_equal=True, goal=True
+        50, "rounds to train", low=1, high=10**9, panel=ROUNDS, must_match=True, ends_run=True
     )
     participation: float = option(
         0.25, "share of the clients that train in a round", above=0, high=1, panel=ROUNDS
@@ -142,7 +148,8 @@ class Settings:
     )
     twin: float | None = option(
         None,
-        "γ of an averaged twin, such as 8: an average of the global models, evaluated beside them and never trained on",
+        "γ of an averaged twin, such as 8: an average of the global models, evaluated beside them "
+        "and never trained on",
         low=0,
         high=1e9,
         panel=SERVER,
@@ -167,26 +174,28 @@ class Settings:
         high=1,
         panel=FAULTS,
         see="docs/faults.md",
-        flower=FLOWER_REAL_FAULTS,
+        flower_refusal=FLOWER_REAL_FAULTS,
     )
     stragglers: str | None = option(
         None,
-        "SHARE:FACTOR: so many clients are slower by that factor, such as 0.3:4; 0.3:4:drop: unfinished is lost",
+        "SHARE:FACTOR: so many clients are slower by that factor, such as 0.3:4; "
+        "0.3:4:drop: unfinished is lost",
         panel=FAULTS,
-        flower=FLOWER_REAL_FAULTS,
+        flower_refusal=FLOWER_REAL_FAULTS,
     )
     deadline: float | None = option(
         None,
         "when a round closes, in the time an ordinary client needs for its steps (none: 1)",
         above=0,
         panel=FAULTS,
-        flower=FLOWER_REAL_FAULTS,
+        flower_refusal=FLOWER_REAL_FAULTS,
     )
     corrupt: str | None = option(
         None,
-        "KIND:SHARE: hostile clients, such as sign_flip:0.1; nan, huge, sign_flip, random, stale, label_flip",
+        "KIND:SHARE: hostile clients, such as sign_flip:0.1; "
+        "nan, huge, sign_flip, random, stale, label_flip",
         panel=FAULTS,
-        flower=FLOWER_REAL_FAULTS,
+        flower_refusal=FLOWER_REAL_FAULTS,
     )
     dp_noise: float | None = option(
         None,
@@ -194,14 +203,14 @@ class Settings:
         low=0,
         panel=PRIVACY,
         see="docs/privacy.md",
-        flower=FLOWER_NO_PRIVACY,
+        flower_refusal=FLOWER_NO_PRIVACY,
     )
     dp_epsilon: float | None = option(
         None,
         "ε that all rounds may spend, instead of the noise",
         above=0,
         panel=PRIVACY,
-        flower=FLOWER_NO_PRIVACY,
+        flower_refusal=FLOWER_NO_PRIVACY,
     )
     dp_clip: float | None = option(
         None,
@@ -218,10 +227,10 @@ class Settings:
         "rounds from one evaluation to the next (the last is always evaluated)",
         low=1,
         panel=EVALUATION,
-        held_equal=True,
+        must_match=True,
     )
     checkpoint_every: int = option(
-        10, "rounds from one checkpoint to the next", low=1, panel=SAVING, changes_numbers=False
+        10, "rounds from one checkpoint to the next", low=1, panel=SAVING, affects_results=False
     )
     target_accuracy: float | None = option(
         None,
@@ -229,49 +238,54 @@ class Settings:
         above=0,
         high=1,
         panel=EVALUATION,
-        held_equal=True,
-        goal=True,
+        must_match=True,
+        ends_run=True,
     )
     patience: int | None = option(
         None,
         "stop after so many rounds without a better validation score",
         low=1,
         panel=EVALUATION,
-        held_equal=True,
-        goal=True,
+        must_match=True,
+        ends_run=True,
     )
     time_budget: float | None = option(
-        None, "stop after so many seconds", above=0, panel=EVALUATION, held_equal=True, goal=True
+        None,
+        "stop after so many seconds",
+        above=0,
+        panel=EVALUATION,
+        must_match=True,
+        ends_run=True,
     )
     memory_budget: float = option(
         1000.0,
         "megabytes of RAM for what is kept per client; the rest is on disk",
         low=0,
         panel=MACHINE,
-        changes_numbers=False,
+        affects_results=False,
     )
     keep_states: int | None = option(
         None,
         "keep the state before every so many rounds, for later analysis",
         low=1,
         panel=SAVING,
-        changes_numbers=False,
-        flower=FLOWER_NO_CLIENT_DATA,
+        affects_results=False,
+        flower_refusal=FLOWER_NO_CLIENT_DATA,
     )
     record: str | None = option(
         None,
         "dynamics to record, such as alignment,drift,echo",
         panel=SAVING,
         see="docs/dynamics.md",
-        changes_numbers=False,
-        flower=FLOWER_NO_CLIENT_DATA,
+        affects_results=False,
+        flower_refusal=FLOWER_NO_CLIENT_DATA,
     )
     record_every: int = option(
         10,
         "rounds from one recording to the next (an echo is recorded in each)",
         low=1,
         panel=SAVING,
-        changes_numbers=False,
+        affects_results=False,
     )
     workers: int = option(
         1,
@@ -279,102 +293,108 @@ class Settings:
         low=0,
         high=1024,
         panel=MACHINE,
-        changes_numbers=False,
-        flower=FLOWER_OWN_PROCESSES,
+        affects_results=False,
+        flower_refusal=FLOWER_OWN_PROCESSES,
     )
     device: str = option(
         "cpu",
         "where to compute: cpu, cuda, mps (the last two are untested)",
         panel=MACHINE,
-        changes_numbers=False,
+        affects_results=False,
     )
 
     def __post_init__(self) -> None:
         validate_fields("", self)
-        self.recorded()
-        if self.aggregation == "mean":
-            object.__setattr__(
-                self, "aggregation", None
-            )  # one name for one thing: the same run, the same row
+        self.recording_kinds()
+        if self.aggregation == "mean":  # one name for one rule: the same run, the same row
+            object.__setattr__(self, "aggregation", None)
         if self.aggregation is not None:
             parse_aggregation(self.aggregation)
         parse_stragglers(self.stragglers, self.deadline)
         if self.corrupt is not None:
             parse_corruption(self.corrupt)
-        if self.private:
+        if self.uses_privacy:
             self.check_privacy()
 
-    def recorded(self) -> list[str]:
-        """The kinds of dynamics to record, each once."""
-        kinds = list(
-            dict.fromkeys(kind.strip() for kind in (self.record or "").split(",") if kind.strip())
-        )
+    def recording_kinds(self) -> list[str]:
+        """Return the kinds of dynamics to record, each once; raise InputError if one is unknown."""
+        names = [name.strip() for name in (self.record or "").split(",")]
+        kinds = list(dict.fromkeys(name for name in names if name))
         for kind in kinds:
             if kind not in RECORDABLE:
                 raise InputError(unknown_name_message("kind of recording", kind, RECORDABLE))
         return kinds
 
     @property
-    def private(self) -> bool:
+    def uses_privacy(self) -> bool:
+        """Return whether the run is differentially private."""
         return self.dp_noise is not None or self.dp_epsilon is not None
 
     def check_privacy(self) -> None:
+        """Raise InputError unless the guarantee of differential privacy holds for the settings.
+
+        A `dp_delta` that is not set becomes `DELTA`.
+        """
         if self.dp_noise is not None and self.dp_epsilon is not None:
             raise InputError("Give either dp_noise or dp_epsilon: each follows from the other.")
         if self.dp_clip is None:
             raise InputError(
-                "Differential privacy needs dp_clip, the longest upload that counts in full; try dp_clip=1."
+                "Differential privacy needs dp_clip, the longest upload that counts in full; "
+                "try dp_clip=1."
             )
         if self.dp_delta is None:
             object.__setattr__(self, "dp_delta", DELTA)
-        for name, needed in (
-            ("sampling", "bernoulli"),
-            ("averaging", "uniform"),
-            ("aggregation", None),
-        ):
-            if getattr(self, name) != needed:
+        required = {"sampling": "bernoulli", "averaging": "uniform", "aggregation": None}
+        for name, value in required.items():
+            if getattr(self, name) != value:
                 raise InputError(
-                    f"Differential privacy needs {name}={needed or 'mean'}, not {getattr(self, name)}: "
-                    "its ε holds for no other."
+                    f"Differential privacy needs {name}={value or 'mean'}, "
+                    f"not {getattr(self, name)}: its ε holds for no other."
                 )
 
-    def per_round(self, clients: int) -> float:
-        """Clients per round out of that many; their expected number under Bernoulli sampling."""
+    def cohort_size(self, clients: int) -> float:
+        """Return how many out of that many clients train in a round.
+
+        Under Bernoulli sampling it is their expected number. Raise InputError if there are not so
+        many clients, or if almost every round would be empty.
+        """
         if self.clients_per_round is not None:
             if self.clients_per_round > clients:
                 raise InputError(
-                    f"clients_per_round is {self.clients_per_round}, but there are only {clients} clients."
+                    f"clients_per_round is {self.clients_per_round}, "
+                    f"but there are only {clients} clients."
                 )
             return self.clients_per_round
         if self.sampling == "bernoulli":
             if self.participation * clients < 0.1:
                 raise InputError(
-                    f"participation {self.participation:g} of {clients} clients leaves almost every round empty."
+                    f"participation {self.participation:g} of {clients} clients "
+                    "leaves almost every round empty."
                 )
             return self.participation * clients
         return max(1, round_half_up(self.participation * clients))
 
 
 def is_natural(partition: object) -> bool:
-    """Whether the data say how many clients there are."""
+    """Return whether a partition takes the clients, and so their number, from the data."""
     return str(partition).startswith("natural")
 
 
 @dataclass(frozen=True)
 class RunConfig(Settings):
-    """What the command line must name beside the settings: data set, model, partition, method."""
+    """The settings of a run on the command line: also data set, model, partition and method."""
 
     method: str = option("fedwmsam", "which method; `fedwmsam methods` lists them", panel=RUN)
     dataset: str = option(
-        "digits", "which data set", panel=RUN, see="docs/data.md", held_equal=True
+        "digits", "which data set", panel=RUN, see="docs/data.md", must_match=True
     )
-    model: str = option("mlp", "which model", panel=RUN, see="docs/models.md", held_equal=True)
+    model: str = option("mlp", "which model", panel=RUN, see="docs/models.md", must_match=True)
     partition: str = option(
         "dirichlet:0.1",
         "how the data are dealt out, such as iid or dirichlet:BETA",
         panel=RUN,
         see="docs/partitions.md",
-        held_equal=True,
+        must_match=True,
     )
     augmentation: str = option(
         "none", "paper: flip and crop training images", choices=("none", "paper"), panel=RUN
@@ -384,7 +404,7 @@ class RunConfig(Settings):
         "number of clients: 20, or what the data say with natural",
         low=1,
         panel=RUN,
-        held_equal=True,
+        must_match=True,
     )
     validation: float = option(
         0.0,
@@ -392,25 +412,25 @@ class RunConfig(Settings):
         low=0,
         high=0.9,
         panel=EVALUATION,
-        held_equal=True,
+        must_match=True,
     )
     data_dir: str | None = option(
-        None, "folder with the data set's files", panel=RUN, changes_numbers=False
+        None, "folder with the data set's files", panel=RUN, affects_results=False
     )
     preset: str | None = option(
         None,
         "paper or tuned: named settings below any explicit value",
         panel=RUN,
-        changes_numbers=False,
+        affects_results=False,
     )
     track: str | None = option(
         None,
         "where else to log each round: tensorboard, wandb or both, with a comma between",
         panel=SAVING,
-        changes_numbers=False,
+        affects_results=False,
     )
     options: dict[str, Any] = field(default_factory=dict)
-    """The method's own hyper-parameters."""
+    """The hyper-parameters of the method that are set; the others keep their defaults."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -419,144 +439,168 @@ class RunConfig(Settings):
         if self.clients is None and not is_natural(self.partition):
             object.__setattr__(self, "clients", CLIENTS)
         if self.clients is not None:
-            self.per_round(self.clients)
+            self.cohort_size(self.clients)
 
     def make_method(self) -> Any:
-        """The method with its options, a `Method`."""
+        """Return the method with its options, a `Method`."""
         return make_method(self.method, **self.options)
 
-    def flat(self) -> dict[str, Any]:
-        """All keys at one level, as config.toml holds them, the method's resolved hyper-parameters last."""
+    def to_flat_dict(self) -> dict[str, Any]:
+        """Return all settings at one level, as config.toml holds them.
+
+        The hyper-parameters of the method come last, those at their defaults included. A setting
+        that was switched off is "none": left out of the file, it would be read as its default.
+        """
         values = asdict(self)
         del values["options"]
-        if values["clip_norm"] is None:
-            values["clip_norm"] = "none"  # left out, it would read as the default
+        for f in fields(self):
+            if f.default is not None and getattr(self, f.name) is None:
+                values[f.name] = "none"
         first = ("method", "dataset", "model", "partition", "augmentation", "clients")
-        return {k: values.pop(k) for k in first} | values | asdict(self.make_method())
+        return {key: values.pop(key) for key in first} | values | asdict(self.make_method())
 
 
-STOPPING_SETTINGS = tuple(f.name for f in fields(RunConfig) if f.metadata.get("goal"))
-"""Settings that say when a run ends."""
+STOPPING_SETTINGS = tuple(f.name for f in fields(RunConfig) if f.metadata.get("ends_run"))
+"""The settings that decide when a run ends."""
 RESULT_NEUTRAL_SETTINGS = tuple(
-    f.name for f in fields(RunConfig) if f.metadata and not f.metadata["changes_numbers"]
+    f.name for f in fields(RunConfig) if f.metadata and not f.metadata["affects_results"]
 )
-"""Settings that change no number of a run; a preset is in the values it sets."""
+"""The settings that leave the results of a run as they are; a preset acts by the values it sets."""
 
 
 def resolve(*layers: dict[str, Any]) -> RunConfig:
-    """One configuration from flat layers, the strongest last; each key is a setting or an option of the method.
+    """Return one configuration from flat layers, the strongest last.
 
-    A mistake in a setting is found before the method's class is imported, which takes PyTorch and seconds.
+    Each key is a setting or an option of the method. Raise InputError if a key is unknown or a
+    value wrong; a mistake in a setting is found before the class of the method is imported, which
+    takes PyTorch and seconds.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for layer in layers:
-        if "method" in layer and layer["method"] != given.get("method"):
-            drop_options(given)  # a file's options belong to the file's method
-        given |= layer
-    method = method_name(given)
+        if "method" in layer and layer["method"] != values.get("method"):
+            remove_method_options(values)  # a file's options belong to the file's method
+        values |= layer
+    method = method_name(values)
     check_method_name(method)
-    if isinstance(given.get("workers"), str):
-        given["workers"] = parse_workers(given["workers"])
-    if not isinstance(given.get("preset", ""), str | None):
-        raise InputError(f"preset must be a word, not {truncated_repr(given['preset'])}.")
-    preset = preset_values(given.get("preset"), method)
-    if is_natural(given.get("partition")):
+    if isinstance(values.get("workers"), str):
+        values["workers"] = parse_workers(values["workers"])
+    if not isinstance(values.get("preset", ""), str | None):
+        raise InputError(f"preset must be a word, not {truncated_repr(values['preset'])}.")
+    preset = preset_values(values.get("preset"), method)
+    if is_natural(values.get("partition")):
         preset.pop("clients", None)
-    given = preset | given
-    settings = known_settings(given)
+    values = preset | values
+    settings = select_settings(values)
     check_settings(settings)
-    own = option_names(method)
-    for key in given:
-        if key not in settings and key not in own:
-            raise InputError(
-                unknown_name_message(
-                    f"setting or option of {method}", key, [*setting_names(), *own]
-                )
-            )
-    return RunConfig(**settings, options={key: value for key, value in given.items() if key in own})
+    method_options = option_names(method)
+    for key in values:
+        if key not in settings and key not in method_options:
+            raise InputError(unknown_key_message(key, method))
+    options = {key: value for key, value in values.items() if key in method_options}
+    return RunConfig(**settings, options=options)
 
 
-def known_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the keys that are settings; the word none is None where a setting may be that."""
-    kinds = field_types(RunConfig)
-    return {
-        key: None if given[key] == "none" and NoneType in kinds[key] else given[key]
-        for key in setting_names()
-        if key in given
-    }
+def select_settings(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings among the values; "none" becomes None where a setting may be that."""
+    types = field_types(RunConfig)
+    settings = {key: values[key] for key in setting_names() if key in values}
+    for key, value in settings.items():
+        if value == "none" and NoneType in types[key]:
+            settings[key] = None
+    return settings
 
 
 def check_settings(settings: dict[str, Any]) -> None:
-    """Raise InputError at the first setting that is wrong by itself or beside the others."""
-    kinds = field_types(RunConfig)
+    """Raise InputError at the first setting that is wrong by itself or together with others."""
+    types = field_types(RunConfig)
     for f in fields(RunConfig):
         if f.name in settings:
-            validate_value(f.name, settings[f.name], kinds[f.name], f.metadata)
+            validate_value(f.name, settings[f.name], types[f.name], f.metadata)
     shared = {f.name for f in fields(Settings)}
     Settings(**{key: value for key, value in settings.items() if key in shared})
     parse_trackers(settings.get("track"))
 
 
 def method_name(*layers: dict[str, Any]) -> str:
-    name = [RunConfig.method, *(layer["method"] for layer in layers if "method" in layer)][-1]
+    """Return the name of the method that the last layer to name one chooses, or the default."""
+    names = [layer["method"] for layer in layers if "method" in layer]
+    name = names[-1] if names else RunConfig.method
     if not isinstance(name, str):
         raise InputError(f"method must be a word, not {truncated_repr(name)}.")
     return name
 
 
 def parse_workers(text: str) -> int:
+    """Return the number of worker processes; "auto" is 0, which means one for each core."""
     return 0 if text == "auto" else int(parse_typed("workers", text, (int,)))
 
 
-def drop_options(given: dict[str, Any]) -> None:
-    before = given.get("method")
-    if isinstance(before, str) and before in METHOD_CLASS_PATHS:
-        for name in option_names(before):
-            given.pop(name, None)
+def remove_method_options(values: dict[str, Any]) -> None:
+    """Delete the options of the method that the values name, if they name one of this library."""
+    method = values.get("method")
+    if isinstance(method, str) and method in METHOD_CLASS_PATHS:
+        for name in option_names(method):
+            values.pop(name, None)
 
 
 def identifying_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells a run from others, out of all that its folder says of it."""
-    usual = defaults_of(config.get("method"))
+    """Return those settings and options of a run that tell it from other runs.
+
+    A value counts if the results depend on it and if it is not the default or, for the settings in
+    `ALWAYS_IDENTIFYING`, in any case.
+    """
+    defaults = defaults_of(config.get("method"))
     return {
         key: value
         for key, value in config.items()
         if key not in RESULT_NEUTRAL_SETTINGS
         and value is not None
-        and (key in ALWAYS_IDENTIFYING or usual.get(key) != value)
+        and (key in ALWAYS_IDENTIFYING or defaults.get(key) != value)
     }
 
 
 def defaults_of(method: object) -> dict[str, Any]:
-    """Of all settings, and of the method's options if it is one of this library's."""
-    own = (
-        fields(method_class(method))
-        if isinstance(method, str) and method in METHOD_CLASS_PATHS
-        else ()
-    )
-    return {f.name: f.default for f in (*fields(RunConfig), *own) if f.name != "options"}
+    """Return the defaults of all settings and, for a method of this library, of its options."""
+    declared = list(fields(RunConfig))
+    if isinstance(method, str) and method in METHOD_CLASS_PATHS:
+        declared += fields(method_class(method))
+    return {f.name: f.default for f in declared if f.name != "options"}
 
 
 def settings_by_panel() -> "list[Field[Any]]":
-    """The declarations of all settings that have a flag, in the order of `--help`."""
+    """Return the declarations of all settings that have a flag, in the order of `--help`."""
     flags = [f for f in fields(RunConfig) if f.metadata.get("panel")]
     return sorted(flags, key=lambda f: PANELS.index(f.metadata["panel"]))
 
 
 def setting_names() -> list[str]:
+    """Return the names of all settings, without the options of methods."""
     return [f.name for f in fields(RunConfig) if f.name != "options"]
 
 
 def option_names(method: str) -> list[str]:
+    """Return the names of the method's options; this imports its class."""
     return [f.name for f in fields(method_class(method))]
 
 
+def unknown_key_message(key: str, method: str) -> str:
+    """Return the sentence for a key that is neither a setting nor an option of the method."""
+    names = [*setting_names(), *option_names(method)]
+    return unknown_name_message(f"setting or option of {method}", key, names)
+
+
 def parse_assignments(assignments: Sequence[str], method: str) -> dict[str, Any]:
-    """`key=value` texts as typed values; a setting's before an option's, which takes the method's class."""
-    return {key: parse_value(key, text, method) for key, text in map(read_assignment, assignments)}
+    """Return the values of `key=value` texts, each converted to the type of its field.
+
+    Raise InputError if a text has no "=", if its key is neither a setting nor an option of the
+    method, or if the value is no number where a number is expected.
+    """
+    pairs = map(split_assignment, assignments)
+    return {key: parse_value(key, text, method) for key, text in pairs}
 
 
-def read_assignment(text: str) -> tuple[str, str]:
+def split_assignment(text: str) -> tuple[str, str]:
+    """Return the key and the text of the value of `key=value`, or raise InputError."""
     key, equals, value = text.partition("=")
     if not equals:
         raise InputError(f"--set takes key=value, not {text!r}.")
@@ -564,14 +608,14 @@ def read_assignment(text: str) -> tuple[str, str]:
 
 
 def parse_value(key: str, text: str, method: str) -> Any:
-    """A setting or an option of the method as its own type."""
+    """Return a text, converted to the type of the setting or of the method's option called `key`.
+
+    The class of the method, which takes PyTorch, is imported only if the key is not a setting.
+    """
     if key == "workers":
         return parse_workers(text)
     if key in setting_names():
         return parse_typed(key, text, field_types(RunConfig)[key])
-    own = option_names(method)
-    if key not in own:
-        raise InputError(
-            unknown_name_message(f"setting or option of {method}", key, [*setting_names(), *own])
-        )
+    if key not in option_names(method):
+        raise InputError(unknown_key_message(key, method))
     return parse_typed(key, text, field_types(method_class(method))[key])

@@ -1,7 +1,8 @@
-"""The methods by their names on the command line, and where the class of each is: a new method is a line here.
+"""The table of methods: the name of each on the command line and the path of its class.
 
-The table needs no PyTorch, whose import takes seconds; the classes do, and are imported when they are asked for. For
-those who need PyTorch anyway, `fedwmsam.methods` has the same two functions with their types.
+A new method is a line here. The table needs no PyTorch, whose import takes seconds; the classes
+do, and each is imported when it is first used. For code that needs PyTorch anyway,
+`fedwmsam.methods` has the same two functions with precise types.
 """
 
 from dataclasses import fields
@@ -33,26 +34,30 @@ METHOD_CLASS_PATHS = {
     "fedlesam-d": "fedlesam_d.FedLESAMD",
     "fedgloss": "fedgloss.FedGloSS",
 }
-"""Name → module in `methods/` and class."""
+"""The module in `methods/` and the class in it, by the name of the method."""
 
 
 def check_method_name(name: str) -> None:
+    """Raise InputError if no method is called `name`."""
     if name not in METHOD_CLASS_PATHS:
         raise InputError(unknown_name_message("method", name, METHOD_CLASS_PATHS))
 
 
 def method_class(name: str) -> Any:
-    """The class of the method called `name`."""
+    """Return the class of the method called `name`, or raise InputError if there is none."""
     check_method_name(name)
     module, _, class_name = METHOD_CLASS_PATHS[name].partition(".")
     return getattr(import_module(f"fedwmsam.methods.{module}"), class_name)
 
 
 def make_method(name: str, /, **options: object) -> Any:
-    """The method called `name` with its options; an unknown option is an error that names the nearest."""
+    """Return the method called `name` with its options.
+
+    Raise InputError if there is no such method, if it has no such option, or if a value is wrong.
+    """
     cls = method_class(name)
-    known = [f.name for f in fields(cls)]
+    names = [f.name for f in fields(cls)]
     for option in options:
-        if option not in known:
-            raise InputError(unknown_name_message(f"option of {name}", option, known))
+        if option not in names:
+            raise InputError(unknown_name_message(f"option of {name}", option, names))
     return cls(**options)

@@ -1,16 +1,21 @@
-"""Typed fields with a meaning and a range: a method's hyper-parameters and a run's settings are declared alike."""
+"""Typed fields with a meaning and a range.
+
+The hyper-parameters of a method and the settings of a run are declared in the same way: as fields
+of a frozen dataclass, made by `option`. What is declared there (help text, range, choices) is read
+by the command line, by the checks and by the documentation.
+"""
 
 import math
 import numbers
-import types
-import typing
+from collections.abc import Mapping
 from dataclasses import field, fields
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 from fedwmsam.errors import InputError
 
 LARGEST = 1e30
-"""No setting needs more, and a 32-bit float still holds it."""
+"""The largest number that an option may be: no setting needs more, and a 32-bit float holds it."""
 
 
 def option(
@@ -23,25 +28,25 @@ def option(
     choices: tuple[str, ...] = (),
     panel: str = "",
     see: str = "",
-    changes_numbers: bool = True,
-    held_equal: bool = False,
-    goal: bool = False,
-    flower: str | None = None,
+    affects_results: bool = True,
+    must_match: bool = False,
+    ends_run: bool = False,
+    flower_refusal: str | None = None,
 ) -> Any:
-    """A dataclass field: a hyper-parameter of a method, or a setting of a run, declared here and nowhere else.
+    """Return a dataclass field that declares a hyper-parameter of a method or a setting of a run.
 
-    low, high: its range, both included.
-    above: a bound that is not included.
-    choices: the words it may be.
+    low, high: the range of a number, both ends included.
+    above: a lower bound that is not included.
+    choices: the words that a text may be; without them it may be any word.
 
-    What follows is for settings.
+    The other arguments are for settings.
 
-    panel: where `--help` lists its flag; without one it has none.
-    see: a page to read.
-    changes_numbers: whether a run's numbers depend on it.
-    held_equal: whether runs that differ in it are not compared.
-    goal: whether it says when a run ends.
-    flower: why it does not apply on Flower, if it does not.
+    panel: the heading under which `--help` lists the flag; without one there is no flag.
+    see: the page of the documentation to read.
+    affects_results: whether the results of a run depend on it.
+    must_match: whether runs that differ in it are not compared.
+    ends_run: whether it decides when a run ends.
+    flower_refusal: the reason why it does not apply on Flower, if it does not.
     """
     metadata = {
         "help": help,
@@ -51,55 +56,61 @@ def option(
         "choices": choices,
         "panel": panel,
         "see": see,
-        "changes_numbers": changes_numbers,
-        "held_equal": held_equal,
-        "goal": goal,
-        "flower": flower,
+        "affects_results": affects_results,
+        "must_match": must_match,
+        "ends_run": ends_run,
+        "flower_refusal": flower_refusal,
     }
     return field(default=default, metadata=metadata)
 
 
 def validate_fields(owner: str, values: Any) -> None:
-    """Raise InputError at the first field of the dataclass that is of the wrong type or out of its range.
+    """Raise InputError at the first field of a dataclass that has a wrong type or is out of range.
 
-    Numbers of other kinds (numpy's) become Python's own, so that they can be written and compared.
+    `owner` precedes the field's name in the message. Numbers of other types, such as numpy's, are
+    replaced by Python's own, so that they can be written and compared.
     """
-    kinds = field_types(type(values))
+    types = field_types(type(values))
     for f in fields(values):
         if f.metadata:
-            value = validate_value(
-                f"{owner}{f.name}", getattr(values, f.name), kinds[f.name], f.metadata
-            )
+            name = f"{owner}{f.name}"
+            value = validate_value(name, getattr(values, f.name), types[f.name], f.metadata)
             object.__setattr__(values, f.name, value)  # the dataclass is frozen for everybody else
 
 
 def field_types(cls: type) -> dict[str, tuple[type, ...]]:
-    """Each field's types: `float | None` is (float, NoneType)."""
-    hints = typing.get_type_hints(cls)
-    return {name: typing.get_args(hint) or (hint,) for name, hint in hints.items()}
+    """Return the types of each field of a dataclass; `float | None` is (float, NoneType)."""
+    hints = get_type_hints(cls)
+    return {name: get_args(hint) or (hint,) for name, hint in hints.items()}
 
 
 def validate_value(
-    name: str, value: Any, kinds: tuple[type, ...], rule: typing.Mapping[str, Any]
+    name: str, value: Any, types: tuple[type, ...], metadata: Mapping[str, Any]
 ) -> Any:
-    if value is None and types.NoneType in kinds:
+    """Return the value, converted to the first of its types, or raise InputError.
+
+    A text must be one of the choices in the metadata of its field, a number in the range there;
+    None is allowed where it is one of the types.
+    """
+    if value is None and NoneType in types:
         return None
-    if kinds[0] is str:
-        if not isinstance(value, str) or (rule["choices"] and value not in rule["choices"]):
-            expected = "one of " + ", ".join(rule["choices"]) if rule["choices"] else "a word"
+    if types[0] is str:
+        choices = metadata["choices"]
+        if not isinstance(value, str) or (choices and value not in choices):
+            expected = f"one of {', '.join(choices)}" if choices else "a word"
             raise InputError(f"{name} must be {expected}, not {truncated_repr(value)}.")
         return value
-    accepted = numbers.Integral if kinds[0] is int else numbers.Real
-    fits = isinstance(value, accepted) and not isinstance(value, bool)
-    if not fits or not (rule["low"] <= value <= rule["high"] and value > rule["above"]):
-        whole = "a whole" if kinds[0] is int else "a"
-        raise InputError(
-            f"{name} must be {whole} number {describe_range(rule)}, not {truncated_repr(value)}."
-        )
-    return kinds[0](value)
+    accepted = numbers.Integral if types[0] is int else numbers.Real
+    is_number = isinstance(value, accepted) and not isinstance(value, bool)
+    if not is_number or not is_in_range(value, metadata):
+        kind = "a whole number" if types[0] is int else "a number"
+        allowed = describe_range(metadata)
+        raise InputError(f"{name} must be {kind} {allowed}, not {truncated_repr(value)}.")
+    return types[0](value)
 
 
 def truncated_repr(value: object) -> str:
+    """Return the representation of a value, cut off where it is too long for a message."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to print integers of thousands of digits
@@ -107,43 +118,58 @@ def truncated_repr(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:50]}…"
 
 
-def has_range(rule: typing.Mapping[str, Any]) -> bool:
-    """Whether a number's range is narrower than that of all numbers."""
-    return bool(rule["low"] > -LARGEST or rule["high"] < LARGEST or rule["above"] > -math.inf)
+def is_in_range(value: Any, metadata: Mapping[str, Any]) -> bool:
+    """Return whether a number lies in the range of a field; NaN never does."""
+    return bool(metadata["low"] <= value <= metadata["high"] and value > metadata["above"])
 
 
-def describe_range(rule: typing.Mapping[str, Any]) -> str:
-    low, high, above = rule["low"], rule["high"], rule["above"]
+def has_range(metadata: Mapping[str, Any]) -> bool:
+    """Return whether the range of a field is narrower than that of all numbers."""
+    is_bounded = metadata["low"] > -LARGEST or metadata["high"] < LARGEST
+    return bool(is_bounded or metadata["above"] > -math.inf)
+
+
+def describe_range(metadata: Mapping[str, Any]) -> str:
+    """Return the range of a field in words, such as "between 0 and 1"."""
+    low = metadata["low"]
+    high = metadata["high"]
+    above = metadata["above"]
+    if above > -math.inf and high < LARGEST:
+        return f"above {format_number(above)} and at most {format_number(high)}"
     if above > -math.inf:
-        return f"above {format_number(above)}" + (
-            f" and at most {format_number(high)}" if high < LARGEST else ""
-        )
+        return f"above {format_number(above)}"
     if high < LARGEST:
         return f"between {format_number(low)} and {format_number(high)}"
     return f"of at least {format_number(low)}" if low > -LARGEST else "that is finite"
 
 
 def format_number(value: float) -> str:
+    """Return a bound as text: integers in full, other numbers with up to six digits."""
     return str(value) if isinstance(value, int) else f"{value:g}"
 
 
-def parse_typed(name: str, text: str, kinds: tuple[type, ...]) -> Any:
-    """A value typed on the command line, as the field's type; "none" where the field may be empty."""
-    if types.NoneType in kinds and text.lower() == "none":
+def parse_typed(name: str, text: str, types: tuple[type, ...]) -> Any:
+    """Return a text from the command line as the first of the types of the field `name`.
+
+    The word "none" is None where that is one of the types. Raise InputError if a number is expected
+    and the text is none.
+    """
+    if NoneType in types and text.lower() == "none":
         return None
-    if kinds[0] in (int, float):
-        try:
-            return kinds[0](text)
-        except ValueError as error:
-            whole = "whole " if kinds[0] is int else ""
-            raise InputError(
-                f"{name} must be a {whole}number, not {truncated_repr(text)}."
-            ) from error
-    return text
+    if types[0] not in (int, float):
+        return text
+    try:
+        return types[0](text)
+    except ValueError as error:
+        kind = "a whole number" if types[0] is int else "a number"
+        raise InputError(f"{name} must be {kind}, not {truncated_repr(text)}.") from error
 
 
 def parse_float_or_nan(text: str) -> float:
-    """NaN for what is no number, so that one comparison with a range refuses it, too."""
+    """Return the number that a text stands for, or NaN if it stands for none.
+
+    NaN fails every comparison, so that a check of the range refuses such a text as well.
+    """
     try:
         return float(text)
     except ValueError:

@@ -1,4 +1,9 @@
-"""The small languages of settings: how a rule, a fault or a choice is written, and what it means."""
+"""Parsers of the settings that are written in a notation of their own.
+
+The aggregation rule, stragglers, hostile clients and trackers are each one text, such as
+`trimmed:0.1` or `sign_flip:0.1`. Every parser returns what the text means, or raises InputError
+with a sentence on how it is written.
+"""
 
 import math
 from dataclasses import dataclass
@@ -7,15 +12,12 @@ from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.settings.options import parse_float_or_nan
 
 WEIGHT_DECAY_MODES = ("objective", "sgd")
-
-
 AVERAGING = ("uniform", "size")
-
-
 SAMPLING = ("fixed", "bernoulli")
 
 
 def round_half_up(value: float) -> int:
+    """Return the nearest whole number; a half is rounded up, not to the even neighbour."""
     return int(value + 0.5)
 
 
@@ -27,13 +29,15 @@ RULES = ("mean", "norm_bound", "median", "trimmed")
 
 @dataclass(frozen=True)
 class AggregationRule:
+    """The rule by which the server combines the contributions of a round's clients."""
+
     kind: str = "mean"
     value: float | None = None
-    """The bound on the norm (None: the round's median norm), or the share to trim at either end."""
+    """The bound on the norm (None: the round's median norm), or the share trimmed at either end."""
 
     @property
-    def holds(self) -> bool:
-        """Whether all contributions of a round are needed at once."""
+    def needs_all_uploads(self) -> bool:
+        """Return whether all contributions of a round are needed at once."""
         return self.kind in ("median", "trimmed")
 
 
@@ -41,19 +45,21 @@ MEAN = AggregationRule()
 
 
 def parse_aggregation(text: str) -> AggregationRule:
-    kind, colon, value = text.partition(":")
+    """Return the rule that a text names, such as "median" or "trimmed:0.1", or raise InputError."""
+    kind, colon, value_text = text.partition(":")
     if kind not in RULES:
         raise InputError(unknown_name_message("aggregation", kind, RULES))
-    given = parse_float_or_nan(value) if colon else None
+    value = parse_float_or_nan(value_text) if colon else None
     if kind in ("mean", "median") and not colon:
         return AggregationRule(kind)
-    if kind == "norm_bound" and (given is None or 0 < given < math.inf):
-        return AggregationRule(kind, given)
-    if kind == "trimmed" and given is not None and 0 <= given < 0.5:
-        return AggregationRule(kind, given)
+    if kind == "norm_bound" and (value is None or 0 < value < math.inf):
+        return AggregationRule(kind, value)
+    if kind == "trimmed" and value is not None and 0 <= value < 0.5:
+        return AggregationRule(kind, value)
     raise InputError(
-        "aggregation must be mean, norm_bound, norm_bound:TAU with a norm above 0, median, or trimmed:SHARE with a "
-        f"share below 0.5, such as trimmed:0.1, not {text!r}."
+        "aggregation must be mean, norm_bound, norm_bound:TAU with a norm above 0, median, "
+        "or trimmed:SHARE with a share below 0.5, such as trimmed:0.1, "
+        f"not {text!r}."
     )
 
 
@@ -62,14 +68,17 @@ def parse_aggregation(text: str) -> AggregationRule:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """A share of the clients takes `slowness` times as long for a step; a round closes at the deadline."""
+    """Slow clients: a share of them needs `slowness` times as long for each local step.
+
+    A round closes at the deadline.
+    """
 
     share: float = 0.0
     slowness: float = 1.0
     partial: bool = True
-    """Whether the steps done by the deadline count, or nothing does."""
+    """Whether the steps done by the deadline count; otherwise unfinished work is lost."""
     deadline: float = 1.0
-    """In the time that a client of ordinary speed needs for all its steps."""
+    """The deadline, in units of the time that an ordinary client needs for all its steps."""
 
 
 NO_STRAGGLERS = Stragglers()
@@ -77,11 +86,12 @@ NO_STRAGGLERS = Stragglers()
 
 @dataclass(frozen=True)
 class Corruption:
-    """A share of the clients is hostile and answers in one way."""
+    """Hostile clients: a share of them corrupts its uploads, or its labels, in one way."""
 
     kind: str
     share: float
-    size: float = 1.0
+    scale: float = 1.0
+    """The size of the corruption, for the kinds that have one."""
 
 
 CORRUPTION_SCALES = {
@@ -92,50 +102,55 @@ CORRUPTION_SCALES = {
     "stale": None,
     "label_flip": None,
 }
-"""The kinds of hostile clients; where a size can be given, the one that is meant without it."""
+"""The kinds of hostile clients, each with its default scale; None where it has no scale."""
 
 
 def parse_stragglers(text: str | None, deadline: float | None) -> Stragglers:
-    """`SHARE:FACTOR`, or `SHARE:FACTOR:drop` where unfinished work does not count."""
+    """Return the stragglers that `SHARE:FACTOR` means, or raise InputError.
+
+    With `SHARE:FACTOR:drop` unfinished work does not count. Without a text nobody is slow, and
+    without a deadline it is 1.
+    """
+    if deadline is None:
+        deadline = 1.0
     if text is None:
-        return Stragglers(deadline=1.0 if deadline is None else deadline)
-    numbers, last = text.split(":"), ""
-    if numbers[-1] == "drop":
-        last = numbers.pop()
-    share, slowness = (
-        (parse_float_or_nan(part) for part in numbers)
-        if len(numbers) == 2
-        else (math.nan, math.nan)
-    )
-    if not (0 <= share <= 1 and 1 <= slowness < math.inf):
+        return Stragglers(deadline=deadline)
+    parts = text.split(":")
+    drops_unfinished = parts[-1] == "drop"
+    if drops_unfinished:
+        parts.pop()
+    values = [parse_float_or_nan(part) for part in parts]
+    if len(values) != 2 or not (0 <= values[0] <= 1 and 1 <= values[1] < math.inf):
         raise InputError(
-            f"stragglers must be SHARE:FACTOR or SHARE:FACTOR:drop with a share between 0 and 1 and a factor of at "
-            f"least 1, such as 0.3:4, not {text!r}."
+            "stragglers must be SHARE:FACTOR or SHARE:FACTOR:drop with a share between 0 and 1 "
+            f"and a factor of at least 1, such as 0.3:4, not {text!r}."
         )
-    return Stragglers(share, slowness, last != "drop", 1.0 if deadline is None else deadline)
+    share, slowness = values
+    return Stragglers(share, slowness, not drops_unfinished, deadline)
 
 
 def parse_corruption(text: str) -> Corruption:
-    """`KIND:SHARE`, or `KIND:SHARE:SIZE` for the kinds that have a size."""
-    kind, *numbers = text.split(":")
+    """Return the corruption that `KIND:SHARE` means, or raise InputError.
+
+    For the kinds that have a scale it may follow: `KIND:SHARE:SIZE`.
+    """
+    kind, *parts = text.split(":")
     if kind not in CORRUPTION_SCALES:
         raise InputError(unknown_name_message("kind of corruption", kind, CORRUPTION_SCALES))
-    sized = CORRUPTION_SCALES[kind] is not None
-    values = [parse_float_or_nan(part) for part in numbers]
-    if (
-        not 1 <= len(values) <= 1 + sized
-        or not 0 <= values[0] <= 1
-        or not all(0 < v < math.inf for v in values[1:])
-    ):
-        shape = (
-            f"{kind}:SHARE or {kind}:SHARE:SIZE with a size above 0" if sized else f"{kind}:SHARE"
-        )
+    default_scale = CORRUPTION_SCALES[kind]
+    most = 1 if default_scale is None else 2
+    values = [parse_float_or_nan(part) for part in parts]
+    is_valid = 1 <= len(values) <= most and 0 <= values[0] <= 1
+    if not is_valid or not all(0 < scale < math.inf for scale in values[1:]):
+        notation = f"{kind}:SHARE"
+        if default_scale is not None:
+            notation = f"{kind}:SHARE or {kind}:SHARE:SIZE with a size above 0"
         raise InputError(
-            f"corrupt must be {shape} and a share between 0 and 1, such as {kind}:0.1, not {text!r}."
+            f"corrupt must be {notation} and a share between 0 and 1, such as {kind}:0.1, "
+            f"not {text!r}."
         )
-    return Corruption(
-        kind, values[0], values[1] if len(values) > 1 else CORRUPTION_SCALES[kind] or 1.0
-    )
+    scale = values[1] if len(values) > 1 else default_scale or 1.0
+    return Corruption(kind, values[0], scale)
 
 
 # Trackers
@@ -145,8 +160,11 @@ TRACKERS = ("tensorboard", "wandb")
 
 
 def parse_trackers(names: str | None) -> list[tuple[str, list[str]]]:
-    """From "tensorboard,wandb:PROJECT": the name of each tracker, and its arguments."""
-    found = []
+    """Return the name of each tracker in "tensorboard,wandb:PROJECT", and its arguments.
+
+    Raise InputError if a tracker is unknown or written differently.
+    """
+    trackers = []
     for text in names.split(",") if names else []:
         name, colon, project = text.strip().partition(":")
         if name not in TRACKERS:
@@ -155,5 +173,5 @@ def parse_trackers(names: str | None) -> list[tuple[str, list[str]]]:
             raise InputError(
                 f"A tracker is written tensorboard, wandb or wandb:PROJECT, not {text!r}."
             )
-        found.append((name, [project] if project else []))
-    return found
+        trackers.append((name, [project] if project else []))
+    return trackers

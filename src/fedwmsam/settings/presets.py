@@ -1,9 +1,11 @@
-"""Named settings, below whatever is given explicitly.
+"""Presets: named settings that hold unless a value is set explicitly.
 
-`paper` is the FedWMSAM paper's experiment: its text and appendix, and where they are silent (step-size decay, weight
-decay beside the gradient, clipping) its released code; only the number of clients a round is fixed, as the text says,
-where that code flips a coin for each (`--set sampling=bernoulli`). `tuned` is what the FL-Simulator project, whose
-baselines the paper uses, found for CIFAR-10; for the methods it lacks, their own authors' values.
+`paper` is the experiment of the FedWMSAM paper: its text and appendix and, where they are silent
+(step-size decay, weight decay outside the gradient, clipping), its released code. One thing differs
+from that code: the number of clients per round is fixed, as the text says, where the code decides
+for each client at random (`--set sampling=bernoulli`). `tuned` holds what the FL-Simulator project,
+whose baselines the paper uses, found for CIFAR-10 and, for methods that it lacks, the values of
+their own authors.
 """
 
 from typing import Any
@@ -22,19 +24,18 @@ TRAINING: dict[str, Any] = {
     "weight_decay_mode": "sgd",
     "clip_norm": 10.0,
 }
+"""The settings that both presets have in common."""
 COMMON: dict[str, dict[str, Any]] = {
     "paper": TRAINING | {"rounds": 500},
     "tuned": TRAINING | {"rounds": 1000},
 }
-
+"""The settings of each preset that hold for all methods."""
 BY_METHOD: dict[str, dict[str, dict[str, Any]]] = {
     "paper": {
         "fedcm": {"alpha": 0.1},
         "fedsam": {"rho": 0.01},
-        "mofedsam": {
-            "rho": 0.01,
-            "alpha": 0.1,
-        },  # the text says 0.1, but Table 1 repeats Table 6's entry for 0.01
+        # For MoFedSAM's ρ the text says 0.1, but Table 1 repeats Table 6's entry for 0.01.
+        "mofedsam": {"rho": 0.01, "alpha": 0.1},
         "fedgamma": {"rho": 0.01},
         "fedsmoo": {"rho": 0.1, "lam": 0.1},
         "fedlesam": {"rho": 0.01},
@@ -74,9 +75,14 @@ BY_METHOD: dict[str, dict[str, dict[str, Any]]] = {
         },
     },
 }
+"""The settings and options of each preset that hold for one method, by its name."""
 
 
 def preset_values(preset: str | None, method: str) -> dict[str, Any]:
+    """Return the settings and options of a preset for a method; none without a preset.
+
+    Raise InputError if there is no preset of that name.
+    """
     if preset is None:
         return {}
     if preset not in COMMON:

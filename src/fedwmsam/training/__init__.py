@@ -1,1 +1,1 @@
-"""What happens on a client: a model as one flat vector, and the one local-training loop."""
+"""Training on a client: a model as one flat vector, and the one local-training loop."""

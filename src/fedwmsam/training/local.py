@@ -1,4 +1,8 @@
-"""The one local-training loop. It alone owns batches, clipping, weight decay and the step size."""
+"""The one local-training loop, the same for every method.
+
+It alone decides on batches, clipping, weight decay and the step size; a method contributes the
+direction of each step.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,10 +17,11 @@ from fedwmsam.training.task import Samples, Task
 
 @dataclass(frozen=True)
 class LocalRules:
-    """What every method shares in a local step.
+    """The rules of a local step that are the same for every method.
 
-    weight_decay_mode "objective" makes λ_w w part of the gradient, before any momentum mixes it; "sgd" subtracts it
-    beside the clipped direction, as published code does, which momentum methods then amplify by 1/α.
+    With weight_decay_mode "objective" λ_w w is part of the gradient, before any momentum is mixed
+    in. With "sgd" it is subtracted separately from the clipped direction, as published code does,
+    which methods with momentum then amplify by 1/α.
     """
 
     weight_decay: float = 1e-3
@@ -26,14 +31,18 @@ class LocalRules:
 
 @dataclass(frozen=True)
 class Step:
-    """One mini-batch: which samples, and the seed of whatever its forward pass draws (dropout)."""
+    """One local step on one mini-batch."""
 
     index: Tensor
+    """The indices of its samples among those of the client."""
     seed: int
+    """The seed of everything random in it: augmentation and dropout."""
 
 
 @dataclass(frozen=True)
 class LocalResult:
+    """The result of a client's round: its upload and buffers, mean loss and number of backprops."""
+
     up: Vectors
     buffers: Vectors
     loss: float
@@ -41,34 +50,47 @@ class LocalResult:
 
 
 class CountedGradient:
-    """The gradient function a method sees during one step; counts its calls."""
+    """The gradient function that a method is given in each local step; it counts its calls.
+
+    The loss of a step is that of the first call, and only that call updates the model's buffers.
+    """
 
     def __init__(self, task: Task, samples: Samples, decay: float) -> None:
-        self.task, self.samples, self.decay = task, samples, decay
-        self.calls, self.losses = 0, torch.zeros((), dtype=task.dtype, device=task.device)
+        self.task = task
+        self.samples = samples
+        self.decay = decay
+        self.calls = 0
+        self.losses = torch.zeros((), dtype=task.dtype, device=task.device)
 
-    def start(self, step: Step) -> None:
-        self.batch, self.seed, self.first = (
-            self.samples.batch(step.index, step.seed),
-            step.seed,
-            True,
-        )
+    def load_batch(self, step: Step) -> None:
+        """Load the mini-batch of a step; the calls that follow are on this batch."""
+        self.batch = self.samples.batch(step.index, step.seed)
+        self.seed = step.seed
+        self.is_first_call = True
 
     def __call__(self, w: Tensor) -> Tensor:
-        gradient, loss = self.task.gradient(w, self.batch, seed=self.seed, keep_buffers=self.first)
-        if self.first:
+        gradient, loss = self.task.compute_gradient(
+            w, self.batch, seed=self.seed, keep_buffers=self.is_first_call
+        )
+        if self.is_first_call:
             self.losses += loss
-        self.calls, self.first = self.calls + 1, False
+            self.is_first_call = False
+        self.calls += 1
         return gradient.add_(w, alpha=self.decay) if self.decay else gradient
 
-    def full(self, w: Tensor, steps: list[Step]) -> Tensor:
-        """The gradient over the given batches together, weighted by their sizes; changes no buffer."""
-        total, count = torch.zeros_like(w), 0
+    def full_gradient(self, w: Tensor, steps: list[Step]) -> Tensor:
+        """Return the gradient over the batches of all steps together, weighted by their sizes.
+
+        The model's buffers stay as they are.
+        """
+        total = torch.zeros_like(w)
+        count = 0
         for step in steps:
             batch = self.samples.batch(step.index, step.seed)
-            gradient, _ = self.task.gradient(w, batch, seed=step.seed, keep_buffers=False)
+            gradient, _ = self.task.compute_gradient(w, batch, seed=step.seed, keep_buffers=False)
             total.add_(gradient, alpha=len(step.index))
-            count, self.calls = count + len(step.index), self.calls + 1
+            count += len(step.index)
+            self.calls += 1
         return total.div_(count).add_(w, alpha=self.decay)
 
 
@@ -81,30 +103,38 @@ def train_locally(
     steps: Iterable[Step],
     info: Info,
     rules: LocalRules,
-    epoch: int,
+    steps_per_epoch: int,
 ) -> LocalResult:
-    """One client's round: B steps from down["w"]; `epoch` is how many of the steps make one pass over the data."""
+    """Train one client for a round and return its upload.
+
+    It takes all steps, starting at down["w"]; `steps_per_epoch` of them are one pass over the data.
+    """
     steps = list(steps)
     task.start_training(buffers)
-    in_objective = rules.weight_decay_mode == "objective"
-    grad = CountedGradient(task, samples, rules.weight_decay if in_objective else 0.0)
-    decay = 0.0 if in_objective else rules.weight_decay
+    decays_in_objective = rules.weight_decay_mode == "objective"
+    grad = CountedGradient(task, samples, rules.weight_decay if decays_in_objective else 0.0)
+    decay = 0.0 if decays_in_objective else rules.weight_decay
 
     w = down["w"]
-    scratch = method.begin(down, lambda at: grad.full(at, steps[:epoch]), info)
+    epoch = steps[:steps_per_epoch]
+    scratch = method.begin(down, lambda at: grad.full_gradient(at, epoch), info)
     for step in steps:
-        grad.start(step)
+        grad.load_batch(step)
         v, scratch = method.direction(w, grad, down, scratch)
         if rules.clip_norm is not None:
             v = clip(v, rules.clip_norm)
-        # Sums take the direction's memory, and so does the next point: fresh vectors push others out of the cache.
-        room = None if is_unsafe_to_overwrite(v, {"w": w}, down, scratch) else v
-        force = method.pull(w, down)
-        if force is not None:
-            v = room = torch.add(v, force, out=room)
+        # The sums and the next weights overwrite the direction: new vectors would push others out
+        # of the cache.
+        out = None if is_unsafe_to_overwrite(v, {"w": w}, down, scratch) else v
+        proximal = method.pull(w, down)
+        if proximal is not None:
+            v = torch.add(v, proximal, out=out)
+            out = v
         if decay:
-            v = room = torch.add(v, w, alpha=decay, out=room)
-        w = torch.sub(w, v, alpha=info.lr, out=room)
+            v = torch.add(v, w, alpha=decay, out=out)
+            out = v
+        w = torch.sub(w, v, alpha=info.lr, out=out)
 
     up = method.uplink(w - down["w"], down, scratch, info)
-    return LocalResult(up, task.buffers(), float(grad.losses) / len(steps), grad.calls)
+    mean_loss = float(grad.losses) / len(steps)
+    return LocalResult(up, task.copy_buffers(), mean_loss, grad.calls)

@@ -1,7 +1,8 @@
-"""A model as one flat vector of its trainable parameters, its loss and its gradient.
+"""A model as one flat vector of its trainable parameters, with its loss and its gradient.
 
-The vector holds each trainable tensor once (tied parameters are one, frozen ones stay in the model). What is not
-trainable but changes in training, such as BatchNorm's running statistics, travels as a separate bundle of buffers.
+The vector holds each trainable tensor once (tied parameters are one, frozen ones stay in the
+model). What is not trainable but changes in training, such as BatchNorm's running statistics, is
+kept apart from it, as named buffers.
 """
 
 import copy
@@ -20,28 +21,39 @@ from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.objectives import Objective, compute_metrics
 
 ModelSource = nn.Module | Callable[[], nn.Module]
+"""A model, or a function without arguments that returns a new one."""
 Batch = tuple[Any, Tensor]
+"""The inputs and the targets of some samples."""
 
 
 class Samples(Protocol):
-    """One client's data, or a test set: batches by index."""
+    """The data of one client, or a test set, from which batches are taken by index."""
 
     def __len__(self) -> int: ...
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
-        """These samples; a seed means training, where they may be augmented by what it keys."""
+        """Return the samples at these indices.
+
+        With a seed they are for training: they may be augmented, at random by that seed.
+        """
         ...
 
 
 class Task:
+    """A model and its objective: what local training and evaluation compute with.
+
+    The model in it is working memory: weights are loaded into it before each computation. It is a
+    copy, so that the user's model stays as it is.
+    """
+
     def __init__(
         self, model: ModelSource, objective: Objective, *, seed: int = 0, device: str = "cpu"
     ) -> None:
         keep_freed_memory()
         self.objective = objective
         self.device = usable_device(device)
-        self.model = _own_model(model, seed).to(self.device)
+        self.model = _copy_or_make_model(model, seed).to(self.device)
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.layout = _layout(self.model)
+        self.layout = _parameter_layout(self.model)
         if not self.layout:
             raise InputError(
                 "The model has no trainable parameter; set requires_grad on those to train."
@@ -49,93 +61,107 @@ class Task:
         dtypes = {p.dtype for p in self._parameters}
         if len(dtypes) > 1:
             raise InputError(
-                f"The trainable parameters mix types ({', '.join(map(str, dtypes))}); convert the model to one."
+                f"The trainable parameters mix types ({', '.join(map(str, dtypes))}); "
+                "convert the model to one."
             )
         self.dtype = self._parameters[0].dtype
-        # Parameters become views of one buffer: loading a weight vector is one copy, whatever the number of tensors.
+        # Parameters become views of one tensor, so that loading a weight vector is a single copy,
+        # however many parameters there are.
         self._weights = torch.cat([p.detach().reshape(-1) for p in self._parameters])
         for parameter, slot in zip(self._parameters, self.layout, strict=True):
             parameter.data = self._weights[slot.slice].view(slot.shape)
-        # Each buffer's module, not its tensor: a module may replace the tensor while it trains.
-        self._buffers = {
-            f"{prefix}.{name}".lstrip("."): (module, name)
-            for prefix, module in self.model.named_modules()
-            for name, value in module.named_buffers(recurse=False)
-            if name not in module._non_persistent_buffers_set
-        }
+        self._buffer_owners = _buffer_owners(self.model)
         self.initial_weights = self._weights.clone()
-        self.initial_buffers = self.buffers()
+        self.initial_buffers = self.copy_buffers()
 
     def __reduce__(self) -> tuple[type["Task"], tuple[nn.Module, Objective]]:
-        """Another process gets a task of its own: a copy's parameters are no longer views of one buffer."""
+        """Return how another process makes a task of its own.
+
+        A plain copy would not do, since its parameters would no longer be views of one tensor.
+        """
         assert self.device.type == "cpu", "workers compute on the CPU"
         return Task, (copy.deepcopy(self.model), self.objective)
 
     @property
-    def size(self) -> int:
+    def parameter_count(self) -> int:
+        """Return P, the number of trainable parameters."""
         return self._weights.numel()
 
-    def gradient(
+    def compute_gradient(
         self, w: Tensor, batch: Batch, *, seed: int, keep_buffers: bool
     ) -> tuple[Tensor, Tensor]:
-        """Gradient, in memory of its own, and loss of one batch at w; `start_training` comes before the first. `seed`
-        fixes the dropout masks, so that a second pass can repeat the first one's; `keep_buffers=False` undoes what
-        the pass does to BatchNorm's statistics."""
-        before = None if keep_buffers or not self._buffers else self.buffers()
-        self.load(w)
+        """Return the gradient at w, in memory of its own, and the loss of one batch.
+
+        `start_training` must be called before a client's first gradient. `seed` fixes the dropout
+        masks, so that a second pass can repeat those of the first; `keep_buffers=False` undoes
+        what the pass does to BatchNorm's statistics.
+        """
+        previous = None if keep_buffers or not self._buffer_owners else self.copy_buffers()
+        self.load_weights(w)
         self._seed(seed)
         inputs, targets = batch
         loss = self.objective.loss(self.model(inputs), targets)
-        pieces = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
-        if before is not None:
-            self.load_buffers(before)
-        return torch.cat([piece.reshape(-1) for piece in pieces]), loss.detach()
+        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        if previous is not None:
+            self.load_buffers(previous)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients]), loss.detach()
 
-    def outputs(self, samples: Samples, batch_size: int = 1000) -> tuple[Tensor, Tensor]:
-        """Outputs and targets of all samples for the loaded weights, in evaluation mode."""
+    def compute_outputs(
+        self, w: Tensor, buffers: Vectors, samples: Samples
+    ) -> tuple[Tensor, Tensor]:
+        """Load the weights and buffers, and return the outputs and targets of all samples."""
+        self.load_weights(w)
+        self.load_buffers(buffers)
+        return self.compute_loaded_outputs(samples)
+
+    def compute_loaded_outputs(
+        self, samples: Samples, batch_size: int = 1000
+    ) -> tuple[Tensor, Tensor]:
+        """Return outputs and targets of all samples for the loaded weights, in evaluation mode."""
         self.model.eval()
-        results = []
+        outputs = []
+        targets = []
         with torch.no_grad():
             for index in torch.split(torch.arange(len(samples)), batch_size):
-                inputs, targets = samples.batch(index)
-                results.append((self.model(inputs), targets))
-        outputs, targets_ = zip(*results, strict=True)
-        return torch.cat(outputs), torch.cat(targets_)
+                batch_inputs, batch_targets = samples.batch(index)
+                outputs.append(self.model(batch_inputs))
+                targets.append(batch_targets)
+        return torch.cat(outputs), torch.cat(targets)
 
     def predict(self, inputs: Tensor, batch_size: int = 1000) -> Tensor:
+        """Return the outputs of inputs for the loaded weights, in evaluation mode."""
         self.model.eval()
         with torch.no_grad():
-            return torch.cat([self.model(piece) for piece in torch.split(inputs, batch_size)])
+            return torch.cat([self.model(batch) for batch in torch.split(inputs, batch_size)])
 
     def evaluate(self, w: Tensor, buffers: Vectors, samples: Samples) -> dict[str, float]:
-        return compute_metrics(self.objective, *self.outputs_of(w, buffers, samples))
+        """Load the weights and buffers, and return the loss and all metrics over the samples."""
+        return compute_metrics(self.objective, *self.compute_outputs(w, buffers, samples))
 
-    def outputs_of(self, w: Tensor, buffers: Vectors, samples: Samples) -> tuple[Tensor, Tensor]:
-        self.load(w)
-        self.load_buffers(buffers)
-        return self.outputs(samples)
-
-    def load(self, w: Tensor) -> None:
+    def load_weights(self, w: Tensor) -> None:
+        """Copy a weight vector into the model."""
         self._weights.copy_(w)
 
     def start_training(self, buffers: Vectors) -> None:
-        """Before a client's first `gradient`."""
+        """Load the buffers and switch to training mode; due before a client's first gradient."""
         self.load_buffers(buffers)
         self.model.train()
 
     def load_buffers(self, buffers: Vectors) -> None:
+        """Copy buffers, by their names, into the model."""
         for name, value in buffers.items():
-            module, attribute = self._buffers[name]
+            module, attribute = self._buffer_owners[name]
             getattr(module, attribute).copy_(value)
 
-    def buffers(self) -> Vectors:
+    def copy_buffers(self) -> Vectors:
+        """Return a copy of the model's buffers."""
         return {
             name: getattr(module, attribute).detach().clone()
-            for name, (module, attribute) in self._buffers.items()
+            for name, (module, attribute) in self._buffer_owners.items()
         }
 
-    def frozen(self) -> Vectors:
-        """The parameters that are not trained."""
+    def copy_frozen(self) -> Vectors:
+        """Return a copy of the parameters that are not trained."""
         return {
             name: p.detach().clone()
             for name, p in self.model.named_parameters()
@@ -143,41 +169,41 @@ class Task:
         }
 
     def load_frozen(self, values: Vectors) -> None:
+        """Copy the values of the parameters that are not trained into the model."""
         with torch.no_grad():
             for name, parameter in self.model.named_parameters():
                 if not parameter.requires_grad:
                     parameter.copy_(values[name])
 
     def state_dict(self, w: Tensor, buffers: Vectors) -> Vectors:
-        """A copy that `load_state_dict` of the user's own model takes."""
-        self.load(w)
+        """Load the weights and buffers, and return a state_dict that the user's model accepts."""
+        self.load_weights(w)
         self.load_buffers(buffers)
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
-    def adopt(self, state: Mapping[str, Any]) -> tuple[Tensor, Vectors]:
-        """The weight vector and buffers of a state_dict; its frozen weights go into the model."""
+    def unpack_state_dict(self, state: Mapping[str, Any]) -> tuple[Tensor, Vectors]:
+        """Return the weight vector and the buffers of a state_dict.
+
+        Its frozen parameters are loaded into the model. Raise InputError if it does not fit the
+        model, or if it holds NaN or infinity.
+        """
         values = {
             name: torch.as_tensor(value).detach().to(self.device) for name, value in state.items()
         }
-        ours = self.model.state_dict()
-        wrong = [
-            name for name in ours if name not in values or values[name].shape != ours[name].shape
-        ]
-        wrong += [name for name in values if name not in ours]
-        if wrong:
-            raise InputError(
-                f"The given weights do not fit the model at {wrong[0]!r}: names and shapes must be its own."
-            )
-        unclean = [
-            name
-            for name, value in values.items()
-            if value.is_floating_point() and not value.isfinite().all()
-        ]
-        if unclean:
-            raise InputError(f"The given weights hold NaN or infinity at {unclean[0]!r}.")
+        expected = self.model.state_dict()
+        for name in (*expected, *values):
+            is_known = name in expected and name in values
+            if not is_known or values[name].shape != expected[name].shape:
+                raise InputError(
+                    f"The given weights do not fit the model at {name!r}: "
+                    "names and shapes must be its own."
+                )
+        for name, value in values.items():
+            if value.is_floating_point() and not value.isfinite().all():
+                raise InputError(f"The given weights hold NaN or infinity at {name!r}.")
         self.load_frozen(values)
         w = torch.cat([values[slot.name].to(self.dtype).reshape(-1) for slot in self.layout])
-        return w, {name: values[name].clone() for name in self._buffers}
+        return w, {name: values[name].clone() for name in self._buffer_owners}
 
     def _seed(self, seed: int) -> None:
         if self.device.type == "cpu":
@@ -186,23 +212,29 @@ class Task:
             torch.manual_seed(seed)
 
 
-KEPT = 512 << 20
-"""Bytes of freed memory that are not given back."""
+KEPT_BYTES = 512 << 20
+"""Bytes of freed memory that the process keeps instead of returning them to the system."""
 
 
 @cache
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed. It gives large pieces back to the system, and a step frees several vectors
-    as large as the model: fetching their pages anew took a fifth of FedWMSAM's local time on the MLP and four fifths of
-    its time at the server with ResNet-18. Changes no number."""
-    trim_threshold, mmap_max = -1, -4  # glibc's mallopt; others lack it
+    """Let the C library keep memory that is freed; this changes no result.
+
+    By default it returns large blocks to the system, and a local step frees several vectors as
+    large as the model. Getting their pages again took a fifth of FedWMSAM's local time on the MLP
+    and four fifths of its time at the server with ResNet-18.
+    """
+    # The codes of glibc's mallopt, which other C libraries lack.
+    trim_threshold = -1
+    mmap_max = -4
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
-        library.mallopt(mmap_max, 0)  # large pieces come from the heap, too
-        library.mallopt(trim_threshold, KEPT)
+        library.mallopt(mmap_max, 0)  # large blocks come from the heap, too
+        library.mallopt(trim_threshold, KEPT_BYTES)
 
 
 def usable_device(name: str) -> torch.device:
+    """Return the device of that name, or raise InputError if nothing can be computed on it here."""
     try:
         device = torch.device(name)
         torch.empty(1, device=device)
@@ -211,38 +243,62 @@ def usable_device(name: str) -> torch.device:
     return device
 
 
-def _own_model(model: ModelSource, seed: int) -> nn.Module:
-    """A copy of a module, or a factory's new one whose random initial weights depend on the seed alone."""
+def _copy_or_make_model(model: ModelSource, seed: int) -> nn.Module:
+    """Return a copy of a module, or the new module of a function that makes one.
+
+    The random initial weights of a new one depend on the seed alone. Raise InputError if there is
+    no module.
+    """
     if isinstance(model, nn.Module):
         return copy.deepcopy(model)
     if not callable(model):
-        raise InputError(
-            f"The model must be an nn.Module or a function that returns one, not {type(model).__name__}."
-        )
+        raise InputError(_no_module_message(model))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        made = model()
-    if not isinstance(made, nn.Module):
-        raise InputError(
-            f"The model must be an nn.Module or a function that returns one, not {type(made).__name__}."
-        )
-    return made
+        new_model = model()
+    if not isinstance(new_model, nn.Module):
+        raise InputError(_no_module_message(new_model))
+    return new_model
 
 
-def _layout(model: nn.Module) -> tuple[ParameterSlice, ...]:
-    slots, start = [], 0
+def _no_module_message(value: object) -> str:
+    return (
+        "The model must be an nn.Module or a function that returns one, "
+        f"not {type(value).__name__}."
+    )
+
+
+def _parameter_layout(model: nn.Module) -> tuple[ParameterSlice, ...]:
+    """Return the place of each trainable parameter in the flat vector, in the model's order."""
+    slots = []
+    start = 0
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            slots.append(
-                ParameterSlice(name, slice(start, start + parameter.numel()), parameter.shape)
-            )
-            start += parameter.numel()
+            end = start + parameter.numel()
+            slots.append(ParameterSlice(name, slice(start, end), parameter.shape))
+            start = end
     return tuple(slots)
+
+
+def _buffer_owners(model: nn.Module) -> dict[str, tuple[nn.Module, str]]:
+    """Return the module and the attribute of each buffer that is part of the model's state.
+
+    The buffers themselves would not do: a module may replace its tensor while it trains.
+    """
+    owners = {}
+    for prefix, module in model.named_modules():
+        for name, _ in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                owners[f"{prefix}.{name}".lstrip(".")] = (module, name)
+    return owners
 
 
 @contextmanager
 def deterministic_torch() -> Iterator[None]:
-    """One thread, so that sums always add in one order; the caller's thread count and random state come back after."""
+    """Compute with one thread inside the block, so that sums always add up in the same order.
+
+    The caller's number of threads and random state are restored afterwards.
+    """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

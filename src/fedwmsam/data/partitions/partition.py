@@ -13,27 +13,37 @@ Labels = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, eq=False)  # eq would compare arrays, whose == is not a truth value
 class Partition:
+    """The samples of every client, as indices into the training samples."""
+
     rule: str
-    clients: tuple[IntArray, ...]  # for each client the indices of its samples
-    counts: IntArray  # clients x classes
-    reused: int  # how many of all drawn samples had been drawn before
-    unused: int = 0  # how many samples no client holds
-    notes: tuple[str, ...] = ()  # what the rule had to do beyond its definition, a phrase each
+    client_indices: tuple[IntArray, ...]
+    """For each client the indices of its samples."""
+    class_counts: IntArray
+    """The number of samples of each class that each client holds: clients x classes."""
+    reused: int
+    """The number of assigned samples that had been assigned before."""
+    unused: int = 0
+    """The number of samples that no client holds."""
+    notes: tuple[str, ...] = ()
+    """Phrases that say what the rule had to do beyond its definition."""
 
     @cached_property
     def hash(self) -> str:
-        """Twelve hexadecimal digits that differ when any client's samples differ."""
-        digest = hashlib.sha256(np.array([len(own) for own in self.clients], dtype="<i8").tobytes())
-        for own in self.clients:
-            digest.update(own.astype("<i8").tobytes())
+        """Return twelve hexadecimal digits that differ when any client's samples differ."""
+        sizes = np.array([len(indices) for indices in self.client_indices], dtype="<i8")
+        digest = hashlib.sha256(sizes.tobytes())
+        for indices in self.client_indices:
+            digest.update(indices.astype("<i8").tobytes())
         return digest.hexdigest()[:12]
 
     def describe(self) -> str:
-        sizes = self.counts.sum(axis=1)
-        held = (self.counts > 0).sum(axis=1).mean()
+        """Return one line with the sizes, the classes per client, the notes and the hash."""
+        sizes = self.class_counts.sum(axis=1)
+        classes_per_client = (self.class_counts > 0).sum(axis=1).mean()
+        size_range = f"{sizes.min()}/{np.median(sizes):g}/{sizes.max()}"
         facts = [
-            f"{len(sizes)} clients of {sizes.min()}/{np.median(sizes):g}/{sizes.max()} samples (min/median/max)",
-            f"{held:.1f} classes per client",
+            f"{len(sizes)} clients of {size_range} samples (min/median/max)",
+            f"{classes_per_client:.1f} classes per client",
             f"{self.reused} samples reused",
             f"{self.unused} unused",
             *self.notes,
@@ -44,25 +54,29 @@ class Partition:
 
 @dataclass(frozen=True)
 class Heterogeneity:
-    """How much the clients differ from all of them together, and in size."""
+    """Measures of how much the clients differ from all of them together, and in size."""
 
-    mean_distance: float  # total variation between a client's class distribution and the overall one, over clients
-    largest_distance: float
-    effective_classes: float  # exp(entropy) of a client's class distribution, mean over clients
-    size_variation: float  # standard deviation of the sizes over their mean
+    mean_tv_distance: float
+    """Total variation distance of a client's class distribution to the overall one, averaged."""
+    max_tv_distance: float
+    """The largest of these distances."""
+    effective_classes: float
+    """exp(entropy) of a client's class distribution, averaged over the clients."""
+    size_cv: float
+    """Coefficient of variation of the sizes: their standard deviation divided by their mean."""
 
 
 def measure_heterogeneity(partition: Partition) -> Heterogeneity:
-    counts = partition.counts.astype(np.float64)
+    """Return how much the clients of a partition differ in classes and in size."""
+    counts = partition.class_counts.astype(np.float64)
     sizes = counts.sum(axis=1)
     shares = counts / sizes[:, None]
     distances = np.abs(shares - counts.sum(axis=0) / counts.sum()).sum(axis=1) / 2
-    entropies = -(shares * np.log(np.where(shares > 0, shares, 1.0))).sum(
-        axis=1
-    )  # 0 log 0 counts as 0
+    logarithms = np.log(np.where(shares > 0, shares, 1.0))  # 0 log 0 counts as 0
+    entropies = -(shares * logarithms).sum(axis=1)
     return Heterogeneity(
-        mean_distance=float(distances.mean()),
-        largest_distance=float(distances.max()),
+        mean_tv_distance=float(distances.mean()),
+        max_tv_distance=float(distances.max()),
         effective_classes=float(np.exp(entropies).mean()),
-        size_variation=float(sizes.std() / sizes.mean()),
+        size_cv=float(sizes.std() / sizes.mean()),
     )

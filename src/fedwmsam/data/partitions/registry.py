@@ -1,4 +1,8 @@
-"""All rules by name: how a rule is written, such as dirichlet:0.1,exhausted=reuse, and what it makes of some labels."""
+"""All partition rules by name.
+
+A rule is written such as dirichlet:0.1,exhausted=reuse. Here such a text is parsed, and the rule
+it names is applied to some labels.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,73 +34,85 @@ from fedwmsam.settings.options import parse_float_or_nan
 
 @dataclass(frozen=True)
 class RuleParameter:
+    """The value of a rule, after the colon, or one of its options, after a comma."""
+
     name: str
     expected: str
-    example: str  # of an option: its default
+    """The words for what is accepted, for the message that refuses anything else."""
+    default: str
+    """The default of an option; of a value, which must be given, an example."""
     accepts: Callable[[str], bool]
     syntax: str = ""
+    """The syntax of an option's text, for the help."""
 
 
 @dataclass(frozen=True)
 class RuleSpec:
-    deal: Callable[[PartitionRule, PartitionInput], Assignment]
+    """A rule with its parameters."""
+
+    assign: Callable[[PartitionRule, PartitionInput], Assignment]
     value: RuleParameter | None = None
     options: tuple[RuleParameter, ...] = field(default=())
 
 
-def parse_rule_text(rule: str, kinds: Mapping[str, RuleSpec]) -> PartitionRule:
+def parse_rule_text(rule: str, specs: Mapping[str, RuleSpec]) -> PartitionRule:
+    """Return the rule that a text names, or raise InputError if it or a parameter is wrong."""
     head, *parts = (part.strip() for part in rule.split(","))
     name, colon, text = head.partition(":")
-    if name not in kinds:
-        raise InputError(unknown_name_message("partition rule", name, kinds))
-    kind = kinds[name]
-    if kind.value is None:
+    if name not in specs:
+        raise InputError(unknown_name_message("partition rule", name, specs))
+    spec = specs[name]
+    if spec.value is None:
         if colon:
             raise InputError(f"partition rule {rule!r}: {name} takes no value, write {name!r}")
         value = 0.0
     else:
-        if not kind.value.accepts(text):
+        if not spec.value.accepts(text):
             raise InputError(
-                f"partition rule {rule!r}: {kind.value.name} must be {kind.value.expected}, "
-                f"write for example '{name}:{kind.value.example}'"
+                f"partition rule {rule!r}: {spec.value.name} must be {spec.value.expected}, "
+                f"write for example '{name}:{spec.value.default}'"
             )
         value = float(text)
-    return PartitionRule(rule, name, value, _parse_options(rule, kind, parts))
+    return PartitionRule(rule, name, value, _parse_options(rule, spec, parts))
 
 
-def _parse_options(rule: str, kind: RuleSpec, parts: list[str]) -> dict[str, str]:
-    given: dict[str, str] = {}
+def _parse_options(rule: str, spec: RuleSpec, parts: list[str]) -> dict[str, str]:
+    options_by_name = {option.name: option for option in spec.options}
+    values: dict[str, str] = {}
     for part in parts:
         key, equals, text = part.partition("=")
-        option = next((known for known in kind.options if known.name == key), None)
-        if option is None or not equals or key in given:
-            allowed = " and ".join(f"{known.name}=" for known in kind.options)
-            expected = (
-                f"after the comma expected {allowed} at most once"
-                if allowed
-                else "it takes no options"
-            )
+        option = options_by_name.get(key)
+        if option is None or not equals or key in values:
+            expected = "it takes no options"
+            if options_by_name:
+                allowed = " and ".join(f"{name}=" for name in options_by_name)
+                expected = f"after the comma expected {allowed} at most once"
             raise InputError(
-                f"partition rule {rule!r}: {part!r} is not possible here, {expected}, correct the rule"
+                f"partition rule {rule!r}: {part!r} is not possible here, {expected}, "
+                "correct the rule"
             )
         if not option.accepts(text):
             raise InputError(
-                f"partition rule {rule!r}: {key} must be {option.expected}, write for example '{key}={option.example}'"
+                f"partition rule {rule!r}: {key} must be {option.expected}, "
+                f"write for example '{key}={option.default}'"
             )
-        given[key] = text
-    return {option.name: option.example for option in kind.options} | given
+        values[key] = text
+    return {option.name: option.default for option in spec.options} | values
 
 
-def format_syntax(name: str, kind: RuleSpec) -> str:
-    value = f":{kind.value.name}" if kind.value else ""
-    return name + value + "".join(f"[,{option.name}={option.syntax}]" for option in kind.options)
+def format_syntax(name: str, spec: RuleSpec) -> str:
+    """Return the syntax of a rule, such as "dirichlet-class:BETA[,min=SAMPLES]"."""
+    value = f":{spec.value.name}" if spec.value else ""
+    return name + value + "".join(f"[,{option.name}={option.syntax}]" for option in spec.options)
 
 
 def is_positive_number(text: str) -> bool:
+    """Return whether a text is a finite number above 0."""
     return 0 < parse_float_or_nan(text) < math.inf
 
 
 def is_positive_int(text: str) -> bool:
+    """Return whether a text is a whole number from 1 to below 1e9."""
     return text.isdecimal() and 1 <= parse_float_or_nan(text) < 1e9
 
 
@@ -162,10 +178,10 @@ RULE_SPECS: dict[str, RuleSpec] = {
     ),
     "natural": RuleSpec(assign_natural),
 }
+"""All rules by name."""
 
-SYNTAX: dict[str, str] = {
-    name: format_syntax(name, kind) for name, kind in RULE_SPECS.items()
-}  # how each rule is written
+SYNTAX: dict[str, str] = {name: format_syntax(name, spec) for name, spec in RULE_SPECS.items()}
+"""The syntax of each rule by its name, for the help."""
 
 
 def make_partition(
@@ -176,10 +192,12 @@ def make_partition(
     classes: int | None = None,
     groups: npt.NDArray[Any] | None = None,
 ) -> Partition:
-    """Divide the samples with these labels by a rule such as `dirichlet:0.1`; `SYNTAX` lists all rules.
+    """Return the partition of samples with these labels by a rule such as `dirichlet:0.1`.
 
-    `groups` (for each sample the person, device or domain it is from) serves the rule `natural`, which finds the number
-    of clients itself when `clients` is None or 0.
+    `SYNTAX` lists all rules. `classes` is how many there are, if the largest label does not tell.
+    `groups` (for each sample the speaker, device or domain it is from) serves the rule `natural`,
+    which finds the number of clients itself when `clients` is None or 0. Raise InputError if the
+    rule is wrong, or cannot give every client a sample.
     """
     parsed = parse_partition_rule(rule)
     classes = int(np.max(labels, initial=0)) + 1 if classes is None else classes
@@ -188,11 +206,12 @@ def make_partition(
     clients = 0 if clients is None else clients
     _check_sizes(labels, clients, classes)
     data = PartitionInput(labels, clients, generator(seed, "partition"), groups)
-    dealt = RULE_SPECS[parsed.name].deal(parsed, data)
-    return _build_partition(rule, dealt, labels, classes)
+    assignment = RULE_SPECS[parsed.name].assign(parsed, data)
+    return _build_partition(rule, assignment, labels, classes)
 
 
 def parse_partition_rule(rule: str) -> PartitionRule:
+    """Return the rule that a text names, or raise InputError if the text is wrong."""
     return parse_rule_text(rule, RULE_SPECS)
 
 
@@ -201,7 +220,8 @@ def _check_sizes(labels: Labels, clients: int, classes: int) -> None:
         raise InputError(f"{clients} clients: expected at least 1, ask for more clients")
     if clients > len(labels):
         raise InputError(
-            f"{clients} clients for {len(labels)} samples: expected at least one sample each, ask for fewer clients"
+            f"{clients} clients for {len(labels)} samples: expected at least one sample each, "
+            "ask for fewer clients"
         )
     if labels.min() < 0 or labels.max() >= classes:
         raise InputError(
@@ -211,34 +231,37 @@ def _check_sizes(labels: Labels, clients: int, classes: int) -> None:
 
 
 def _check_groups(groups: npt.NDArray[Any] | None, labels: Labels, clients: int | None) -> int:
+    """Return how many groups there are, or raise InputError if they do not suit the clients."""
     if groups is None:
         raise InputError(
-            "partition rule 'natural': these data do not say which person, device or domain a sample is from, "
-            "choose a data set that does or another rule"
+            "partition rule 'natural': these data do not say which person, device or domain a "
+            "sample is from, choose a data set that does or another rule"
         )
     if len(groups) != len(labels):
         raise InputError(
-            f"{len(groups)} groups for {len(labels)} samples: expected one for each, correct the groups"
+            f"{len(groups)} groups for {len(labels)} samples: expected one for each, "
+            "correct the groups"
         )
-    existing = len(np.unique(groups))
-    if clients not in (None, 0, existing):
+    group_count = len(np.unique(groups))
+    if clients not in (None, 0, group_count):
         raise InputError(
-            f"{clients} clients for partition rule 'natural': the data hold {existing} groups and each is a client, "
-            f"ask for {existing} clients"
+            f"{clients} clients for partition rule 'natural': the data hold {group_count} groups "
+            f"and each is a client, ask for {group_count} clients"
         )
-    return existing
+    return group_count
 
 
-def _build_partition(rule: str, dealt: Assignment, labels: Labels, classes: int) -> Partition:
-    samples, sizes = dealt.samples.astype(np.int64), dealt.sizes
-    owners = np.repeat(np.arange(len(sizes)), sizes)
-    counts = np.bincount(owners * classes + labels[samples], minlength=len(sizes) * classes)
-    different = len(np.unique(samples))
+def _build_partition(rule: str, assignment: Assignment, labels: Labels, classes: int) -> Partition:
+    samples = assignment.samples.astype(np.int64)
+    sizes = assignment.sizes
+    clients = np.repeat(np.arange(len(sizes)), sizes)
+    counts = np.bincount(clients * classes + labels[samples], minlength=len(sizes) * classes)
+    used = len(np.unique(samples))
     return Partition(
         rule=rule,
-        clients=tuple(np.split(samples, np.cumsum(sizes)[:-1])),
-        counts=counts.reshape(len(sizes), classes),
-        reused=len(samples) - different,
-        unused=len(labels) - different,
-        notes=dealt.notes,
+        client_indices=tuple(np.split(samples, np.cumsum(sizes)[:-1])),
+        class_counts=counts.reshape(len(sizes), classes),
+        reused=len(samples) - used,
+        unused=len(labels) - used,
+        notes=assignment.notes,
     )

@@ -1,4 +1,9 @@
-"""The rules that deal samples out: what each takes and gives, those that draw class priors, and those that do not."""
+"""The partition rules, which assign samples to clients.
+
+`dirichlet` and `pathological` draw a class prior for each client and fill the clients by drawing
+from it; the other rules cut a shuffled or sorted list of samples. Every rule takes its parsed text
+and the data, and returns an `Assignment`.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,353 +20,439 @@ from fedwmsam.statistics import FloatArray
 
 @dataclass(frozen=True)
 class PartitionRule:
-    """What the text of a rule says, checked as far as that is possible without the data."""
+    """A parsed rule, checked as far as that is possible without the data."""
 
     text: str
+    """The text that the user wrote."""
     name: str
-    value: float  # 0 where the rule takes none
-    options: Mapping[str, str]  # all options of the rule, given or by default
+    value: float
+    """The number after the colon, or 0 where the rule takes none."""
+    options: Mapping[str, str]
+    """All options of the rule, given or by default."""
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionInput:
+    """The data that a rule divides, and the generator that it draws from."""
+
     labels: Labels
-    clients: int
-    random: np.random.Generator
+    client_count: int
+    generator: np.random.Generator
     groups: npt.NDArray[Any] | None = None
+    """For each sample the natural client that it is from, for the rule `natural`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    samples: IntArray  # those of client 0, of client 1, and so on
+    """The samples of all clients in one list, as a rule returns them."""
+
+    samples: IntArray
+    """Indices of samples: those of client 0, of client 1, and so on."""
     sizes: IntArray
+    """The number of samples of each client."""
     notes: tuple[str, ...] = ()
+    """Phrases that say what the rule had to do beyond its definition."""
 
 
 def equal_sizes(samples: int, clients: int) -> IntArray:
-    # The released code gives the whole remainder to client 0, which makes one client larger by up to N - 1 samples (and
-    # its ragged arrays fail to stack); one more for each of the first n mod N clients keeps the sizes balanced.
+    """Return client sizes that differ by at most one and sum up to `samples`."""
+    # The released code gives all of the remainder to client 0, which makes one client larger by up
+    # to N - 1 samples (and its ragged arrays fail to stack); one more for each of the first n mod N
+    # clients keeps the sizes balanced.
     sizes = np.full(clients, samples // clients)
     sizes[: samples % clients] += 1
     return sizes
 
 
 def group_by_client(
-    samples: IntArray, owners: IntArray, clients: int, notes: tuple[str, ...] = ()
+    samples: IntArray, clients: IntArray, client_count: int, notes: tuple[str, ...] = ()
 ) -> Assignment:
-    return Assignment(
-        samples[np.argsort(owners, kind="stable")], np.bincount(owners, minlength=clients), notes
-    )
+    """Return the assignment of samples whose clients are listed in the same order."""
+    order = np.argsort(clients, kind="stable")
+    return Assignment(samples[order], np.bincount(clients, minlength=client_count), notes)
 
 
 def format_count(count: int, what: str) -> str:
+    """Return a count with its noun, such as "1 sample" or "3 samples"."""
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def assign_dirichlet(rule: PartitionRule, data: PartitionInput) -> Assignment:
+    """Assign samples by a Dirichlet prior over the classes for each client."""
     return assign_by_dirichlet_priors(rule.text, data, rule.value, rule.options["exhausted"])
 
 
 def assign_by_dirichlet_priors(
     text: str, data: PartitionInput, beta: float, exhausted: str
 ) -> Assignment:
-    existing = np.unique(data.labels)  # a class without a sample can never be drawn
-    priors = dirichlet_priors(beta, data.clients, len(existing), data.random)
-    return _assign_by_priors(text, data, existing, priors, exhausted)
+    """Assign samples by priors drawn with `beta`, and by the policy `exhausted`."""
+    classes = np.unique(data.labels)  # a class without a sample can never be drawn
+    priors = dirichlet_priors(beta, data.client_count, len(classes), data.generator)
+    return _assign_by_priors(text, data, classes, priors, exhausted)
 
 
 def dirichlet_priors(
-    beta: float, rows: int, columns: int, random: np.random.Generator
+    beta: float, rows: int, columns: int, generator: np.random.Generator
 ) -> FloatArray:
-    # The smallest betas underflow to 0/0 or to a lopsided choice; their limit is one column only, all equally likely,
-    # and at 1e-9 the chance of drawing another one is already beyond what any data set could show.
+    """Draw rows of shares from a symmetric Dirichlet distribution, for any `beta` above 0."""
+    # The smallest betas underflow to 0/0 or to a lopsided choice; their limit is one column only,
+    # all equally likely, and at 1e-9 the chance of drawing another one is already beyond what any
+    # data set could show.
     if beta < 1e-9:
-        return np.eye(columns)[random.integers(columns, size=rows)]
+        return np.eye(columns)[generator.integers(columns, size=rows)]
     # The largest overflow, long after every prior has become uniform to the last digit.
-    return random.dirichlet(np.full(columns, min(beta, 1e100)), size=rows)
+    return generator.dirichlet(np.full(columns, min(beta, 1e100)), size=rows)
 
 
 def assign_pathological(rule: PartitionRule, data: PartitionInput) -> Assignment:
-    existing = np.unique(data.labels)
-    if rule.value > len(existing):
+    """Assign samples of GAMMA random classes to each client, in equal shares on average.
+
+    Raise InputError if the data hold fewer classes.
+    """
+    classes = np.unique(data.labels)
+    if rule.value > len(classes):
         raise InputError(
-            f"partition rule {rule.text!r}: the data hold {len(existing)} classes, "
-            f"expected GAMMA from 1 to {len(existing)}, ask for fewer classes per client"
+            f"partition rule {rule.text!r}: the data hold {len(classes)} classes, "
+            f"expected GAMMA from 1 to {len(classes)}, ask for fewer classes per client"
         )
-    chosen = np.arange(len(existing)) < rule.value
-    priors = data.random.permuted(np.tile(chosen / rule.value, (data.clients, 1)), axis=1)
-    return _assign_by_priors(rule.text, data, existing, priors, "reuse")
+    prior = (np.arange(len(classes)) < rule.value) / rule.value
+    priors = data.generator.permuted(np.tile(prior, (data.client_count, 1)), axis=1)
+    return _assign_by_priors(rule.text, data, classes, priors, "reuse")
 
 
 def _assign_by_priors(
-    text: str, data: PartitionInput, existing: Labels, priors: FloatArray, exhausted: str
+    text: str, data: PartitionInput, classes: Labels, priors: FloatArray, exhausted: str
 ) -> Assignment:
-    """Every place is filled with a class drawn from its client's prior, and with the next sample of that class in the
-    order in which the places have their turn.
+    """Fill clients of equal sizes with samples of classes drawn from their priors.
 
-    With `reuse`, a class's list starts again when it is used up and the sample is taken; the released code draws the
-    class anew at that point, which changes one draw per pass over a class.
+    A client has as many slots as samples. Each slot gets a class drawn from the client's prior, and
+    then the next sample of that class, in the order in which the slots are filled.
+
+    With `reuse`, a class's list starts again when it is used up and the sample is taken; the
+    released code draws the class anew at that point, which changes one draw per pass over a class.
     """
-    random, sizes = data.random, equal_sizes(len(data.labels), data.clients)
-    # Drawing the labels themselves, not their positions, is what keeps published partitions as they are.
-    wanted = np.concatenate(
-        [random.choice(existing, size, p=prior) for size, prior in zip(sizes, priors, strict=True)]
+    generator = data.generator
+    sizes = equal_sizes(len(data.labels), data.client_count)
+    # Drawing the labels themselves, not their positions, is what keeps published partitions as they
+    # are.
+    slot_labels = np.concatenate(
+        [
+            generator.choice(classes, size, p=prior)
+            for size, prior in zip(sizes, priors, strict=True)
+        ]
     )
-    turns = _fill_order(sizes, random)
-    members = [random.permutation(np.flatnonzero(data.labels == label)) for label in existing]
-    supply = np.array([len(own) for own in members])
-    drawn = _ClassDraws(
-        classes=np.searchsorted(existing, wanted[turns]),
-        owners=np.repeat(np.arange(len(sizes)), sizes)[turns],
+    order = draw_fill_order(sizes, generator)
+    members = [generator.permutation(np.flatnonzero(data.labels == label)) for label in classes]
+    samples_per_class = np.array([len(samples) for samples in members])
+    draws = ClassDraws(
+        classes=np.searchsorted(classes, slot_labels[order]),
+        clients=np.repeat(np.arange(len(sizes)), sizes)[order],
         priors=priors,
     )
-    notes = EXHAUSTION_POLICIES[exhausted](text, drawn, existing, supply, random)
-    samples = np.empty(len(turns), dtype=np.int64)
-    for number, own in enumerate(members):
-        places = turns[drawn.classes == number]
-        samples[places] = np.resize(
-            own, len(places)
-        )  # np.resize repeats the list as often as needed
-    return Assignment(samples, sizes, notes)
+    notes = EXHAUSTION_POLICIES[exhausted](text, draws, classes, samples_per_class, generator)
+    slots = np.empty(len(order), dtype=np.int64)
+    for class_index, class_samples in enumerate(members):
+        class_slots = order[draws.classes == class_index]
+        # np.resize repeats the list as often as needed.
+        slots[class_slots] = np.resize(class_samples, len(class_slots))
+    return Assignment(slots, sizes, notes)
 
 
-def _fill_order(sizes: IntArray, random: np.random.Generator) -> IntArray:
-    """All places, in the order in which the released code fills them: it picks a client at random until all are full.
+def draw_fill_order(sizes: IntArray, generator: np.random.Generator) -> IntArray:
+    """Return all slots in the order in which the released code fills them.
 
-    That order matters, as it spreads a class's second pass over all clients. Picking uniformly and skipping full
-    clients is a race of independent clocks with exponential gaps, which needs no loop over samples.
+    Slots are numbered client by client. The released code picks a client at random until all are
+    full. That order matters, as it spreads a class's second pass over all clients. Picking
+    uniformly and skipping full clients is a race of independent clocks with exponential gaps, which
+    needs no loop over samples.
     """
     longest = int(sizes.max())
-    times = random.exponential(size=(len(sizes), longest)).cumsum(axis=1)
+    times = generator.exponential(size=(len(sizes), longest)).cumsum(axis=1)
     return np.argsort(times[np.arange(longest) < sizes[:, None]], kind="stable")
 
 
 @dataclass(frozen=True, eq=False)
-class _ClassDraws:
-    """The class drawn at each turn (as a column of the priors) and whose turn it is."""
+class ClassDraws:
+    """The classes drawn for all slots, in the order in which the slots are filled."""
 
     classes: IntArray
-    owners: IntArray
+    """The drawn class of each slot, as a column of the priors."""
+    clients: IntArray
+    """The client of each slot."""
     priors: FloatArray
+    """For each client the share of each class."""
 
-    def first_exhausted(self, supply: IntArray) -> tuple[int, IntArray] | None:
-        """The class that is asked for in vain first, and all turns that ask for it in vain."""
-        drawn = np.bincount(self.classes, minlength=len(supply))
-        short = np.flatnonzero(drawn > supply)
-        if not len(short):
+    def find_first_exhausted(self, samples_per_class: IntArray) -> tuple[int, IntArray] | None:
+        """Return the class that runs out first, and all draws of it after that.
+
+        Return None if no class is drawn more often than it has samples.
+        """
+        draw_counts = np.bincount(self.classes, minlength=len(samples_per_class))
+        exhausted = np.flatnonzero(draw_counts > samples_per_class)
+        if not len(exhausted):
             return None
-        order = np.argsort(
-            self.classes, kind="stable"
-        )  # the turns of class 0, of class 1, and so on
-        begins = np.cumsum(drawn) - drawn
-        first = short[np.argmin(order[begins[short] + supply[short]])]
-        return int(first), order[begins[first] + supply[first] : begins[first] + drawn[first]]
+        # The draws of class 0, of class 1, and so on.
+        order = np.argsort(self.classes, kind="stable")
+        begins = np.cumsum(draw_counts) - draw_counts
+        limits = begins + samples_per_class
+        first = exhausted[np.argmin(order[limits[exhausted]])]
+        return int(first), order[limits[first] : begins[first] + draw_counts[first]]
 
 
 def _reuse_samples(
-    _text: str, drawn: _ClassDraws, existing: Labels, supply: IntArray, _random: np.random.Generator
+    _text: str,
+    draws: ClassDraws,
+    classes: Labels,
+    samples_per_class: IntArray,
+    _generator: np.random.Generator,
 ) -> tuple[str, ...]:
-    short = int((np.bincount(drawn.classes, minlength=len(existing)) > supply).sum())
-    return (f"{short} of {len(existing)} classes ran out and were dealt again",) if short else ()
+    """Leave the draws as they are, and return a note if classes ran out."""
+    draw_counts = np.bincount(draws.classes, minlength=len(classes))
+    exhausted = int((draw_counts > samples_per_class).sum())
+    if not exhausted:
+        return ()
+    return (f"{exhausted} of {len(classes)} classes ran out and were dealt again",)
 
 
 def _raise_if_exhausted(
-    text: str, drawn: _ClassDraws, existing: Labels, supply: IntArray, _random: np.random.Generator
+    text: str,
+    draws: ClassDraws,
+    classes: Labels,
+    samples_per_class: IntArray,
+    _generator: np.random.Generator,
 ) -> tuple[()]:
-    found = drawn.first_exhausted(supply)
-    if found is not None:
-        number, turns = found
+    """Raise InputError if a class runs out, naming the class and the client."""
+    exhausted = draws.find_first_exhausted(samples_per_class)
+    if exhausted is not None:
+        class_index, failing = exhausted
         raise InputError(
-            f"partition rule {text!r}: class {existing[number]} ran out at client {drawn.owners[turns[0]]} after its "
-            f"{format_count(supply[number], 'sample')}, expected enough of every class, "
+            f"partition rule {text!r}: class {classes[class_index]} ran out "
+            f"at client {draws.clients[failing[0]]} after its "
+            f"{format_count(samples_per_class[class_index], 'sample')}, "
+            "expected enough of every class, "
             "choose exhausted=reuse, exhausted=renormalise or a larger BETA"
         )
     return ()
 
 
-def _redraw_exhausted(
-    _text: str, drawn: _ClassDraws, existing: Labels, supply: IntArray, random: np.random.Generator
+def redraw_exhausted(
+    _text: str,
+    draws: ClassDraws,
+    _classes: Labels,
+    samples_per_class: IntArray,
+    generator: np.random.Generator,
 ) -> tuple[str, ...]:
-    """Redraw every turn that finds its class used up, from what its client's prior says of the others.
+    """Redraw every draw that finds its class used up, and return notes on how many there were.
 
-    Used-up classes are taken in the order in which they end, and a redrawn turn comes after that end: so each turn ends
-    up with a draw from its client's prior over the classes left at that time. There are as many samples as turns, so
-    each pass closes one class for good and the last one is never closed.
+    The new class is drawn from the client's prior, restricted to the classes that are left.
+    Used-up classes are taken in the order in which they end, and a redrawn one comes after that
+    end: so each draw ends up as one from its client's prior over the classes left at that time.
+    There are as many samples as draws, so each pass closes one class for good and the last one is
+    never closed.
     """
-    available = np.ones(len(supply), dtype=np.bool_)
+    available = np.ones(len(samples_per_class), dtype=np.bool_)
     redrawn: list[IntArray] = []
-    outside: list[IntArray] = []
-    while (found := drawn.first_exhausted(supply)) is not None:
-        number, turns = found
-        available[number] = False
-        weights = np.where(available, drawn.priors, 0.0)
-        empty = weights.sum(axis=1) == 0
-        weights[empty] = available  # the client's prior has nothing left: any class that is left
-        drawn.classes[turns] = _draw_columns(weights, drawn.owners[turns], random)
-        redrawn.append(turns)
-        outside.append(turns[empty[drawn.owners[turns]]])
+    outside_prior: list[IntArray] = []
+    while (exhausted := draws.find_first_exhausted(samples_per_class)) is not None:
+        class_index, failing = exhausted
+        available[class_index] = False
+        weights = np.where(available, draws.priors, 0.0)
+        is_empty = weights.sum(axis=1) == 0
+        weights[is_empty] = available  # nothing left of the client's prior: any class that is left
+        draws.classes[failing] = draw_columns(weights, draws.clients[failing], generator)
+        redrawn.append(failing)
+        outside_prior.append(failing[is_empty[draws.clients[failing]]])
     if not redrawn:
         return ()
     notes = [f"{format_count(_count_unique(redrawn), 'sample')} redrawn as their class had run out"]
-    if _count_unique(outside):
-        notes.append(f"{_count_unique(outside)} of them outside their client's prior")
+    if _count_unique(outside_prior):
+        notes.append(f"{_count_unique(outside_prior)} of them outside their client's prior")
     return tuple(notes)
 
 
-def _count_unique(lists: list[IntArray]) -> int:
-    return len(np.unique(np.concatenate(lists)))
+def _count_unique(arrays: list[IntArray]) -> int:
+    return len(np.unique(np.concatenate(arrays)))
 
 
-def _draw_columns(weights: FloatArray, rows: IntArray, random: np.random.Generator) -> IntArray:
-    """For each of these rows a column, with a chance proportional to the row's weights."""
+def draw_columns(weights: FloatArray, rows: IntArray, generator: np.random.Generator) -> IntArray:
+    """Draw a column for each of these rows, with a chance proportional to the row's weights."""
     columns = weights.shape[1]
     bounds = np.cumsum(weights, axis=1)
     bounds /= bounds[:, -1:]
     last = columns - 1 - np.argmax(weights[:, ::-1] > 0, axis=1)
     # One sorted list for all rows: row r's bounds lie between r and r + 1.
     flat = (bounds + np.arange(len(weights))[:, None]).ravel()
-    found: IntArray = (
-        np.searchsorted(flat, rows + random.random(len(rows)), side="right") - rows * columns
+    drawn: IntArray = (
+        np.searchsorted(flat, rows + generator.random(len(rows)), side="right") - rows * columns
     )
-    limited: IntArray = np.minimum(found, last[rows])  # r + 0.999... may round to r + 1
+    limited: IntArray = np.minimum(drawn, last[rows])  # r + 0.999... may round to r + 1
     return limited
 
 
 EXHAUSTION_POLICIES: dict[
-    str, Callable[[str, _ClassDraws, Labels, IntArray, np.random.Generator], tuple[str, ...]]
+    str, Callable[[str, ClassDraws, Labels, IntArray, np.random.Generator], tuple[str, ...]]
 ] = {
     "reuse": _reuse_samples,
-    "renormalise": _redraw_exhausted,
+    "renormalise": redraw_exhausted,
     "error": _raise_if_exhausted,
 }
+"""The policies for classes with fewer samples than were drawn of them, by the option `exhausted`.
+
+A policy gets the rule's text, the draws, which it may change, the classes, their numbers of samples
+and the generator. It returns notes for the partition, or raises InputError.
+"""
 
 
 def assign_iid(_rule: PartitionRule, data: PartitionInput) -> Assignment:
-    return Assignment(
-        data.random.permutation(len(data.labels)), equal_sizes(len(data.labels), data.clients)
-    )
+    """Assign shuffled samples to clients of equal sizes."""
+    samples = data.generator.permutation(len(data.labels))
+    return Assignment(samples, equal_sizes(len(data.labels), data.client_count))
 
 
 def assign_dirichlet_class(rule: PartitionRule, data: PartitionInput) -> Assignment:
-    least = int(rule.options["min"])
-    if least * data.clients > len(data.labels):
+    """Assign each class's samples by shares of it drawn over the clients.
+
+    Raise InputError if there are not enough samples for the smallest size that is allowed.
+    """
+    min_size = int(rule.options["min"])
+    if min_size * data.client_count > len(data.labels):
         raise InputError(
-            f"partition rule {rule.text!r}: {data.clients} clients of at least {least} samples need more than the "
-            f"{len(data.labels)} that exist, ask for fewer clients or a smaller min"
+            f"partition rule {rule.text!r}: {data.client_count} clients of at least {min_size} "
+            f"samples need more than the {len(data.labels)} that exist, "
+            "ask for fewer clients or a smaller min"
         )
-    existing = np.unique(data.labels)
-    bounds = np.cumsum(
-        dirichlet_priors(rule.value, len(existing), data.clients, data.random), axis=1
-    )
-    samples = data.random.permutation(len(data.labels))
-    owners = np.empty(len(samples), dtype=np.int64)
-    for label, own_bounds in zip(existing, bounds, strict=True):
-        places = np.flatnonzero(data.labels[samples] == label)
-        # Every client gets its share rounded down or up. Without the random offset, rounding would favour the same
-        # clients in every class.
-        points = (np.arange(len(places)) + data.random.random()) / len(places)
-        owners[places] = np.searchsorted(own_bounds[:-1], points, side="right")
-    return _enforce_min_size(samples, owners, data, least)
+    classes = np.unique(data.labels)
+    shares = dirichlet_priors(rule.value, len(classes), data.client_count, data.generator)
+    bounds = np.cumsum(shares, axis=1)
+    samples = data.generator.permutation(len(data.labels))
+    clients = np.empty(len(samples), dtype=np.int64)
+    for label, class_bounds in zip(classes, bounds, strict=True):
+        positions = np.flatnonzero(data.labels[samples] == label)
+        # Every client gets its share rounded down or up. Without the random offset, rounding would
+        # favour the same clients in every class.
+        points = (np.arange(len(positions)) + data.generator.random()) / len(positions)
+        clients[positions] = np.searchsorted(class_bounds[:-1], points, side="right")
+    return _enforce_min_size(samples, clients, data, min_size)
 
 
 def _enforce_min_size(
-    samples: IntArray, owners: IntArray, data: PartitionInput, least: int
+    samples: IntArray, clients: IntArray, data: PartitionInput, min_size: int
 ) -> Assignment:
-    """Move samples from the largest clients to those with too few, and say so."""
-    sizes = np.bincount(owners, minlength=data.clients)
-    missing = np.maximum(least - sizes, 0)
+    """Move samples from the largest clients to those with too few, and note how many."""
+    sizes = np.bincount(clients, minlength=data.client_count)
+    missing = np.maximum(min_size - sizes, 0)
     total = int(missing.sum())
     if not total:
-        return group_by_client(samples, owners, data.clients)
-    given = _removals_from_largest(sizes, total)
-    order = np.argsort(owners, kind="stable")
-    positions = np.empty_like(order)
-    positions[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    moved = (
-        positions < given[owners]
-    )  # the samples stand in random order, so the first ones are any ones
-    owners[moved] = data.random.permutation(np.repeat(np.arange(data.clients), missing))
+        return group_by_client(samples, clients, data.client_count)
+    removals = removals_from_largest(sizes, total)
+    order = np.argsort(clients, kind="stable")
+    ranks = np.empty_like(order)
+    ranks[order] = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    # The samples are in random order, so the first ones of a client are random ones.
+    is_moved = ranks < removals[clients]
+    receivers = np.repeat(np.arange(data.client_count), missing)
+    clients[is_moved] = data.generator.permutation(receivers)
     raised = int((missing > 0).sum())
-    note = f"{format_count(total, 'sample')} moved from the largest clients to {format_count(raised, 'client')} below {least}"
-    return group_by_client(samples, owners, data.clients, (note,))
-
-
-def _removals_from_largest(sizes: IntArray, total: int) -> IntArray:
-    """How many each gives when the largest is lowered again and again, until `total` are taken."""
-    falling = np.sort(sizes)[::-1]
-    # What lowering the first k to the next one's size frees; the first k that frees enough are those that give.
-    freed = np.cumsum(falling) - np.arange(1, len(falling) + 1) * np.append(falling[1:], 0)
-    givers = int(np.argmax(freed >= total)) + 1
-    level, short = divmod(int(falling[:givers].sum()) - total, givers)
-    given = np.maximum(sizes - level, 0)
-    given[np.flatnonzero(sizes > level)[:short]] -= (
-        1  # some stay one above the level, so that the sum is right
+    note = (
+        f"{format_count(total, 'sample')} moved from the largest clients "
+        f"to {format_count(raised, 'client')} below {min_size}"
     )
-    return given
+    return group_by_client(samples, clients, data.client_count, (note,))
+
+
+def removals_from_largest(sizes: IntArray, total: int) -> IntArray:
+    """Return how many samples to remove from each client, `total` in all.
+
+    It is as if one sample were removed from the largest client again and again.
+    """
+    descending = np.sort(sizes)[::-1]
+    # What lowering the first k to the next one's size frees; the first k that free enough are the
+    # clients to lower.
+    next_sizes = np.append(descending[1:], 0)
+    freed = np.cumsum(descending) - np.arange(1, len(descending) + 1) * next_sizes
+    count = int(np.argmax(freed >= total)) + 1
+    level, remainder = divmod(int(descending[:count].sum()) - total, count)
+    removals = np.maximum(sizes - level, 0)
+    # Some stay one above the level, so that the sum is right.
+    removals[np.flatnonzero(sizes > level)[:remainder]] -= 1
+    return removals
 
 
 def assign_shards(rule: PartitionRule, data: PartitionInput) -> Assignment:
-    count = data.clients * int(rule.value)
+    """Assign PER_CLIENT random pieces of the samples, sorted by label, to each client.
+
+    Raise InputError if there are fewer samples than pieces.
+    """
+    count = data.client_count * int(rule.value)
     if count > len(data.labels):
         raise InputError(
-            f"partition rule {rule.text!r}: {data.clients} clients need {count} shards and there are "
-            f"{len(data.labels)} samples, ask for fewer clients or fewer shards per client"
+            f"partition rule {rule.text!r}: {data.client_count} clients need {count} shards and "
+            f"there are {len(data.labels)} samples, "
+            "ask for fewer clients or fewer shards per client"
         )
-    shuffled = data.random.permutation(len(data.labels))
+    shuffled = data.generator.permutation(len(data.labels))
     samples = shuffled[np.argsort(data.labels[shuffled], kind="stable")]
     ends = np.arange(1, count + 1) * len(samples) // count
     shards = np.searchsorted(ends, np.arange(len(samples)), side="right")
-    owners = data.random.permutation(count) % data.clients
-    return group_by_client(samples, owners[shards], data.clients)
+    shard_clients = data.generator.permutation(count) % data.client_count
+    return group_by_client(samples, shard_clients[shards], data.client_count)
 
 
 def assign_quantity(rule: PartitionRule, data: PartitionInput) -> Assignment:
+    """Assign shuffled samples to clients of log-normal sizes, at least one to each."""
     # Beyond 1e6 one client has it all, and only overflows would change.
-    logarithms = data.random.standard_normal(data.clients) * min(rule.value, 1e6)
+    logarithms = data.generator.standard_normal(data.client_count) * min(rule.value, 1e6)
     weights = np.exp(logarithms - logarithms.max())
-    sizes = 1 + _apportion(len(data.labels) - data.clients, weights / weights.sum())
-    return Assignment(data.random.permutation(len(data.labels)), sizes)
+    sizes = 1 + apportion(len(data.labels) - data.client_count, weights / weights.sum())
+    return Assignment(data.generator.permutation(len(data.labels)), sizes)
 
 
-def _apportion(total: int, shares: FloatArray) -> IntArray:
-    """Whole numbers with this sum, each its share rounded down or up; the largest fractions are rounded up."""
+def apportion(total: int, shares: FloatArray) -> IntArray:
+    """Return whole numbers with this sum, each its share of it rounded down or up.
+
+    The largest fractions are rounded up.
+    """
     exact = total * shares
-    whole = np.floor(exact).astype(np.int64)
-    short = total - int(whole.sum())
-    whole[np.argsort(whole - exact, kind="stable")[:short]] += 1
-    return whole
+    rounded = np.floor(exact).astype(np.int64)
+    remainder = total - int(rounded.sum())
+    rounded[np.argsort(rounded - exact, kind="stable")[:remainder]] += 1
+    return rounded
 
 
 def assign_longtail(rule: PartitionRule, data: PartitionInput) -> Assignment:
-    existing, available = np.unique(data.labels, return_counts=True)
-    wanted = _longtail_counts(available, rule.value)
-    kept = np.sort(
-        np.concatenate(
-            [
-                data.random.permutation(np.flatnonzero(data.labels == label))[:count]
-                for label, count in zip(existing, wanted, strict=True)
-            ]
-        )
-    )
-    if len(kept) < data.clients:
+    """Assign samples of which only a long-tailed selection is kept.
+
+    Raise InputError if fewer samples than clients are kept.
+    """
+    classes, available = np.unique(data.labels, return_counts=True)
+    counts = longtail_counts(available, rule.value)
+    kept_by_class: list[IntArray] = []
+    for label, count in zip(classes, counts, strict=True):
+        members = data.generator.permutation(np.flatnonzero(data.labels == label))
+        kept_by_class.append(members[:count])
+    kept = np.sort(np.concatenate(kept_by_class))
+    if len(kept) < data.client_count:
         raise InputError(
-            f"partition rule {rule.text!r}: it keeps {len(kept)} of {len(data.labels)} samples for {data.clients} "
-            "clients, expected at least one each, ask for fewer clients or a smaller FACTOR"
+            f"partition rule {rule.text!r}: it keeps {len(kept)} of {len(data.labels)} samples "
+            f"for {data.client_count} clients, expected at least one each, "
+            "ask for fewer clients or a smaller FACTOR"
         )
-    tail = PartitionInput(data.labels[kept], data.clients, data.random)
-    # Reuse would deal rare classes again and again until they are as frequent as any other.
+    tail = PartitionInput(data.labels[kept], data.client_count, data.generator)
     beta = rule.options["beta"]
-    dealt = (
-        assign_iid(rule, tail)
-        if beta == "iid"
-        else assign_by_dirichlet_priors(rule.text, tail, float(beta), "renormalise")
-    )
-    note = f"classes of {wanted.max()} down to {wanted.min()} samples"
-    return Assignment(kept[dealt.samples], dealt.sizes, (note, *dealt.notes))
+    if beta == "iid":
+        assignment = assign_iid(rule, tail)
+    else:
+        # Reuse would repeat rare classes until they are as frequent as any other.
+        assignment = assign_by_dirichlet_priors(rule.text, tail, float(beta), "renormalise")
+    note = f"classes of {counts.max()} down to {counts.min()} samples"
+    return Assignment(kept[assignment.samples], assignment.sizes, (note, *assignment.notes))
 
 
-def _longtail_counts(available: IntArray, factor: float) -> IntArray:
-    """Counts that fall by the factor from the most to the least frequent class, as large as the data allow."""
+def longtail_counts(available: IntArray, factor: float) -> IntArray:
+    """Return class counts that fall by the factor from the most to the least frequent class.
+
+    They are as large as the available samples allow.
+    """
     ranks = np.empty(len(available))
     ranks[np.argsort(-available, kind="stable")] = np.arange(len(available))
     falls = ranks / max(len(available) - 1, 1) * math.log(factor)
@@ -371,6 +462,7 @@ def _longtail_counts(available: IntArray, factor: float) -> IntArray:
 
 
 def assign_natural(_rule: PartitionRule, data: PartitionInput) -> Assignment:
+    """Assign the samples of each group to a client of its own."""
     assert data.groups is not None, "make_partition has checked that"
-    _, owners = np.unique(data.groups, return_inverse=True)
-    return group_by_client(np.arange(len(owners)), owners, data.clients)
+    _, clients = np.unique(data.groups, return_inverse=True)
+    return group_by_client(np.arange(len(clients)), clients, data.client_count)

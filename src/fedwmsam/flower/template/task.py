@@ -13,10 +13,12 @@ def make_model() -> nn.Module:
 
 
 def load_data(partition: int, node_config: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-    """What this client trains on: an (x, y) pair or a dataset. `node_config` is what its SuperNode was started with.
+    """Return what this client trains on: an (x, y) pair or a dataset.
 
-    Here each client takes its share of scikit-learn's digits. On real machines read what lies there, for example
-    np.load(node_config["data"]) after --node-config "partition-id=0 data='/srv/scans.npz'".
+    `node_config` holds the values of --node-config that its SuperNode was started with. Here each
+    client takes its share of scikit-learn's digits. On real machines read the data that are there,
+    for example np.load(node_config["data"]) after
+    --node-config "partition-id=0 data='/srv/scans.npz'".
     """
     inputs, labels = digits()
     mine = slice(partition, 1500, int(node_config["num-partitions"]))
@@ -24,7 +26,7 @@ def load_data(partition: int, node_config: Mapping[str, Any]) -> tuple[Tensor, T
 
 
 def load_test() -> tuple[Tensor, Tensor]:
-    """What the server evaluates on; without such data leave out `test=` in server.py."""
+    """Return what the server evaluates on; without such data leave out `test=` in server.py."""
     inputs, labels = digits()
     return inputs[1500:], labels[1500:]
 
