@@ -1,54 +1,56 @@
-"""The shape of the source: files, lines, and packages that use each other both ways.
+"""The shape of the code: files, lines, cycles between packages, and offences against the style.
 
 python tools/shape.py
 """
 
 import ast
 import statistics
+from collections.abc import Iterator
 from itertools import combinations
-from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[1] / "src" / "fedwmsam"
+import style
+
+PACKAGE = style.ROOT / "src" / "fedwmsam"
+PUBLIC = "__init__"
+"""The public interface, which imports from every package and is left out of the cycles."""
 
 
-def package_of(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def imported_packages(module: ast.Module) -> Iterator[str]:
+    """Yield the packages of the library that a module imports anywhere."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module == "fedwmsam":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedwmsam."):
+            yield str(node.module).split(".")[1]
 
 
-def used_by(path: Path) -> set[str]:
-    """The packages that a file imports, anywhere in it."""
-    nodes = [
-        node
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module
-    ]
-    inside = [node for node in nodes if str(node.module).split(".")[0] == "fedwmsam"]
-    named = {str(node.module).split(".")[1] for node in inside if "." in str(node.module)}
-    return named | {
-        alias.name for node in inside if node.module == "fedwmsam" for alias in node.names
-    }
+def find_cycles(files: list[style.SourceFile]) -> list[str]:
+    """Return the pairs of packages that import each other."""
+    imports: dict[str, set[str]] = {}
+    for file in files:
+        package = (style.ROOT / file.path).relative_to(PACKAGE).parts[0].removesuffix(".py")
+        imports.setdefault(package, set()).update(imported_packages(file.tree))
+    del imports[PUBLIC]
+    cycles = []
+    for first, second in combinations(imports, 2):
+        if second in imports[first] and first in imports[second]:
+            cycles.append(f"{first} and {second}")
+    return cycles
 
 
 def main() -> None:
-    files = sorted(SOURCE.rglob("*.py"))
-    lengths = [len(path.read_text().splitlines()) for path in files]
-    uses: dict[str, set[str]] = {}
-    for path in files:
-        uses.setdefault(package_of(path), set()).update(used_by(path))
-    del uses["__init__"]  # the front door knows where everything is
-    cycles = [
-        f"{one} and {other}"
-        for one, other in combinations(uses, 2)
-        if other in uses[one] and one in uses[other]
-    ]
-    subjects = [
-        length for path, length in zip(files, lengths, strict=True) if path.name != "__init__.py"
-    ]
+    """Print the counts, a line for each subject."""
+    files = style.read_files(style.SOURCE)
+    lengths = {file.path: len(file.text.splitlines()) for file in files}
+    subjects = [length for path, length in lengths.items() if path.name != "__init__.py"]
+    cycles = find_cycles(files)
+    total = sum(lengths.values())
+    longest = max(lengths.values())
     print(f"package cycles: {len(cycles)}", *cycles)
     print(f"source files: {len(files)}, {len(subjects)} without __init__.py")
-    print(
-        f"lines: {sum(lengths)}; median of a file {statistics.median(subjects):.0f}, longest {max(lengths)}"
-    )
+    print(f"lines: {total}; median of a file {statistics.median(subjects):.0f}, longest {longest}")
+    for name, rule in style.RULES.items():
+        print(f"offences against “{name}”: {len(rule.find_offences())}")
 
 
 if __name__ == "__main__":
