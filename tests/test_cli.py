@@ -709,6 +709,14 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
     "TOML list for the method": (settings_file('method = ["fedavg"]'), ["method", "fedavg"]),
     "TOML number for the preset": (settings_file("preset = 3"), ["preset", "3"]),
     "TOML number without end": (settings_file("rounds = 1" + "0" * 5000), ["my.toml"]),
+    "a negative number of jobs": (
+        ["compare", "--methods", "fedavg", "--jobs", "-1"],
+        ["--jobs", "-1"],
+    ),
+    "a word for a number of jobs": (
+        ["reproduce", "table-5", "--data-dir", ".", "--jobs", "many"],
+        ["--jobs", "many"],
+    ),
     "no run to resume": (["resume", "runs/absent"], ["runs/absent"]),
     "no run to report": (["report", "runs/absent"], ["runs/absent"]),
     "resume what is no run": (["resume", "."], ["config.toml"]),

@@ -20,6 +20,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 from helpers.data_files import is_accepted
+from PIL import Image
 
 import fedwmsam
 from fedwmsam import InputError, toml
@@ -150,12 +151,17 @@ def test_archives_and_hub_objects(tmp_path: Path, evil: bytes, marker: Path) -> 
 
 def test_the_cache(tmp_path: Path, evil: bytes, marker: Path) -> None:
     """Every file of every entry is damaged in turn, and is decoded again."""
-    (tmp_path / "a.csv").write_text("a,label\n" + "".join(f"{n},{n % 2}\n" for n in range(20)))
-    good = load_dataset(str(tmp_path / "a.csv")).hash
+    for n in range(20):
+        path = tmp_path / "images" / f"class{n % 2}" / f"{n}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4), (10 * n, 0, 0)).save(path)
+    name = f"{tmp_path / 'images'},image_size=4"
+    good = load_dataset(name).hash
     files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert files
     for path in files:
         path.write_bytes(evil)
-        assert load_dataset(str(tmp_path / "a.csv")).hash == good
+        assert load_dataset(name).hash == good
     assert not marker.exists()
 
 

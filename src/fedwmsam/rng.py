@@ -12,7 +12,10 @@ import numpy as np
 
 
 def derive_seed(seed: int, purpose: str, *indices: int) -> int:
-    """Return the seed of one stream: 63 bits, which the seeders of torch and numpy both accept."""
+    """Return the seed of one stream: 63 bits, which the seeders of torch and numpy both accept.
+
+    Only the first 16 bytes of the purpose count: streams whose purposes share them are the same.
+    """
     packed = struct.pack(f"<{len(indices) + 1}q", seed, *indices)
     hashed = hashlib.blake2b(packed, digest_size=8, person=purpose.encode()[:16]).digest()
     return int.from_bytes(hashed, "little") >> 1

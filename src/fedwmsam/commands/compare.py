@@ -15,10 +15,11 @@ from fedwmsam.commands.options import (
     QuietOption,
     SetOption,
     add_setting_flags,
+    parse_jobs,
 )
 from fedwmsam.commands.output import print_tables, print_written, say
 from fedwmsam.errors import InputError, unknown_name_message
-from fedwmsam.settings.config import parse_workers, setting_names
+from fedwmsam.settings.config import setting_names
 
 if TYPE_CHECKING:
     from fedwmsam.comparison.grid import Grid
@@ -86,7 +87,7 @@ def compare(
         "Stopped; the same command goes on from the last completed rounds."
     ):
         folders = run_comparison(
-            grid_spec, out, parse_workers(jobs), pilot_axes, pilot_rounds, display
+            grid_spec, out, parse_jobs(jobs), pilot_axes, pilot_rounds, display
         )
     if html is not None or not quiet:
         print_comparison([folder for folder in folders if is_run(folder)], baseline, html, quiet)

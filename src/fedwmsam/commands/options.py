@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fedwmsam.errors import InputError
 from fedwmsam.settings.config import RunConfig, settings_by_panel
 from fedwmsam.settings.options import describe_range, field_types, has_range, parse_typed
 
@@ -45,6 +46,17 @@ QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing 
 
 REPEATABLE = ("track",)
 """Settings with several values, separated by commas, whose flag may also be given repeatedly."""
+
+
+def parse_jobs(text: str) -> int:
+    """Return how many runs are carried out at a time; "auto" is 0, which means one for each core.
+
+    Raise InputError for what is no number, or a negative one: a queue without workers never ends.
+    """
+    jobs = 0 if text == "auto" else int(parse_typed("--jobs", text, (int,)))
+    if jobs < 0:
+        raise InputError(f"--jobs must be auto or a whole number of at least 1, not {jobs}.")
+    return jobs
 
 
 def add_setting_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -14,6 +14,7 @@ from fedwmsam.commands.options import (
     JobsOption,
     QuietOption,
     SetOption,
+    parse_jobs,
 )
 from fedwmsam.commands.output import print_tables, print_written, say
 
@@ -65,7 +66,6 @@ def reproduce(
     from fedwmsam.paper.recipe import SCALES, Plan
     from fedwmsam.paper.reproduction import check_scale, find_recipe
     from fedwmsam.report.terminal import ComparisonDisplay
-    from fedwmsam.settings.config import parse_workers
 
     scale_name = check_scale(scale or "small")
     recipe = find_recipe(name) if name else None
@@ -85,7 +85,7 @@ def reproduce(
         "Stopped; the same command goes on from the last completed rounds."
     ):
         display = ComparisonDisplay(output.console, quiet)
-        complete = reproduction.run_plan(plan, out, parse_workers(jobs), display)
+        complete = reproduction.run_plan(plan, out, parse_jobs(jobs), display)
     tables, written = reproduction.write_recipe_results(plan, out, format.value)
     if not quiet:
         print_tables(tables)

@@ -1,6 +1,7 @@
 """Every method, and everything that the author of a method needs.
 
-A new method is a file here and a line in `fedwmsam.settings.method_table`.
+A new method is a file here, a line in `fedwmsam.settings.method_table`, and its class below and in
+`fedwmsam/__init__.py`.
 """
 
 from fedwmsam.methods.base import (

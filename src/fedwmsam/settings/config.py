@@ -38,6 +38,7 @@ from fedwmsam.settings.parsers import (
 )
 from fedwmsam.settings.presets import preset_values
 
+# A closed list: a new setting is declared in `Settings` or `RunConfig` below, and never added here.
 ALWAYS_IDENTIFYING = frozenset(
     {
         "method",

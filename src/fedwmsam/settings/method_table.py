@@ -1,6 +1,6 @@
 """The table of methods: the name of each on the command line and the path of its class.
 
-A new method is a line here. The table needs no PyTorch, whose import takes seconds; the classes
+A new method has a line here. The table needs no PyTorch, whose import takes seconds; the classes
 do, and each is imported when it is first used. For code that needs PyTorch anyway,
 `fedwmsam.methods` has the same two functions with precise types.
 """
