@@ -18,7 +18,7 @@ from fedwmsam.analysis.hessian import largest_eigenvalues
 from fedwmsam.analysis.loss_surface import LossSurface, draw_sample, pool_clients
 from fedwmsam.analysis.saved_run import SavedRun
 from fedwmsam.experiment.experiment import Experiment, prepare
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 from fedwmsam.training.task import deterministic_torch
 
 SAMPLES = 5000
@@ -35,7 +35,7 @@ MEASURES = (
 def load_experiment(run: Path | None) -> Experiment:
     """Return the experiment of a run, starting from its last model, or an untrained one."""
     if run is None:
-        return prepare(resolve({"dataset": "fashion-mnist", "preset": "paper"}))
+        return prepare(resolve_config({"dataset": "fashion-mnist", "preset": "paper"}))
     saved = SavedRun(run)
     w, _ = saved.load(saved.select_rounds("last")[0])
     saved.task.initial_weights = w

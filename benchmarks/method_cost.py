@@ -20,7 +20,7 @@ from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.models import model_factory
-from fedwmsam.settings.config import Settings, resolve
+from fedwmsam.settings.config import Settings, resolve_config
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, deterministic_torch
 
@@ -52,7 +52,7 @@ def make_turn(federation: Federation) -> Turn:
 
 def mlp_federations(methods: Sequence[str]) -> dict[str, Federation]:
     """Return a federation of each method, on the MLP and Fashion-MNIST."""
-    config = resolve({"dataset": "fashion-mnist", "preset": "paper"})
+    config = resolve_config({"dataset": "fashion-mnist", "preset": "paper"})
     experiment = prepare(config)
     return {
         name: make_federation(config, make_method(name), experiment.task, experiment.clients)

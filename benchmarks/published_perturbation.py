@@ -27,7 +27,7 @@ from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import FedWMSAM
 from fedwmsam.methods.base import Gradient, Info, ParameterSlice
 from fedwmsam.methods.vectors import Vectors, cosine, unit
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 
 Layout = tuple[ParameterSlice, ...]
 """The slices of the parameters in the flat vector."""
@@ -107,7 +107,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
-    config = resolve({"dataset": "digits", "seed": arguments.seed})
+    config = resolve_config({"dataset": "digits", "seed": arguments.seed})
     experiment = prepare(config)
     federation = make_federation(config, FedWMSAM(), experiment.task, experiment.clients)
     state = first_state(federation)

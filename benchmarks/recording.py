@@ -15,7 +15,7 @@ from statistics import median
 
 from fedwmsam.engine.records import read_lines
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 
 EVERY = 10
 """Rounds from one recorded round to the next."""
@@ -23,7 +23,7 @@ EVERY = 10
 
 def run_and_read_timings(method: str, rounds: int, kinds: str) -> list[dict[str, float]]:
     """Execute a run that records, and return the timings of its rounds."""
-    config = resolve(
+    config = resolve_config(
         {
             "preset": "paper",
             "dataset": "fashion-mnist",

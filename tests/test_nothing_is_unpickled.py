@@ -71,7 +71,7 @@ FORMS = {
 
 
 def sealed(payload: bytes) -> bytes:
-    return hashlib.blake2b(payload, digest_size=checkpoint.DIGEST).digest() + payload
+    return hashlib.blake2b(payload, digest_size=checkpoint.DIGEST_BYTES).digest() + payload
 
 
 @pytest.fixture
@@ -155,13 +155,13 @@ def test_the_cache(tmp_path: Path, evil: bytes, marker: Path) -> None:
         path = tmp_path / "images" / f"class{n % 2}" / f"{n}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (4, 4), (10 * n, 0, 0)).save(path)
-    name = f"{tmp_path / 'images'},image_size=4"
-    good = load_dataset(name).hash
+    folder = tmp_path / "images"
+    good = load_dataset(str(folder), image_size=4).hash
     files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert files
     for path in files:
         path.write_bytes(evil)
-        assert load_dataset(name).hash == good
+        assert load_dataset(str(folder), image_size=4).hash == good
     assert not marker.exists()
 
 

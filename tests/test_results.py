@@ -18,7 +18,7 @@ from fedwmsam.comparison.grid import config_fingerprint
 from fedwmsam.report.runs import LoadedRun, find_runs, read_run
 from fedwmsam.report.summary import make_goal, summarise
 from fedwmsam.report.text_tables import TextTable, make_text_tables
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 
 ROOT = Path(__file__).parents[1]
 Cli = Callable[..., Any]
@@ -214,7 +214,7 @@ def test_packed_runs_have_the_names_that_their_settings_give() -> None:
     wrong = [
         name
         for name, entry in store.read_index().items()
-        if not name.endswith(config_fingerprint(resolve(entry["config"])))
+        if not name.endswith(config_fingerprint(resolve_config(entry["config"])))
     ]
     assert wrong == [] and len(store.read_index()) > 100
 

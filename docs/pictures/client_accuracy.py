@@ -12,7 +12,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 
 # Colours of Okabe and Ito, which colour-blind readers can tell apart.
 BEFORE = "#0072B2"
@@ -20,7 +20,7 @@ AFTER = "#D55E00"
 
 
 def main() -> None:
-    experiment = prepare(resolve({"rounds": 20, "validation": 0.1}))
+    experiment = prepare(resolve_config({"rounds": 20, "validation": 0.1}))
     with tempfile.TemporaryDirectory() as folder:
         result = experiment.run(experiment.create(Path(folder) / "run"))
     evaluation = experiment.evaluate_breakdown(result.model, fine_tune=1)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedwmsam.analysis.embedding import embed, features_before
 from fedwmsam.analysis.loss_surface import (
-    Sample,
+    DrawnSample,
     clients_of_samples,
     draw_indices,
     draw_sample,
@@ -33,7 +33,7 @@ class Backwards(nn.Module):
         return out
 
 
-def groups(apart: float) -> Sample:
+def groups(apart: float) -> DrawnSample:
     """Return samples of three Gaussian clusters at this distance."""
     random = torch.Generator().manual_seed(0)
     labels = torch.arange(90) % 3
@@ -120,6 +120,6 @@ def test_a_layer_without_features_is_refused(
 ) -> None:
     sample = groups(1.0)
     if isinstance(model[0], nn.Conv1d):
-        sample = Sample(((torch.zeros(2, 4, 1), torch.zeros(2)),), 2, 2, 2)
+        sample = DrawnSample(((torch.zeros(2, 4, 1), torch.zeros(2)),), 2, 2, 2)
     with pytest.raises(InputError, match=words):
         features_before(model, sample, layer)

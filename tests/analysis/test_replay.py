@@ -10,7 +10,7 @@ from fedwmsam.analysis.replay import ReplayedRun
 from fedwmsam.engine.records import read_lines
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.recording.recorder import QUICK, DynamicsRecorder
-from fedwmsam.settings.config import RECORDABLE, resolve
+from fedwmsam.settings.config import RECORDABLE, resolve_config
 from fedwmsam.training.task import deterministic_torch
 
 SETTINGS = {
@@ -28,7 +28,7 @@ def runs(tmp_path_factory):
 
     def run(method: str) -> Path:
         if method not in folders:
-            config = resolve(
+            config = resolve_config(
                 SETTINGS | {"method": method, "record": "alignment,drift,echo", "record_every": 3}
             )
             experiment = prepare(config)

@@ -31,7 +31,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import METHODS, make_method
 from fedwmsam.recording.training_surface import global_surface
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
@@ -128,7 +128,7 @@ def verdicts(record):
 
 
 def run(tmp_path, name, **settings):
-    config = resolve({"rounds": 3, "local_epochs": 1, "keep_states": 1} | settings)
+    config = resolve_config({"rounds": 3, "local_epochs": 1, "keep_states": 1} | settings)
     experiment = prepare(config)
     experiment.run(experiment.create(tmp_path / name))
     return analyse_theory(tmp_path / name, states=3, sample=200)

@@ -6,7 +6,7 @@ from fedwmsam.comparison.grid import config_fingerprint, make_grid, parse_axes, 
 from fedwmsam.comparison.tuning import pilot_grid
 from fedwmsam.errors import InputError
 from fedwmsam.settings import config
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 
 
 def runs(file_values=None, **cli_values):
@@ -60,7 +60,7 @@ def test_one_configuration_asked_for_twice_is_one_run():
 
 
 def fingerprint(**values):
-    return config_fingerprint(resolve(values))
+    return config_fingerprint(resolve_config(values))
 
 
 def test_a_folder_name_tells_configurations_apart_but_not_machines():
@@ -76,7 +76,7 @@ def test_a_folder_name_tells_configurations_apart_but_not_machines():
         assert fingerprint(method="fedsam", **change) != base
     for same in ({"workers": 2}, {"checkpoint_every": 3}, {"data_dir": "/x"}, {"rho": 0.01}):
         assert fingerprint(method="fedsam", **same) == base
-    preset_values = resolve({"preset": "paper"}).to_flat_dict()
+    preset_values = resolve_config({"preset": "paper"}).to_flat_dict()
     spelled_out = {k: v for k, v in preset_values.items() if v and k != "preset"}
     assert fingerprint(**spelled_out) == fingerprint(preset="paper")
 
@@ -114,9 +114,9 @@ def test_the_fingerprints_of_the_first_version_stay():
 def test_a_later_setting_counts_only_where_it_is_not_at_its_default(monkeypatch):
     for name in ("lr_decay", "alpha"):  # as if they were new, a setting and an option
         monkeypatch.setattr(config, "ALWAYS_IDENTIFYING", config.ALWAYS_IDENTIFYING - {name})
-        settings = config.identifying_settings(resolve({}).to_flat_dict())
+        settings = config.identifying_settings(resolve_config({}).to_flat_dict())
         assert name not in settings and config.identifying_settings(settings) == settings
-        changed = config.identifying_settings(resolve({name: 0.5}).to_flat_dict())
+        changed = config.identifying_settings(resolve_config({name: 0.5}).to_flat_dict())
         assert changed == settings | {name: 0.5}
 
 

@@ -54,7 +54,7 @@ def make_contributions(count, size=37):
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 10, 11])
 @pytest.mark.parametrize("kind", SHARES)
 def test_rules_work_coordinate_by_coordinate(kind, count, monkeypatch):
-    monkeypatch.setattr(aggregation, "BLOCK", 8)  # several blocks and a rest
+    monkeypatch.setattr(aggregation, "BLOCK_COORDINATES", 8)  # several blocks and a rest
     aggregator = CoordinateTrimmedMean(AggregationRule(kind, SHARES[kind]), count)
     contributions = make_contributions(count)
     for contribution in contributions:
@@ -168,7 +168,7 @@ def test_one_huge_update_in_five_moves_the_mean_and_not_these(method, kind, valu
 
 def test_what_does_not_fit_into_memory_is_refused(monkeypatch):
     # Five clients of 51 parameters are a little more.
-    monkeypatch.setattr(aggregation, "LIMIT", 5 * 8 * 50)
+    monkeypatch.setattr(aggregation, "MAX_HELD_BYTES", 5 * 8 * 50)
     for kind in ("median", "norm_bound"):
         with pytest.raises(InputError, match=r"all 5 clients of a round send.*norm_bound:TAU"):
             run_rounds(make_ruled_federation(FedAvg(), kind), 1)

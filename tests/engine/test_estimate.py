@@ -1,11 +1,11 @@
 """What --dry-run says agrees with what the run then does."""
 
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 
 
 def test_traffic_steps_and_rows_are_those_of_the_run(tmp_path):
-    experiment = prepare(resolve({"rounds": 3, "method": "scaffold", "participation": 0.5}))
+    experiment = prepare(resolve_config({"rounds": 3, "method": "scaffold", "participation": 0.5}))
     estimate = experiment.estimate()
     result = experiment.run(experiment.create(tmp_path / "run"))
     first = result.rows[0]
@@ -19,7 +19,7 @@ def test_traffic_steps_and_rows_are_those_of_the_run(tmp_path):
 
 
 def test_an_estimate_leaves_the_run_as_it_was(tmp_path):
-    config = resolve({"rounds": 2, "method": "fedwmsam"})
+    config = resolve_config({"rounds": 2, "method": "fedwmsam"})
     plain = prepare(config)
     probed = prepare(config)
     probed.estimate()

@@ -13,7 +13,7 @@ import fedwmsam
 from fedwmsam import InputError
 from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.rounds import run_round
-from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.schedule import SeededSchedule
 from fedwmsam.methods import METHODS, SCAFFOLD, FedAvg, FedCM, FedSMOO, FedWMSAM, MimeLite
 from fedwmsam.settings.config import Settings
 from fedwmsam.settings.parsers import Corruption, Stragglers, parse_corruption, parse_stragglers
@@ -104,7 +104,7 @@ def test_only_hostile_nonsense_is_no_divergence():
     assert records[0]["rejected"] == records[0]["hostile"] == federation.schedule.cohort(0)
 
 
-class Shortened(KeyedSchedule):
+class Shortened(SeededSchedule):
     """A schedule that gives the slow clients fewer steps in the first place."""
 
     def steps(self, round, client, samples):
@@ -138,7 +138,7 @@ def test_partial_work_is_the_work_of_fewer_steps(method):
 
 
 def test_unfinished_work_can_be_lost():
-    class Quick(KeyedSchedule):
+    class Quick(SeededSchedule):
         def cohort(self, round):
             return [client for client in super().cohort(round) if client not in SLOW]
 

@@ -10,7 +10,7 @@ import pytest
 from fedwmsam.engine.records import read_lines
 from fedwmsam.engine.run import Run
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 
 
 @pytest.mark.parametrize("kind", ["Ctrl-C", "SIGTERM", "SIGTERM in the background"])
@@ -63,7 +63,7 @@ def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
 
 
 def test_an_interrupt_between_a_round_and_its_line_loses_neither(tmp_path, monkeypatch):
-    config = resolve({"rounds": 4, "local_epochs": 1, "model": "linear"})
+    config = resolve_config({"rounds": 4, "local_epochs": 1, "model": "linear"})
 
     def interrupt(self, record, timing):
         if record["round"] == 2:

@@ -8,13 +8,13 @@ from fedwmsam.engine.rounds import run_round
 from fedwmsam.engine.run_folder import unpack_replay_state
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 from fedwmsam.training.task import deterministic_torch
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedwmsam", "fedsmoo"])
 def test_a_round_repeats_from_its_kept_state(tmp_path, method):
-    config = resolve(
+    config = resolve_config(
         {"method": method, "rounds": 5, "local_epochs": 1, "keep_states": 2, "memory_budget": 0}
     )
     experiment = prepare(config)
@@ -34,7 +34,7 @@ def test_a_round_repeats_from_its_kept_state(tmp_path, method):
 
 
 def test_a_kept_state_holds_no_more_than_its_cohort(tmp_path):
-    config = resolve(
+    config = resolve_config(
         {
             "method": "scaffold",
             "rounds": 9,

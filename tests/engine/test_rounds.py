@@ -24,7 +24,7 @@ from fedwmsam.engine.rounds import (
     scalars,
     train_cohort,
 )
-from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.schedule import SeededSchedule
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM, MimeLite
 from fedwmsam.settings.parsers import AggregationRule, Corruption, Stragglers
 from fedwmsam.training.task import Task
@@ -149,7 +149,7 @@ def test_clients_after_one_that_dropped_out_are_trained_all_the_same():
 def test_the_schedule_is_asked_about_this_round_and_this_client():
     calls = []
 
-    class Noting(KeyedSchedule):
+    class Noting(SeededSchedule):
         def step_count(self, round, client, samples):
             calls.append((round, client, samples))
             return super().step_count(round, client, samples)

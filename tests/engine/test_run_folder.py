@@ -19,7 +19,7 @@ from fedwmsam.engine.client_state import ClientMemory, Store
 from fedwmsam.engine.records import read_json, read_lines
 from fedwmsam.engine.run_folder import RunFolder, is_run
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 
 
 def make_folder(path, rounds, every=2):
@@ -61,7 +61,7 @@ def contents(path):
 
 
 def test_a_folder_is_a_run_only_once_all_it_needs_is_there(tmp_path, monkeypatch):
-    experiment = prepare(resolve({"rounds": 1, "local_epochs": 1, "model": "linear"}))
+    experiment = prepare(resolve_config({"rounds": 1, "local_epochs": 1, "model": "linear"}))
 
     def interrupt(self, name, record):
         raise KeyboardInterrupt
@@ -216,7 +216,7 @@ def test_an_edited_checkpoint_is_refused_or_the_same(tmp_path, intact, data):
 
 def add_digest(payload):
     """Return the payload as a checkpoint file, with the right digest."""
-    digest = hashlib.blake2b(payload, digest_size=checkpoint.DIGEST).digest()
+    digest = hashlib.blake2b(payload, digest_size=checkpoint.DIGEST_BYTES).digest()
     return checkpoint.MAGIC + digest + payload
 
 
@@ -224,7 +224,7 @@ def add_digest(payload):
 @given(data=st.data())
 def test_a_forged_checkpoint_is_refused_or_holds_tensors(tmp_path, intact, data):
     """Whoever forges one can also make its digest right."""
-    payload = intact[len(checkpoint.MAGIC) + checkpoint.DIGEST :]
+    payload = intact[len(checkpoint.MAGIC) + checkpoint.DIGEST_BYTES :]
     (tmp_path / "a").write_bytes(add_digest(data.draw(damaged_copies(payload))))
     try:
         with limit_memory():

@@ -11,7 +11,7 @@ import torch
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.evaluation import AccuracyBreakdown, fine_tune_accuracies
 from fedwmsam.experiment.experiment import prepare
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 from fedwmsam.training.task import deterministic_torch
 
 OUTPUTS = torch.eye(3)[[0, 0, 1, 1, 2, 0]]  # predictions
@@ -47,7 +47,9 @@ def test_by_group_uses_the_groups_own_samples():
 
 
 def test_the_metrics_tell_the_worst_client_and_fine_tuning_helps_it(tmp_path):
-    experiment = prepare(resolve({"rounds": 8, "partition": "pathological:2", "clients": 10}))
+    experiment = prepare(
+        resolve_config({"rounds": 8, "partition": "pathological:2", "clients": 10})
+    )
     result = experiment.run(experiment.create(tmp_path / "run"))
     evaluation = experiment.evaluate_breakdown(result.model, fine_tune=1, lr=0.05)
     assert evaluation["worst_client_accuracy"] == min(evaluation["by_client"].values())
@@ -60,7 +62,7 @@ def test_the_metrics_tell_the_worst_client_and_fine_tuning_helps_it(tmp_path):
 
 
 def test_a_run_ends_with_every_clients_accuracy(tmp_path):
-    experiment = prepare(resolve({"rounds": 3, "clients": 5, "evaluate_every": 2}))
+    experiment = prepare(resolve_config({"rounds": 3, "clients": 5, "evaluate_every": 2}))
     result = experiment.run(experiment.create(tmp_path / "run"))
     written = json.loads((tmp_path / "run" / "clients.json").read_text())
     assert written == {
@@ -72,7 +74,7 @@ def test_a_run_ends_with_every_clients_accuracy(tmp_path):
 
 def test_client_accuracies_are_the_same_however_a_run_came_to_its_end(tmp_path):
     def run(name, rounds, callback=None, create=False):
-        experiment = prepare(resolve({"rounds": rounds, "clients": 5}))
+        experiment = prepare(resolve_config({"rounds": rounds, "clients": 5}))
         folder = (experiment.create if create else experiment.reopen)(tmp_path / name)
         experiment.run(folder, [callback] if callback else [])
         return (tmp_path / name / "clients.json").read_bytes()
@@ -94,7 +96,7 @@ def test_client_accuracies_are_the_same_however_a_run_came_to_its_end(tmp_path):
 
 def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
     """One epoch at a vanishing step size leaves every client where the global model is."""
-    experiment = prepare(resolve({"rounds": 1, "clients": 4}))
+    experiment = prepare(resolve_config({"rounds": 1, "clients": 4}))
     result = experiment.run(experiment.create(tmp_path / "run"))
     with deterministic_torch():
         w, buffers = experiment.task.unpack_state_dict(result.model)

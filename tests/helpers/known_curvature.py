@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedwmsam.analysis.loss_surface import LossSurface, Sample, draw_sample
+from fedwmsam.analysis.loss_surface import DrawnSample, LossSurface, draw_sample
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.training.objectives import OBJECTIVES, MetricFunction, make_objective
 from fedwmsam.training.task import Task
@@ -69,7 +69,7 @@ def make_function_surface(
 ) -> tuple[LossSurface, Tensor]:
     """Return the surface of any function of a few weights, and the point w."""
     task = Task(WeightsModel(w), make_objective(lambda outputs, _: function(outputs)))
-    sample = Sample(((torch.zeros(1, 1), torch.zeros(1)),), 1, 1, 1)
+    sample = DrawnSample(((torch.zeros(1, 1), torch.zeros(1)),), 1, 1, 1)
     return LossSurface(task, sample), task.initial_weights
 
 

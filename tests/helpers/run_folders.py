@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwmsam import toml
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 
 
 def write_run(
@@ -30,7 +30,7 @@ def write_run(
     """
     path.mkdir(parents=True)
     settings = {"method": "fedavg", "rounds": len(accuracy)} | settings
-    (path / "config.toml").write_text(toml.dump(resolve(settings).to_flat_dict()))
+    (path / "config.toml").write_text(toml.dump(resolve_config(settings).to_flat_dict()))
     described = {"data_hash": "d", "partition_hash": partition_hash} | (data or {})
     (path / "data.json").write_text(json.dumps(described))
     measured = {"accuracy": accuracy, "loss": [1.0] * len(accuracy)} | (columns or {})

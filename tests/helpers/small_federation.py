@@ -8,7 +8,7 @@ from torch import nn
 
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.rounds import Federation, first_state, run_round
-from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.schedule import SeededSchedule
 from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
@@ -34,7 +34,7 @@ def make_federation(
         x = torch.randn(size, 4, generator=generator, dtype=torch.float64) + client
         y = torch.randint(3, (size,), generator=generator)
         clients.append(TensorSamples(x, y))
-    schedule = KeyedSchedule(
+    schedule = SeededSchedule(
         seed=1,
         clients=len(sizes),
         cohort_size=per_round,

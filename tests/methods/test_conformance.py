@@ -14,7 +14,7 @@ from fedwmsam import InputError
 from fedwmsam.engine import checkpoint, rounds
 from fedwmsam.engine.client_state import ClientMemory, Store
 from fedwmsam.engine.rounds import Job, State, first_state, run_round, train_client
-from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.schedule import SeededSchedule
 from fedwmsam.experiment.verify import make_reference_federation
 from fedwmsam.methods import METHODS, FedGloSS, FedLESAM, FedLESAMS, FedSpeed, FedWMSAM
 from fedwmsam.methods.base import Method
@@ -160,7 +160,7 @@ def test_the_wire_format_survives_bytes(method, monkeypatch):
 
 
 def test_the_order_of_clients_changes_only_rounding(method):
-    class ReversedSchedule(KeyedSchedule):
+    class ReversedSchedule(SeededSchedule):
         def cohort(self, round):
             return super().cohort(round)[::-1]
 

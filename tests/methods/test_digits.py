@@ -4,7 +4,7 @@ import pytest
 
 from fedwmsam.experiment.experiment import prepare
 from fedwmsam.methods import METHODS
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 from fedwmsam.settings.presets import BY_METHOD
 
 DEFAULTS = ("fedgloss",)
@@ -23,6 +23,6 @@ def preset_of(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_reaches_80_percent_on_digits(tmp_path, method):
     settings = {"method": method, "rounds": 30, "target_accuracy": 0.8, "checkpoint_every": 100}
-    experiment = prepare(resolve(preset_of(method) | settings))
+    experiment = prepare(resolve_config(preset_of(method) | settings))
     result = experiment.run(experiment.create(tmp_path / method))
     assert result.status == "reached accuracy 0.8", result.last()

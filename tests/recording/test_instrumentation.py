@@ -14,7 +14,7 @@ from fedwmsam.methods.fedavg import FedAvg
 from fedwmsam.methods.vectors import cosine
 from fedwmsam.recording.alignment import Alignment, RecordingConfig
 from fedwmsam.recording.instrumentation import make_observing_trainer, step_positions
-from fedwmsam.recording.training_surface import global_surface, local_surface, worst_direction
+from fedwmsam.recording.training_surface import global_surface, local_surface, worst_perturbation
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
 
@@ -197,7 +197,7 @@ def test_ascents_find_the_highest_point_of_the_sphere():
     federation.task.start_training({})
     surface = global_surface(federation, 0, 30)
     gradient = surface.gradient(w)
-    found = [worst_direction(surface, w, gradient, radius, ascents) for ascents in (0, 1, 50)]
+    found = [worst_perturbation(surface, w, gradient, radius, ascents) for ascents in (0, 1, 50)]
     losses = [surface.loss(w + epsilon) for epsilon in found]
     assert losses[0] < losses[1] < losses[2]
     assert float(cosine(found[2], surface.gradient(w + found[2]))) == pytest.approx(1, abs=1e-6)

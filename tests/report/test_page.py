@@ -26,7 +26,7 @@ from fedwmsam.report.runs import LoadedRun, add_averaged_model_runs, find_runs, 
 from fedwmsam.report.series import compute_curve
 from fedwmsam.report.summary import Comparison, make_goal, summarise
 from fedwmsam.report.text_tables import TextTable, make_text_tables
-from fedwmsam.settings.config import RunConfig, resolve
+from fedwmsam.settings.config import RunConfig, resolve_config
 
 Cli = Callable[..., Any]
 NASTY = """</script><script>alert(1)</script><img src=x onerror=alert('1')>"&<!--{{ 7 * 7 }}"""
@@ -536,7 +536,7 @@ def test_the_command_of_a_run_has_its_configuration(
     monkeypatch: pytest.MonkeyPatch, cli: Cli, tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     run = read_run(write_run(tmp_path / "a", [0.5], **({"method": "fedwmsam"} | settings)))
-    expected = resolve(toml.load(tmp_path / "a" / "config.toml")).to_flat_dict()
+    expected = resolve_config(toml.load(tmp_path / "a" / "config.toml")).to_flat_dict()
     assert configuration_of(monkeypatch, cli, rerun_command(run)) == expected
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedwmsam import METHODS, InputError, toml
-from fedwmsam.settings.config import RunConfig, Settings, parse_assignments, resolve
+from fedwmsam.settings.config import RunConfig, Settings, parse_assignments, resolve_config
 from fedwmsam.settings.options import field_types, option
 
 PAPER = {
@@ -29,7 +29,7 @@ PAPER = {
 
 def refusal(*layers: dict[str, Any]) -> str:
     with pytest.raises(InputError) as caught:
-        resolve(*layers)
+        resolve_config(*layers)
     return str(caught.value)
 
 
@@ -37,31 +37,31 @@ def refusal(*layers: dict[str, Any]) -> str:
 
 
 def test_each_layer_wins_over_the_one_below() -> None:
-    defaults = resolve()
+    defaults = resolve_config()
     assert (defaults.rounds, defaults.clients, defaults.participation) == (50, 20, 0.25)
     assert (defaults.batch_size, defaults.lr) == (50, 0.1)
-    preset = resolve({"preset": "paper"})
+    preset = resolve_config({"preset": "paper"})
     assert (preset.rounds, preset.clients, preset.participation) == (500, 100, 0.1)
-    file = resolve({"preset": "paper", "rounds": 7, "clients": 30})
+    file = resolve_config({"preset": "paper", "rounds": 7, "clients": 30})
     assert (file.rounds, file.clients, file.participation) == (7, 30, 0.1)
-    line = resolve({"preset": "paper", "rounds": 7, "clients": 30}, {"rounds": 9})
+    line = resolve_config({"preset": "paper", "rounds": 7, "clients": 30}, {"rounds": 9})
     assert (line.rounds, line.clients, line.participation) == (9, 30, 0.1)
 
 
 def test_a_preset_named_on_the_command_line_stays_below_the_file() -> None:
-    config = resolve({"rounds": 7}, {"preset": "paper"})
+    config = resolve_config({"rounds": 7}, {"preset": "paper"})
     assert (config.rounds, config.clients) == (7, 100)
 
 
 def test_method_options_are_layered_like_settings() -> None:
-    config = resolve({"preset": "paper", "rho": 0.2, "alpha": 0.3}, {"rho": 0.05})
+    config = resolve_config({"preset": "paper", "rho": 0.2, "alpha": 0.3}, {"rho": 0.05})
     assert config.options["rho"] == 0.05 and config.to_flat_dict()["alpha"] == 0.3
     assert config.make_method() == METHODS["fedwmsam"](rho=0.05, alpha=0.3)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_paper_preset_holds_the_papers_values(method: str) -> None:
-    values = resolve({"preset": "paper", "method": method}).to_flat_dict()
+    values = resolve_config({"preset": "paper", "method": method}).to_flat_dict()
     assert {key: values[key] for key in PAPER} == PAPER
     if method in ("fedavg", "fedcm", "scaffold", "fedwmsam"):
         assert values["global_lr"] == 1.0
@@ -84,7 +84,7 @@ def test_the_paper_preset_holds_the_papers_values(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_resolves_with_and_without_the_preset(method: str) -> None:
     for preset in (None, "paper"):
-        assert resolve({"method": method, "preset": preset}).make_method().name == method
+        assert resolve_config({"method": method, "preset": preset}).make_method().name == method
 
 
 # Refusals
@@ -140,11 +140,11 @@ def test_a_bad_value_is_named_with_what_was_expected(
 
 
 def test_the_ends_of_a_range_are_inside_it() -> None:
-    config = resolve(
+    config = resolve_config(
         {"participation": 1, "lr_decay": 1, "weight_decay": 0, "validation": 0.9, "seed": 2**31 - 1}
     )
     assert config.participation == 1
-    assert resolve({"method": "fedcm", "alpha": 1}).make_method().alpha == 1
+    assert resolve_config({"method": "fedcm", "alpha": 1}).make_method().alpha == 1
 
 
 # Clients per round
@@ -205,7 +205,7 @@ def test_a_bad_assignment_is_explained(text: str, words: list[str]) -> None:
 @pytest.mark.parametrize("layers_below", [[], [{"clip_norm": 5.0}], [{"preset": "paper"}]], ids=str)
 def test_none_removes_the_limit(layers_below: list[dict[str, Any]]) -> None:
     """The help of `clip_norm` says "none: no limit"."""
-    config = resolve(*layers_below, parse_assignments(["clip_norm=none"], "fedwmsam"))
+    config = resolve_config(*layers_below, parse_assignments(["clip_norm=none"], "fedwmsam"))
     assert config.clip_norm is None
 
 
@@ -216,15 +216,15 @@ def write_and_read(config: RunConfig, folder: Path) -> RunConfig:
     """Return the configuration that config.toml gives back."""
     path = folder / "config.toml"
     path.write_text(toml.dump(config.to_flat_dict()))
-    return resolve(toml.load(path))
+    return resolve_config(toml.load(path))
 
 
 def test_the_number_of_clients_is_20_or_what_was_given_or_left_to_the_data() -> None:
-    assert resolve({}).clients == 20
-    assert resolve({"partition": "natural"}).clients is None
-    assert resolve({"partition": "natural", "clients": 20}).clients == 20
-    assert resolve({"partition": "natural", "preset": "paper"}).clients is None
-    assert resolve({"partition": "natural", "preset": "paper", "clients": 7}).clients == 7
+    assert resolve_config({}).clients == 20
+    assert resolve_config({"partition": "natural"}).clients is None
+    assert resolve_config({"partition": "natural", "clients": 20}).clients == 20
+    assert resolve_config({"partition": "natural", "preset": "paper"}).clients is None
+    assert resolve_config({"partition": "natural", "preset": "paper", "clients": 7}).clients == 7
 
 
 def test_no_limit_survives_the_file(tmp_path: Path) -> None:
@@ -390,11 +390,11 @@ def test_any_keys_and_values_are_a_run_or_one_sentence(
     file: dict[str, Any], command_line: dict[str, Any]
 ) -> None:
     try:
-        config = resolve(file, command_line)
+        config = resolve_config(file, command_line)
     except InputError as refusal:
         assert str(refusal)
     else:
-        assert resolve(config.to_flat_dict()).to_flat_dict() == config.to_flat_dict()
+        assert resolve_config(config.to_flat_dict()).to_flat_dict() == config.to_flat_dict()
 
 
 @given(st.dictionaries(st.sampled_from(list(field_types(Settings))), anything, max_size=3))
@@ -411,7 +411,7 @@ assignments = st.lists(words | st.tuples(keys, words).map("=".join), max_size=3)
 @given(assignments, st.sampled_from(["fedavg", "fedwmsam"]))
 def test_any_assignments_are_values_or_one_sentence(texts: list[str], method: str) -> None:
     try:
-        resolve({"method": method}, parse_assignments(texts, method))
+        resolve_config({"method": method}, parse_assignments(texts, method))
     except InputError as refusal:
         assert str(refusal)
 

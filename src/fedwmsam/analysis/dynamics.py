@@ -57,7 +57,7 @@ STATES = 10
 """Default number of kept states that are replayed."""
 SUCCESSIVE = 3
 """Rounds that are replayed from each kept state, as far as client memory was kept."""
-QUARTER = 4
+PERIODS = 4
 """Early is the first of so many equal parts of the rounds, late the last."""
 DYNAMICS_FILE = "dynamics.json"
 """File with a run's dynamics."""
@@ -220,8 +220,8 @@ def metric_oscillation(round_records: Sequence[Record]) -> Record:
 def lines_of_period(lines: Sequence[Record], rounds: int, period: str) -> list[Record]:
     """Return the lines of the first quarter of the rounds ("early") or of the last ("late")."""
     if period == "early":
-        return [line for line in lines if QUARTER * line["round"] <= rounds]
-    return [line for line in lines if QUARTER * line["round"] > (QUARTER - 1) * rounds]
+        return [line for line in lines if PERIODS * line["round"] <= rounds]
+    return [line for line in lines if PERIODS * line["round"] > (PERIODS - 1) * rounds]
 
 
 def summarise_dynamics(lines: Sequence[Record]) -> Record:
@@ -348,7 +348,7 @@ PLOTS = {
 
 
 @dataclass(frozen=True)
-class Group:
+class SeedGroup:
     """The dynamics records of one configuration, one per seed."""
 
     label: str
@@ -383,7 +383,7 @@ def values_by_round(record: Record, name: str) -> dict[int, float]:
     return values
 
 
-def load_groups(runs: Iterable[LoadedRun]) -> list[Group]:
+def load_groups(runs: Iterable[LoadedRun]) -> list[SeedGroup]:
     """Return the dynamics of the runs that have been analysed, grouped by configuration."""
     analysed = []
     records: dict[Path, Record] = {}
@@ -395,20 +395,20 @@ def load_groups(runs: Iterable[LoadedRun]) -> list[Group]:
     labels = make_labels([row_config(seeds[0]) for seeds in run_groups])
     groups = []
     for label, seeds in zip(labels, run_groups, strict=True):
-        groups.append(Group(label, tuple(records[run.path] for run in seeds)))
+        groups.append(SeedGroup(label, tuple(records[run.path] for run in seeds)))
     return groups
 
 
 # Tables
 
 
-def dynamics_tables(groups: Sequence[Group]) -> list[TextTable]:
+def dynamics_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
     """Return the tables of alignment, echo and drift, none if there are no groups."""
     return [alignment_table(groups), echo_table(groups), drift_table(groups)] if groups else []
 
 
 def make_rows(
-    groups: Sequence[Group], columns: dict[str, RecordPath]
+    groups: Sequence[SeedGroup], columns: dict[str, RecordPath]
 ) -> tuple[tuple[str, ...], ...]:
     """Return a row for each group: its label, its number of seeds and a cell for each column."""
     rows = []
@@ -418,7 +418,7 @@ def make_rows(
     return tuple(rows)
 
 
-def alignment_table(groups: Sequence[Group]) -> TextTable:
+def alignment_table(groups: Sequence[SeedGroup]) -> TextTable:
     """Return the table of the perturbations' alignment, late in the runs."""
     columns: dict[str, RecordPath] = {
         "global, early": ("summary", "early", "global"),
@@ -449,7 +449,7 @@ def alignment_table(groups: Sequence[Group]) -> TextTable:
     )
 
 
-def alignment_samples(groups: Sequence[Group]) -> list[int]:
+def alignment_samples(groups: Sequence[SeedGroup]) -> list[int]:
     """Return the numbers of samples that alignment was measured on, in rising order."""
     samples = set()
     for group in groups:
@@ -459,7 +459,7 @@ def alignment_samples(groups: Sequence[Group]) -> list[int]:
     return sorted(samples)
 
 
-def echo_table(groups: Sequence[Group]) -> TextTable:
+def echo_table(groups: Sequence[SeedGroup]) -> TextTable:
     """Return the table of momentum echo, late in the runs."""
     columns: dict[str, RecordPath] = {
         "lag 1": ("summary", "late", "lag_1"),
@@ -491,7 +491,7 @@ def echo_table(groups: Sequence[Group]) -> TextTable:
     )
 
 
-def drift_table(groups: Sequence[Group]) -> TextTable:
+def drift_table(groups: Sequence[SeedGroup]) -> TextTable:
     """Return the table of client drift, late in the runs."""
     columns: dict[str, RecordPath] = {
         "update norm": ("summary", "late", "update_norm"),
@@ -517,7 +517,7 @@ def drift_table(groups: Sequence[Group]) -> TextTable:
     return TextTable("Client drift (late)", header, tuple(rows), notes)
 
 
-def kept_vectors_cell(group: Group) -> str:
+def kept_vectors_cell(group: SeedGroup) -> str:
     """Return the norms of the vectors that the server keeps, for itself and for each client."""
     names: set[str] = set()
     for record in group.records:
@@ -533,7 +533,7 @@ def kept_vectors_cell(group: Group) -> str:
 # Plots
 
 
-def dynamics_plots(groups: Sequence[Group]) -> list[PlotSpec]:
+def dynamics_plots(groups: Sequence[SeedGroup]) -> list[PlotSpec]:
     """Return the plots of `PLOTS` for which some group has values over the rounds."""
     plots: list[PlotSpec] = []
     for name, columns in PLOTS.items():
@@ -544,12 +544,12 @@ def dynamics_plots(groups: Sequence[Group]) -> list[PlotSpec]:
     return plots
 
 
-def has_curve(groups: Sequence[Group], name: str) -> bool:
+def has_curve(groups: Sequence[SeedGroup], name: str) -> bool:
     """Return whether some group has this value in any round."""
     return any(group.curve(name)[0] for group in groups)
 
 
-def draw_stack(groups: Sequence[Group], columns: Sequence[str], figure: "Figure") -> None:
+def draw_stack(groups: Sequence[SeedGroup], columns: Sequence[str], figure: "Figure") -> None:
     """Draw a panel for each column, one above the other over the same rounds."""
     panels = figure.subplots(len(columns), 1, sharex=True, squeeze=False)[:, 0]
     for column, axes in zip(columns, panels, strict=True):
@@ -565,7 +565,7 @@ def draw_stack(groups: Sequence[Group], columns: Sequence[str], figure: "Figure"
     add_legend(figure, panels[0], describe_spread([len(group.records) for group in groups]))
 
 
-def draw_curve(axes: "Axes", group: Group, column: str, number: int) -> None:
+def draw_curve(axes: "Axes", group: SeedGroup, column: str, number: int) -> None:
     """Draw a group's mean over its seeds, and their deviation as a band if there are several."""
     rounds, values = group.curve(column)
     mean = values.mean(axis=0) if rounds else np.array([])

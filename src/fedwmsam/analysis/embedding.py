@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from fedwmsam import rng
 from fedwmsam.analysis.flatness import ReportProgress, four_digit_cell
 from fedwmsam.analysis.loss_surface import (
-    Sample,
+    DrawnSample,
     clients_of_samples,
     draw_indices,
     gather_sample,
@@ -82,7 +82,7 @@ class Embedding:
 
 def embed(
     task: Task,
-    sample: Sample,
+    sample: DrawnSample,
     clients: Tensor | None = None,
     *,
     layer: str | None = None,
@@ -141,7 +141,7 @@ def cluster_scores(of: str, by: str, points: FloatArray, labels: Any) -> Iterato
 
 
 def features_before(
-    model: nn.Module, sample: Sample, layer: str | None = None
+    model: nn.Module, sample: DrawnSample, layer: str | None = None
 ) -> tuple[str, FloatArray]:
     """Return a layer's name and its inputs, one row per sample.
 
@@ -265,7 +265,7 @@ def run_embedding(
 
 def draw_embedded_sample(
     run: SavedRun, config: EmbeddingConfig
-) -> tuple[Sample, torch.Tensor | None]:
+) -> tuple[DrawnSample, torch.Tensor | None]:
     """Draw the samples to embed; return them and the client of each, None if they have none."""
     experiment = run.experiment
     stream = rng.derive_seed(config.seed, "embedded sample")

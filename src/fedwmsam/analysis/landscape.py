@@ -48,9 +48,9 @@ It is 1 more than a multiple of 6, so that a line between two models has a point
 """
 PLANE_POINTS = 25
 """Points along each axis of a plane; 1 more than a multiple of 6, as for a line."""
-HALF_WIDTH = 1.0
+DEFAULT_REACH = 1.0
 """How far a random direction is followed both ways; 1 is a shift as long as the model's filters."""
-BEYOND = 0.25
+OVERSHOOT = 0.25
 """How far a line between two models extends past either of them, as a share of their distance."""
 Point = tuple[Tensor, Vectors]
 """The weights and buffers of a model."""
@@ -161,7 +161,7 @@ def axis_to(w: Tensor, other: Tensor, points: int, name: str) -> LandscapeAxis:
             f"The other model has {other.numel():,} weights and this one {w.numel():,}; "
             "take one alike."
         )
-    return LandscapeAxis(f"to {name}", other - w, np.linspace(-BEYOND, 1 + BEYOND, points))
+    return LandscapeAxis(f"to {name}", other - w, np.linspace(-OVERSHOOT, 1 + OVERSHOOT, points))
 
 
 def compute_landscape(
@@ -173,7 +173,7 @@ def compute_landscape(
     other_name: str = "other",
     plane: bool = False,
     points: int | None = None,
-    reach: float = HALF_WIDTH,
+    reach: float = DEFAULT_REACH,
     seed: int = 0,
     report_progress: ReportProgress = lambda _: None,
 ) -> Landscape:
@@ -259,7 +259,7 @@ def measure_landscape(
     batch_size: int = 1000,
     plane: bool = False,
     points: int | None = None,
-    reach: float = HALF_WIDTH,
+    reach: float = DEFAULT_REACH,
     seed: int = 0,
 ) -> Landscape:
     """Compute the loss landscape of any module on any data.

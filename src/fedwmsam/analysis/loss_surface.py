@@ -20,7 +20,7 @@ from fedwmsam.training.task import Batch, Samples, Task
 
 
 @dataclass(frozen=True)
-class Sample:
+class DrawnSample:
     """Samples that were drawn once, in batches that a model can take."""
 
     batches: tuple[Batch, ...]
@@ -31,7 +31,7 @@ class Sample:
     batch_size: int
 
 
-def draw_sample(samples: Samples, most: int | None, batch_size: int, stream: int) -> Sample:
+def draw_sample(samples: Samples, most: int | None, batch_size: int, stream: int) -> DrawnSample:
     """Draw at most `most` samples (None: all) without replacement, seeded by `stream`.
 
     The samples keep their order and are not augmented.
@@ -39,10 +39,10 @@ def draw_sample(samples: Samples, most: int | None, batch_size: int, stream: int
     return gather_sample(samples, draw_indices(len(samples), most, stream), batch_size)
 
 
-def gather_sample(samples: Samples, index: Tensor, batch_size: int) -> Sample:
+def gather_sample(samples: Samples, index: Tensor, batch_size: int) -> DrawnSample:
     """Return the samples at these indices in batches."""
     batches = tuple(samples.batch(part) for part in torch.split(index, batch_size))
-    return Sample(batches, len(index), len(samples), batch_size)
+    return DrawnSample(batches, len(index), len(samples), batch_size)
 
 
 def draw_indices(count: int, most: int | None, stream: int) -> Tensor:
@@ -72,7 +72,7 @@ def draw_clients(clients: int, most: int | None, seed: int) -> list[int]:
 
 def client_samples(
     clients: Clients, chosen: Sequence[int], most: int | None, batch_size: int, seed: int
-) -> list[Sample]:
+) -> list[DrawnSample]:
     """Draw at most `most` samples (None: all) from each of the chosen clients."""
     return [
         draw_sample(
@@ -90,7 +90,7 @@ class LossSurface:
     batch size. Weight decay is not included.
     """
 
-    def __init__(self, task: Task, sample: Sample) -> None:
+    def __init__(self, task: Task, sample: DrawnSample) -> None:
         self.task = task
         self.sample = sample
         # The mean loss is computed in float64, because a small step changes it by less than a

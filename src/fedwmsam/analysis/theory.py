@@ -41,7 +41,7 @@ from fedwmsam.recording.training_surface import (
 )
 from fedwmsam.report.text_tables import TextTable
 from fedwmsam.statistics import FloatArray
-from fedwmsam.training.local import CountedGradient
+from fedwmsam.training.local import CountingGradient
 from fedwmsam.training.task import deterministic_torch
 
 
@@ -480,7 +480,7 @@ def batch_variance(federation: Federation, state: State, client: int) -> float |
     samples = federation.clients[client]
     steps = federation.schedule.steps(state.round, client, len(samples))
     full = [step for step in steps if len(step.index) == len(steps[0].index)][:BATCHES]
-    grad = CountedGradient(federation.task, samples, 0.0)
+    grad = CountingGradient(federation.task, samples, 0.0)
     gradients = []
     for step in full:
         grad.load_batch(step)

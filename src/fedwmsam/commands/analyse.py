@@ -38,7 +38,7 @@ SamplesOption = Annotated[
     str, typer.Option(help="Training samples, of all clients and of each: a number or all.")
 ]
 ClientsOption = Annotated[str, typer.Option(help="Single clients: a number, 0 or all.")]
-SeedOption = Annotated[int, typer.Option(min=0, help="Key of samples and directions.")]
+SeedOption = Annotated[int, typer.Option(min=0, help="Seed of samples and directions.")]
 BatchOption = Annotated[
     int, typer.Option(min=1, help="Samples at a time; changes memory, not results.")
 ]

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from fedwmsam.errors import InputError
-from fedwmsam.settings.config import RunConfig, settings_by_panel
+from fedwmsam.settings.config import RunConfig, settings_in_help_order
 from fedwmsam.settings.options import describe_range, field_types, has_range, parse_typed
 
 
@@ -68,7 +68,7 @@ def add_setting_flags(names: Sequence[str]) -> Callable[[Callable[..., None]], C
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(command, eval_str=True).parameters.values()
         own_parameters = [to_keyword_only(p) for p in parameters if p.name != "settings"]
-        flags = [make_flag(f) for f in settings_by_panel() if f.name in names]
+        flags = [make_flag(f) for f in settings_in_help_order() if f.name in names]
 
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:

@@ -11,7 +11,7 @@ from fedwmsam.commands import output
 from fedwmsam.commands.execution import run_with_display, start_workers
 from fedwmsam.commands.options import QuietOption, SetOption, add_setting_flags
 from fedwmsam.errors import InputError
-from fedwmsam.settings.config import method_name, parse_assignments, resolve, setting_names
+from fedwmsam.settings.config import method_name, parse_assignments, resolve_config, setting_names
 
 if TYPE_CHECKING:
     from fedwmsam.settings.config import RunConfig
@@ -60,7 +60,7 @@ def run(
     )
     if not dry_run:
         start_workers(settings.get("workers", file_values.get("workers")))
-    resolved = resolve(file_values, settings, assigned_values)
+    resolved = resolve_config(file_values, settings, assigned_values)
     if dry_run:
         from fedwmsam.experiment.experiment import prepare, with_absolute_paths
         from fedwmsam.report.terminal import show_estimate

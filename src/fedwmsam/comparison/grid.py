@@ -21,7 +21,7 @@ from fedwmsam.settings.config import (
     identifying_settings,
     option_names,
     parse_assignments,
-    resolve,
+    resolve_config,
     setting_names,
 )
 from fedwmsam.settings.options import truncated_repr
@@ -76,8 +76,8 @@ class Grid:
         for seed in self.seeds:
             for values in self.combinations():
                 common = self.common_values_for(self.method_of(values))
-                config = resolve(common, values | {"seed": seed})
-                spec = RunSpec(make_label(values, config), config)
+                config = resolve_config(common, values | {"seed": seed})
+                spec = RunSpec(make_spec_label(values, config), config)
                 specs.setdefault(spec.folder_name, spec)
         return list(specs.values())
 
@@ -110,7 +110,7 @@ def accepts_key(key: str, method: str) -> bool:
     return key in setting_names() or key in option_names(method)
 
 
-def make_label(values: SettingValues, config: RunConfig) -> str:
+def make_spec_label(values: SettingValues, config: RunConfig) -> str:
     """Return the method and the values that tell a run from the others, without the seed."""
     unlabelled = ("method", "seed", *RESULT_NEUTRAL_SETTINGS)
     words = [f"{key}={value}" for key, value in values.items() if key not in unlabelled]

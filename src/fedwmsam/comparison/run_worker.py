@@ -42,10 +42,10 @@ from queue import SimpleQueue
 from typing import Any
 
 from fedwmsam.engine.run import Progress
-from fedwmsam.engine.run_folder import Busy, RunFolder, is_run
+from fedwmsam.engine.run_folder import FolderBusy, RunFolder, is_run
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import Experiment, prepare
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 from fedwmsam.termination import install_sigterm_handler
 from fedwmsam.trackers import make_trackers
 
@@ -90,7 +90,7 @@ def execute_request(request: dict[str, Any]) -> str:
     path = Path(request["path"])
     values = {key: value for key, value in request["config"].items() if value is not None}
     try:
-        experiment = prepare(resolve(values))
+        experiment = prepare(resolve_config(values))
         trackers = make_trackers(experiment.config.track)
         folder = open_run_folder(experiment, path)
         send_message({"status": "running"})
@@ -111,7 +111,7 @@ def open_run_folder(experiment: Experiment, path: Path) -> RunFolder:
     if it has not finished after LOCK_TIMEOUT seconds.
     """
     for _ in range(LOCK_TIMEOUT):
-        with contextlib.suppress(Busy):
+        with contextlib.suppress(FolderBusy):
             return experiment.reopen(path) if is_run(path) else experiment.create(path)
         time.sleep(1)
     return experiment.reopen(path)

@@ -22,8 +22,8 @@ from fedwmsam.data.base import (
     TrainTestArrays,
     as_float,
     as_tokens,
+    held_out_mask,
     make_dataset,
-    test_mask,
     unit_range_normaliser,
 )
 from fedwmsam.data.npy import check_size, memmap_npy, read_header
@@ -178,7 +178,7 @@ def _select_split(arrays: Mapping[str, Array], suffix: str, path: Path) -> Split
 
 def _split_train_test(arrays: Mapping[str, Array], path: Path) -> tuple[SplitArrays, SplitArrays]:
     inputs, labels, groups = _select_split(arrays, "", path)
-    test = test_mask(len(labels))
+    test = held_out_mask(len(labels))
     if not test.any():
         raise InputError(
             f"{path} holds one sample, expected at least 2, one to train and one to test: "

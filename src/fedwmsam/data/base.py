@@ -76,7 +76,7 @@ class Dataset:
     def hash(self) -> str:
         """Return a hash of every stored input and label, training and test.
 
-        Two data sets of one hash train alike.
+        Groups and the transform do not count.
         """
         digest = hashlib.blake2b(digest_size=8)
         for tensor in (self.train.inputs, self.train.labels, self.test.inputs, self.test.labels):
@@ -168,7 +168,7 @@ def make_dataset(
     return Dataset(name, train, test, num_classes, source, transform, class_names, group_names)
 
 
-def test_mask(count: int, *indices: int) -> npt.NDArray[np.bool_]:
+def held_out_mask(count: int, *indices: int) -> npt.NDArray[np.bool_]:
     """Return a mask that is true for the fifth of `count` samples that is held out for testing.
 
     It is the same in every run, and selects at least one sample but never all; of one sample it

@@ -192,7 +192,7 @@ class LazyClients:
         return self.load_client(client)
 
 
-def split_validation(clients: Clients, share: float, seed: int) -> tuple[list[Samples], Samples]:
+def hold_out_per_client(clients: Clients, share: float, seed: int) -> tuple[list[Samples], Samples]:
     """Return the clients without a share of their samples, and these shares joined.
 
     A client of one sample keeps it. Raise InputError if the clients are loaded lazily, or if they

@@ -112,8 +112,8 @@ def progress_bars() -> Progress:
 def extract_members(archive: Path, members: Collection[str], folder: Path, max_bytes: int) -> None:
     """Extract these members (name/in/archive) of a .tar.gz into `folder`: all of them or none.
 
-    Only their last names are used, and only in `folder`; links, devices and all other members are
-    passed over. Raise DownloadError if the archive is damaged or lacks a member, or if a member is
+    Only the file name of each member is used, without its folders; links, devices and all other
+    members are passed over. Raise DownloadError if the archive is damaged or lacks a member, or if a member is
     larger than `max_bytes`.
     """
     try:

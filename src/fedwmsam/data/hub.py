@@ -18,9 +18,9 @@ from fedwmsam.data.base import (
     TrainTestArrays,
     as_float,
     check_int_option,
+    held_out_mask,
     make_dataset,
     standardise,
-    test_mask,
     unit_range_normaliser,
 )
 from fedwmsam.data.image_folder import MAX_IMAGE_SIZE, decode_image, resize_to_square
@@ -144,7 +144,7 @@ def _split_rows(data: Any) -> tuple[Any, Any]:
     _check_is_dataset(train, data)
     test = next((data[name] for name in TEST_SPLITS if name in data), None)
     if test is None:
-        mask = test_mask(len(train))
+        mask = held_out_mask(len(train))
         test = _select_rows(train, mask)
         train = _select_rows(train, ~mask)
     train = _without_format(train)

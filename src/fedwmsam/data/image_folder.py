@@ -19,8 +19,8 @@ from fedwmsam.data.base import (
     Array,
     Dataset,
     check_int_option,
+    held_out_mask,
     make_dataset,
-    test_mask,
     unit_range_normaliser,
 )
 from fedwmsam.data.cache import Decoded, load_or_decode
@@ -183,7 +183,7 @@ def _split_stratified(files: list[ImageFile]) -> tuple[list[ImageFile], list[Ima
     for i, domain in enumerate(domains):
         for j, label in enumerate(labels):
             members = [file for file in files if (file.domain, file.label) == (domain, label)]
-            for file, is_test in zip(members, test_mask(len(members), i, j), strict=True):
+            for file, is_test in zip(members, held_out_mask(len(members), i, j), strict=True):
                 (test if is_test else train).append(file)
     return train, test
 

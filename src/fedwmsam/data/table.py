@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedwmsam.data.base import Array, Dataset, as_float, make_dataset, standardise, test_mask
+from fedwmsam.data.base import Array, Dataset, as_float, held_out_mask, make_dataset, standardise
 from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.settings.options import parse_float_or_nan
 
@@ -90,7 +90,7 @@ def load_csv(path: Path, *, label: str | None = None) -> Dataset:
     """
     table = _read_csv(path, label)
     classes, labels = _encode_classes(table)
-    test = test_mask(len(labels))
+    test = held_out_mask(len(labels))
     if not test.any():
         raise InputError(
             f"{path} has {len(labels)} rows, expected at least 2, one to train and one to test: "

@@ -21,9 +21,9 @@ from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.parsers import AggregationRule
 from fedwmsam.training.local import LocalResult
 
-LIMIT = 4e9
+MAX_HELD_BYTES = 4e9
 """Bytes of uploads or contributions that a round may hold at once."""
-BLOCK = 1 << 18
+BLOCK_COORDINATES = 1 << 18
 """Coordinates that are sorted at once."""
 JobT = TypeVar("JobT")
 
@@ -175,10 +175,10 @@ class CoordinateTrimmedMean:
         result = torch.empty_like(values[0]).reshape(-1)
         flat = [value.reshape(-1) for value in values]
         cut = trimmed_count(self.rule, len(values))
-        for start in range(0, result.numel(), BLOCK):
-            block = torch.stack([value[start : start + BLOCK] for value in flat])
+        for start in range(0, result.numel(), BLOCK_COORDINATES):
+            block = torch.stack([value[start : start + BLOCK_COORDINATES] for value in flat])
             block = block.sort(dim=0).values
-            result[start : start + BLOCK] = block[cut : len(values) - cut].mean(dim=0)
+            result[start : start + BLOCK_COORDINATES] = block[cut : len(values) - cut].mean(dim=0)
         return result.reshape(values[0].shape)
 
 
@@ -197,9 +197,10 @@ def trimmed_count(rule: AggregationRule, count: int) -> int:
 def check_memory(vectors: Vectors, count: int, rule_name: str) -> None:
     """Raise InputError if `count` bundles of this size take more than LIMIT bytes."""
     size = count * sum(value.numel() * value.element_size() for value in vectors.values())
-    if size > LIMIT:
+    if size > MAX_HELD_BYTES:
         raise InputError(
             f"{rule_name} holds what all {count} clients of a round send, {size / 1e9:.1f} GB here "
-            f"and {LIMIT / 1e9:g} GB at most; use fewer clients a round, a smaller model, or "
+            f"and {MAX_HELD_BYTES / 1e9:g} GB at most; use fewer clients a round, a smaller model, "
+            "or "
             "norm_bound:TAU, which holds nothing."
         )

@@ -20,9 +20,9 @@ from fedwmsam.files import atomic_replace
 from fedwmsam.methods.vectors import Vectors
 
 MAGIC = b"fedwmsam checkpoint 1\n"
-DIGEST = 32
+DIGEST_BYTES = 32
 """Bytes of the digest after the magic line."""
-KEEP = 2
+KEPT_CHECKPOINTS = 2
 """Checkpoints that a run keeps: should the newest turn out damaged, the one before is used."""
 
 
@@ -63,7 +63,7 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     notes = json.dumps(checkpoint.notes | {"bundles": list(checkpoint.bundles)})
     payload = safetensors.torch.save(separate_memory(flat), metadata={"notes": notes})
     with atomic_replace(path) as temporary, temporary.open("wb") as file:
-        file.write(MAGIC + hashlib.blake2b(payload, digest_size=DIGEST).digest())
+        file.write(MAGIC + hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest())
         file.write(payload)
 
 
@@ -84,9 +84,9 @@ def separate_memory(tensors: Vectors) -> Vectors:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint; raise DamagedFileError unless every byte is as it was written."""
     content = path.read_bytes()
-    head = len(MAGIC) + DIGEST
+    head = len(MAGIC) + DIGEST_BYTES
     payload = memoryview(content)[head:]
-    digest = hashlib.blake2b(payload, digest_size=DIGEST).digest()
+    digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
     if content[: len(MAGIC)] != MAGIC or content[len(MAGIC) : head] != digest:
         raise DamagedFileError(f"{path} is damaged")
     try:

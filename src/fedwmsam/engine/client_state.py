@@ -36,7 +36,7 @@ from fedwmsam.methods.vectors import Vectors
 
 PAGE = 4096
 """Bytes of a disk page. Slots begin on pages of their own: writing one can never tear another."""
-DIGEST = 16
+DIGEST_BYTES = 16
 """Bytes of the digest of a row."""
 
 
@@ -175,7 +175,7 @@ class Store:
 
     def describe(self, slots: Mapping[int, FileSlot]) -> Checkpoint:
         """Return what a checkpoint has to hold so that the rows in these slots are found again."""
-        digests = np.array([slot.digest for slot in slots.values()], dtype=f"V{DIGEST}")
+        digests = np.array([slot.digest for slot in slots.values()], dtype=f"V{DIGEST_BYTES}")
         index = {
             "clients": torch.tensor(list(slots), dtype=torch.int64),
             "slots": torch.tensor([slot.number for slot in slots.values()], dtype=torch.int64),
@@ -284,7 +284,7 @@ def index_of(checkpoint: Checkpoint) -> list[tuple[int, int, bytes]]:
     """
     try:
         index = checkpoint.bundles["memory"]
-        digests = index["digests"].numpy().view(f"V{DIGEST}").tolist()
+        digests = index["digests"].numpy().view(f"V{DIGEST_BYTES}").tolist()
         return list(zip(index["clients"].tolist(), index["slots"].tolist(), digests, strict=True))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError("A checkpoint does not say where its clients' rows lie") from error
@@ -297,7 +297,7 @@ def as_bytes(value: torch.Tensor) -> memoryview:
 
 def digest_of(parts: Iterable[memoryview]) -> bytes:
     """Return the digest of the parts, one after the other."""
-    digest = hashlib.blake2b(digest_size=DIGEST)
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in parts:
         digest.update(part)
     return digest.digest()

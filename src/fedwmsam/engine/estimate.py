@@ -25,7 +25,7 @@ from fedwmsam.engine.run import Run
 from fedwmsam.training.local import LocalResult, train_locally
 from fedwmsam.training.task import Samples, Task
 
-PATIENCE = 1.0
+PROBE_SECONDS = 1.0
 """Seconds after which no further probe is begun."""
 PROBED = 1000
 """Test samples that a probe evaluates at most."""
@@ -121,7 +121,7 @@ def probe(federation: Federation, job: Job) -> tuple[LocalResult, float, float]:
     one = math.inf
     three = math.inf
     # The quickest probe counts: other processes share the machine.
-    while three == math.inf or time.perf_counter() - begin < PATIENCE:
+    while three == math.inf or time.perf_counter() - begin < PROBE_SECONDS:
         one = min(one, time_steps(federation, job, 1)[1])
         three = min(three, time_steps(federation, job, 3)[1])
     step_seconds = max(three - one, 0.0) / 2

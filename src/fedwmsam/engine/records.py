@@ -49,13 +49,13 @@ def json_line(record: Record) -> str:
 
 def replace_nonfinite(record: Record) -> Record:
     """Return the record with NaN and infinity, which JSON does not have, replaced by None."""
-    return {key: finite(value) for key, value in record.items()}
+    return {key: nonfinite_to_none(value) for key, value in record.items()}
 
 
-def finite(value: Any) -> Any:
+def nonfinite_to_none(value: Any) -> Any:
     """Return the value with NaN and infinity, however deep inside it, replaced by None."""
     if isinstance(value, dict):
         return replace_nonfinite(value)
     if isinstance(value, list | tuple):
-        return [finite(part) for part in value]
+        return [nonfinite_to_none(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -127,10 +127,10 @@ def run_round(
     method = federation.method
     server = state.server
     cohort, info = sample_cohort(federation, state.round)
-    mean = make_aggregator(federation.aggregation_rule, len(cohort))
+    aggregator = make_aggregator(federation.aggregation_rule, len(cohort))
     metrics = RoundMetrics(federation.privacy is not None)
     memory_builder = state.memory.start_update()
-    receiver = federation.privacy or method
+    receiver = federation.privacy or method  # privacy settles and aggregates in the method's place
 
     finite_updates = collect_updates(federation, state, cohort, info, metrics, observe)
     for job, result in clip_uploads(federation.aggregation_rule, finite_updates, len(cohort)):
@@ -142,7 +142,8 @@ def run_round(
             f"buffer {name}": difference(value, state.buffers[name])
             for name, value in result.buffers.items()
         }
-        mean.add(contribution | movement, job.info.samples if federation.averaging == "size" else 1)
+        weight = job.info.samples if federation.averaging == "size" else 1
+        aggregator.add(contribution | movement, weight)
         metrics.add_update(job, result, contribution)
 
     record = {"round": state.round + 1, "lr": info.lr} | scalars(server) | metrics.to_record()
@@ -152,24 +153,28 @@ def run_round(
         if set(metrics.rejected) - hostile:
             raise Diverged("no client of the cohort returned a finite update")
         return replace(state, round=state.round + 1), record
-    share = metrics.accepted / info.clients
-    if federation.privacy:
-        share = federation.privacy.sampling_rate
-    elif federation.averaging == "size" and federation.total_samples:
-        share = metrics.samples / federation.total_samples
-    info = replace(
-        info, cohort=metrics.accepted, share=share, steps=metrics.steps, samples=metrics.samples
-    )
-    average = mean.value()
-    next_server = receiver.aggregate(server, average, info)
+    info = info_after_training(federation, info, metrics)
+    mean = aggregator.value()
+    next_server = receiver.aggregate(server, mean, info)
     buffers = {
-        name: add_difference(value, average[f"buffer {name}"])
-        for name, value in state.buffers.items()
+        name: add_difference(value, mean[f"buffer {name}"]) for name, value in state.buffers.items()
     }
     if not all_finite(next_server) or not all_finite(buffers):
         raise Diverged("the global model is no longer finite")
     twin = next_average(federation, state.average, next_server["w"], buffers, info)
     return State(state.round + 1, next_server, buffers, memory_builder.build(), twin), record
+
+
+def info_after_training(federation: Federation, info: Info, metrics: "RoundMetrics") -> Info:
+    """Return what `aggregate` may know: the clients whose updates counted, their steps and share."""
+    share = metrics.accepted / info.clients
+    if federation.privacy:
+        share = federation.privacy.sampling_rate
+    elif federation.averaging == "size" and federation.total_samples:
+        share = metrics.samples / federation.total_samples
+    return replace(
+        info, cohort=metrics.accepted, share=share, steps=metrics.steps, samples=metrics.samples
+    )
 
 
 def next_average(

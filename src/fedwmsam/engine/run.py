@@ -17,7 +17,7 @@ import torch
 
 from fedwmsam.engine.checkpoint import Checkpoint, to_device, write_tensors
 from fedwmsam.engine.client_state import ClientMemory, Store
-from fedwmsam.engine.records import Record, finite, read_lines, replace_nonfinite
+from fedwmsam.engine.records import Record, nonfinite_to_none, read_lines, replace_nonfinite
 from fedwmsam.engine.rounds import (
     AveragedModel,
     Diverged,
@@ -127,7 +127,10 @@ def client_accuracies(task: Task, state: State, test: Samples, breakdown: Breakd
     """
     outputs, targets = task.compute_outputs(state.server["w"], state.buffers, test)
     accuracies = breakdown.by_client(outputs, targets).tolist()
-    return {"round": state.round, "accuracy": [finite(accuracy) for accuracy in accuracies]}
+    return {
+        "round": state.round,
+        "accuracy": [nonfinite_to_none(accuracy) for accuracy in accuracies],
+    }
 
 
 # Callbacks, trackers and recorders
@@ -181,13 +184,13 @@ class Observer(Protocol):
     """
 
     def start(self, progress: Progress) -> object:
-        """Take notice that the run begins."""
+        """Be called before the first round."""
 
     def __call__(self, progress: Progress) -> object:
-        """Take notice that a round is recorded."""
+        """Be called after each round that has been recorded."""
 
     def finish(self, progress: Progress) -> object:
-        """Take notice that the run is over."""
+        """Be called when the run has ended, however it ended."""
 
 
 class RoundHook:
@@ -489,7 +492,7 @@ def restore(run: "Run", folder: RunFolder) -> None:
     saved = folder.rewind_to_checkpoint()
     if saved is None:
         return
-    check_same(run, folder, saved)
+    check_resumable(run, folder, saved)
     run.state = unpack_state(run.federation, saved, folder.restore_memory(saved, memory))
     device = run.federation.task.device
     if "best" in saved.bundles:
@@ -506,7 +509,7 @@ def restore(run: "Run", folder: RunFolder) -> None:
     run.saved_round = run.state.round
 
 
-def check_same(run: "Run", folder: RunFolder, saved: Checkpoint) -> None:
+def check_resumable(run: "Run", folder: RunFolder, saved: Checkpoint) -> None:
     """Raise InputError unless this run can go on from the checkpoint."""
     notes = saved.notes
     same_shapes = shapes(run.state.server) == shapes(saved.bundles["server"])

@@ -45,7 +45,7 @@ DIGEST = 16
 """Bytes of the digest of metrics.jsonl in a checkpoint."""
 
 
-class Busy(InputError):
+class FolderBusy(InputError):
     """Another process works in the folder."""
 
 
@@ -103,7 +103,7 @@ class RunFolder:
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise Busy(
+            raise FolderBusy(
                 f"Another process is working in {self.path}; wait for it or stop it first."
             ) from None
         except OSError as error:
@@ -161,7 +161,7 @@ class RunFolder:
         complete = Checkpoint(state.bundles | index.bundles, notes)
         checkpoint.write_checkpoint(checkpoint.path_of(self.checkpoints, round), complete)
         slots_by_round = sorted((self._kept_slots | {round: slots}).items())
-        kept_slots = dict(slots_by_round[-checkpoint.KEEP :])
+        kept_slots = dict(slots_by_round[-checkpoint.KEPT_CHECKPOINTS :])
         checkpoint.prune(self.checkpoints, kept_slots)
         self._kept_slots = kept_slots
 

@@ -39,7 +39,7 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class KeyedSchedule:
+class SeededSchedule:
     """The default schedule, drawn from streams seeded by (seed, purpose, round, client)."""
 
     seed: int

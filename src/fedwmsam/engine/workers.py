@@ -130,9 +130,9 @@ def align_up(size: int) -> int:
 # Workers, as the main process sees them
 
 
-LARGE = 4096
+MIN_SHARED_BYTES = 4096
 """Tensors of more bytes than this are shared between the workers instead of sent to each."""
-PATIENCE = 3
+MAX_CRASHES = 3
 """A client on which so many workers crash one after the other is not trained again."""
 
 
@@ -214,7 +214,7 @@ class Pool:
                 result, seconds = worker.receive_result()
             except (EOFError, OSError):
                 crashes = worker.crashes + 1
-                if crashes >= PATIENCE:
+                if crashes >= MAX_CRASHES:
                     raise InputError(worker.crash_message(job)) from None
                 busy[number] = self.replace_worker(worker)
                 busy[number].crashes = crashes
@@ -386,7 +386,7 @@ class Pickler(pickle.Pickler):
         if type(value) is not Tensor or value.device.type != "cpu":
             return None
         size = value.numel() * value.element_size()
-        if size <= LARGE:
+        if size <= MIN_SHARED_BYTES:
             return None
         identity = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
         if identity not in self.tensors:

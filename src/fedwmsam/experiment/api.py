@@ -6,10 +6,16 @@ from typing import Any
 
 from fedwmsam import rng
 from fedwmsam.data.adapter import DataAdapter, make_data_adapter
-from fedwmsam.data.clients import Clients, Collate, split_validation
+from fedwmsam.data.clients import Clients, Collate, hold_out_per_client
 from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
-from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder, use_workers
+from fedwmsam.experiment.assembly import (
+    config_values,
+    execute_run,
+    make_run,
+    open_folder,
+    use_workers,
+)
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method, make_method
 from fedwmsam.methods.vectors import Vectors
@@ -163,7 +169,7 @@ def fit(
         task = Task(model, objective, seed=rng.derive_seed(seed, "init"), device=device)
         adapter = make_data_adapter(task, collate)
         all_clients = adapter.to_clients(clients, client_count)
-        train_clients, validation_data = cut_validation(adapter, all_clients, validation, seed)
+        train_clients, validation_data = choose_validation(adapter, all_clients, validation, seed)
         test_data = None if test is None else adapter.to_samples(test, "The test data")
         run = make_run(
             settings,
@@ -177,14 +183,14 @@ def fit(
         )
         if initial_weights is not None:
             run.warm_start(initial_weights)
-        config = configuration(settings, method, len(train_clients), task, loss, validation)
+        config = config_values(settings, method, len(train_clients), task, loss, validation)
         with use_workers(run, settings.workers):
             if run_folder is not None:
                 run.folder = open_folder(Path(run_folder), config, resume)
-            return execute(run, config, adapter)
+            return execute_run(run, config, adapter)
 
 
-def cut_validation(
+def choose_validation(
     adapter: DataAdapter, clients: Clients, validation: Any, seed: int
 ) -> tuple[Clients, Samples | None]:
     """Return the clients to train on, and the validation data or None.
@@ -198,4 +204,4 @@ def cut_validation(
         return clients, adapter.to_samples(validation, "The validation data")
     if not 0 < validation < 1:
         raise InputError(f"A validation share must lie between 0 and 1, not {validation!r}.")
-    return split_validation(clients, validation, seed)
+    return hold_out_per_client(clients, validation, seed)

@@ -23,7 +23,7 @@ from fedwmsam.engine.privacy import Privacy
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.engine.run import Callback, Run, restore
 from fedwmsam.engine.run_folder import RunFolder, is_run
-from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.schedule import SeededSchedule
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
@@ -100,7 +100,7 @@ def make_federation(
     InputError for settings that do not go with the method, the model or the data.
     """
     total = count_samples(settings, clients, sizes)
-    schedule = KeyedSchedule(
+    schedule = SeededSchedule(
         seed=settings.seed,
         clients=len(clients),
         cohort_size=settings.cohort_size(len(clients)),
@@ -181,7 +181,7 @@ def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | No
 
 
 def make_privacy(
-    settings: Settings, method: Method, task: Task, schedule: KeyedSchedule, total: int | None
+    settings: Settings, method: Method, task: Task, schedule: SeededSchedule, total: int | None
 ) -> Privacy | None:
     """Return the differential privacy of a run, or None if it has none.
 
@@ -229,7 +229,7 @@ def use_workers(run: Run, workers: int) -> Iterator[None]:
         yield
 
 
-def configuration(
+def config_values(
     settings: Settings,
     method: Method,
     clients: int,
@@ -292,7 +292,7 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
     return folder
 
 
-def execute(run: Run, config: dict[str, Any], adapter: DataAdapter) -> Result:
+def execute_run(run: Run, config: dict[str, Any], adapter: DataAdapter) -> Result:
     """Train a run to its end and return its result; resume it if its folder has a checkpoint."""
     run.config = config
     try:

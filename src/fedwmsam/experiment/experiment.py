@@ -34,7 +34,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.experiment.assembly import (
     check_method_settings,
     check_stopping,
-    execute,
+    execute_run,
     make_federation,
     make_run,
     use_workers,
@@ -43,7 +43,7 @@ from fedwmsam.experiment.evaluation import AccuracyBreakdown, fine_tune_accuraci
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
-from fedwmsam.settings.config import RunConfig, is_natural, resolve
+from fedwmsam.settings.config import RunConfig, is_natural, resolve_config
 from fedwmsam.settings.options import parse_typed
 from fedwmsam.training.objectives import (
     MetricFunction,
@@ -138,7 +138,7 @@ class Experiment:
             run.folder = folder
             run.breakdown = self.breakdown
             with use_workers(run, self.config.workers):
-                return execute(run, self.config.to_flat_dict(), make_data_adapter(self.task))
+                return execute_run(run, self.config.to_flat_dict(), make_data_adapter(self.task))
 
     def estimate(self) -> RunEstimate:
         """Return what the run would cost, measured by training one client for a few steps."""
@@ -193,7 +193,7 @@ def prepare(config: RunConfig) -> Experiment:
     InputError for settings that do not go with the data, the model or each other.
     """
     data = load_data(config.dataset, config.data_dir)
-    train_indices, validation_indices = split_train_validation(
+    train_indices, validation_indices = hold_out_indices(
         len(data.train), config.validation, config.seed
     )
     partition = partition_data(config, data, train_indices)
@@ -225,13 +225,13 @@ def prepare(config: RunConfig) -> Experiment:
     groups: Tensor | None = None
     names: tuple[str, ...] = ()
     if is_natural(config.partition):
-        groups, names = natural_clients(data, train_indices)
+        groups, names = clients_of_test_samples(data, train_indices)
     class_counts = torch.from_numpy(partition.class_counts)
     breakdown = AccuracyBreakdown(data.num_classes, class_counts, groups)
     return Experiment(config, data, partition, clients, validation, test, task, breakdown, names)
 
 
-def natural_clients(data: Dataset, train_indices: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+def clients_of_test_samples(data: Dataset, train_indices: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     """Return the client that each test sample belongs to, and the clients' names.
 
     The groups of the training samples are numbered first; groups without any (left out, or all in
@@ -291,7 +291,7 @@ def choose_objective(data: Dataset) -> Objective:
     return make_objective("classification", metrics)
 
 
-def split_train_validation(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
+def hold_out_indices(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     """Return the indices of the training and of the validation samples, both sorted.
 
     This comes before the partition: a partition may give one sample to several clients, and none of
@@ -325,4 +325,4 @@ def load_config(folder: Path) -> RunConfig:
         )
     if is_natural(values.get("partition")):
         values.pop("clients", None)  # the data set says how many there are
-    return resolve(values)
+    return resolve_config(values)

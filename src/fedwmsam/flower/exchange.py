@@ -22,7 +22,7 @@ log = logging.getLogger("flwr.fedwmsam")
 POLL_SECONDS = 0.5
 """Seconds between two looks for replies."""
 REFUSED_RETRY_SECONDS = 60.0
-"""Seconds until a refused node is asked again: Flower may have held its predecessor for alive."""
+"""Seconds until a refused node is asked again: Flower may still list its predecessor."""
 WHOAMI_TIMEOUT = 300.0
 """Seconds within which a node replies which client it is; it reads its data for that."""
 TTL_MARGIN = 60.0

@@ -22,9 +22,9 @@ from fedwmsam.data.clients import Collate
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import ClientFailure, Job, State, make_jobs, sample_cohort
 from fedwmsam.engine.run import Callback, Progress
-from fedwmsam.engine.run_folder import Busy, RunFolder
+from fedwmsam.engine.run_folder import FolderBusy, RunFolder
 from fedwmsam.errors import InputError, unknown_name_message
-from fedwmsam.experiment.assembly import configuration, execute, make_run, open_folder
+from fedwmsam.experiment.assembly import config_values, execute_run, make_run, open_folder
 from fedwmsam.experiment.result import Result
 from fedwmsam.flower.exchange import mean_evaluation, read_evaluation
 from fedwmsam.flower.training import (
@@ -116,7 +116,7 @@ def open_folder_when_free(path: Path, config: Record) -> RunFolder:
     while True:
         try:
             return open_folder(path, config, resume=True)
-        except Busy:
+        except FolderBusy:
             if time.monotonic() > deadline:
                 raise
             log.info("Another process still holds %s; waiting.", path)
@@ -235,7 +235,7 @@ class FlowerStrategy(Strategy):
                 validation_samples,
                 [*callbacks, self.log_round],
             )
-        self.config = configuration(self.settings, method, clients, task, loss, validation)
+        self.config = config_values(self.settings, method, clients, task, loss, validation)
         self.config["transport"] = transport
         self.run.extra_columns = self.extra_metrics
         self.train_config = TrainConfig.of(self.run.federation, transport)
@@ -293,7 +293,7 @@ class FlowerStrategy(Strategy):
             )
             if self.folder:
                 self.run.folder = open_folder_when_free(self.folder, self.config)
-            self.result = execute(self.run, self.config, self.adapter)
+            self.result = execute_run(self.run, self.config, self.adapter)
         log.info("The run is over: %s after %d rounds.", self.result.status, self.result.rounds)
         return flower_result(self.result)
 

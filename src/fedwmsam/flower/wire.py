@@ -20,7 +20,7 @@ from torch import Tensor
 from fedwmsam import rng
 from fedwmsam.engine.client_state import RowLayout, as_bytes, digest_of
 from fedwmsam.engine.rounds import Federation, Job
-from fedwmsam.engine.schedule import KeyedSchedule
+from fedwmsam.engine.schedule import SeededSchedule
 from fedwmsam.errors import InputError
 from fedwmsam.methods import Info, Method, make_method
 from fedwmsam.methods.vectors import Vectors
@@ -216,7 +216,7 @@ class TrainConfig:
     def of(cls, federation: Federation, transport: str) -> "TrainConfig":
         """Return the settings of a federation whose schedule is the default one."""
         schedule = federation.schedule
-        assert isinstance(schedule, KeyedSchedule)
+        assert isinstance(schedule, SeededSchedule)
         return cls(
             method=federation.method,
             local_rules=federation.local_rules,
@@ -263,12 +263,12 @@ class TrainConfig:
             transport=typed_entry(record, "transport", str),
         )
 
-    def schedule(self, info: Info) -> KeyedSchedule:
+    def schedule(self, info: Info) -> SeededSchedule:
         """Return a schedule with the server's batches and learning rate for the round of `info`.
 
         A client uses no more of it: who takes part in a round is the server's decision.
         """
-        return KeyedSchedule(
+        return SeededSchedule(
             seed=self.seed,
             clients=info.clients,
             cohort_size=info.cohort,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 Vectors = dict[str, Tensor]
-"""Named vectors: the server's state, a client's memory, or what is sent between the two."""
+"""A bundle of named vectors: the server's state, a client's memory, or what travels between."""
 
 
 def norm(v: Tensor) -> Tensor:
@@ -65,10 +65,7 @@ def clip(v: Tensor, max_norm: float) -> Tensor:
 
 
 def is_unsafe_to_overwrite(v: Tensor, *bundles: Vectors) -> bool:
-    """Return whether v must not be overwritten.
-
-    That is so if one of the bundles has a tensor in its memory, or if it is not contiguous.
-    """
+    """Return whether v is not contiguous or shares its storage with a tensor of the bundles."""
     if not v.is_contiguous():
         return True
     memory = v.untyped_storage().data_ptr()

@@ -53,7 +53,9 @@ def named_runs(table: ResultTable) -> list[NamedRun]:
     return runs
 
 
-def dynamics_chart(groups: Sequence[dynamics.Group], figure_data: FigureData) -> LineChart | None:
+def dynamics_chart(
+    groups: Sequence[dynamics.SeedGroup], figure_data: FigureData
+) -> LineChart | None:
     """Return the chart of alignment, echo and drift over the rounds, None if there is no curve."""
     lines = [
         make_chart_line(index, group.label, x={}, y=dynamics_curves(group))
@@ -64,7 +66,7 @@ def dynamics_chart(groups: Sequence[dynamics.Group], figure_data: FigureData) ->
     return curve_chart(figure_data.add_chart(lines), lines, names, window=1) if names else None
 
 
-def dynamics_curves(group: dynamics.Group) -> dict[str, SeedValues]:
+def dynamics_curves(group: dynamics.SeedGroup) -> dict[str, SeedValues]:
     """Return the values of each curve that the group has."""
     curves = {}
     for name in dynamics.CURVES:

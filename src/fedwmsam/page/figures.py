@@ -20,7 +20,7 @@ from fedwmsam.engine.records import Record
 from fedwmsam.report.plots import COLOURS, DASHES, X_AXIS_LABELS, display_name, line_style
 from fedwmsam.report.runs import LoadedRun
 from fedwmsam.report.series import Sweep, SweepLine, values_by_seed
-from fedwmsam.report.summary import MetricSpec, ResultRow, ResultTable
+from fedwmsam.report.summary import Goal, ResultRow, ResultTable
 from fedwmsam.statistics import FloatArray
 
 COST_COUNTERS = ("round", "bytes_down", "bytes_up", "backprops")
@@ -190,7 +190,7 @@ def sweep_values(line: SweepLine) -> MeanValues:
     }
 
 
-def make_curves(table: ResultTable, goal: MetricSpec) -> tuple[list[ChartLine], list[str]]:
+def make_curves(table: ResultTable, goal: Goal) -> tuple[list[ChartLine], list[str]]:
     """Return a line for each row that has results, and the columns that any of them has.
 
     A line has the costs up to each round as x-axes, and its columns seed by seed.

@@ -55,7 +55,7 @@ from fedwmsam.page.tables import (
 )
 from fedwmsam.report.plots import ADAPTATION_COLUMNS, COLOURS, display_name, smoothing_window
 from fedwmsam.report.series import find_sweeps
-from fedwmsam.report.summary import Comparison, MetricSpec, ResultTable
+from fedwmsam.report.summary import Comparison, Goal, ResultTable
 from fedwmsam.report.text_tables import TableKind, TextTable, make_text_tables, write_text
 from fedwmsam.version import __version__
 
@@ -120,7 +120,7 @@ def render_page(comparison: Comparison, paper_columns: bool = False) -> str:
     `paper_columns` adds the best value on the test data, which some papers print.
     """
     figure_data = FigureData()
-    sections = table_sections(comparison, paper_columns, figure_data)
+    sections = sections_of_all_tables(comparison, paper_columns, figure_data)
     sections += closing_sections(comparison)
     script = asset("page.js")
     environment = Environment(
@@ -211,7 +211,7 @@ def run_counts(comparison: Comparison) -> dict[str, int]:
 # One table of rows that may be compared
 
 
-def table_sections(
+def sections_of_all_tables(
     comparison: Comparison, paper_columns: bool, figure_data: FigureData
 ) -> list[Section]:
     """Return the sections of the only table, or a section with subsections for each table."""
@@ -270,9 +270,7 @@ def tables_of_kind(kind: TableKind, text_tables: Sequence[TextTable]) -> list[Te
     return [text_table for text_table in text_tables if text_table.kind == kind]
 
 
-def chart_sections(
-    table: ResultTable, goal: MetricSpec, figure_data: FigureData
-) -> Iterator[Section]:
+def chart_sections(table: ResultTable, goal: Goal, figure_data: FigureData) -> Iterator[Section]:
     """Yield the sections of the curves, the clients and the sweeps of a table with results."""
     lines, columns = make_curves(table, goal)
     make_chart = partial(curve_chart, figure_data.add_chart(lines), lines)

@@ -13,10 +13,10 @@ from fedwmsam.page.figures import runs_behind
 from fedwmsam.report.runs import LoadedRun, RunStatus
 from fedwmsam.report.summary import Comparison
 from fedwmsam.report.text_tables import TextTable
-from fedwmsam.settings.config import resolve, settings_by_panel
+from fedwmsam.settings.config import resolve_config, settings_in_help_order
 from fedwmsam.version import __version__
 
-FLAGS = tuple(f.name for f in settings_by_panel())
+FLAGS = tuple(f.name for f in settings_in_help_order())
 """Settings for which `fedwmsam run` has a flag; a method's options go to --set."""
 PACKAGES = ("torch", "numpy", "scikit-learn")
 """Packages on whose versions the results depend."""
@@ -74,8 +74,8 @@ def non_default_settings(config: Record) -> Record:
     The method and the preset are always among them. Raise InputError if a setting does not exist.
     """
     base = {key: config[key] for key in ("method", "preset") if config.get(key) is not None}
-    defaults = resolve(base).to_flat_dict()
-    resolve({key: value for key, value in config.items() if value is not None})
+    defaults = resolve_config(base).to_flat_dict()
+    resolve_config({key: value for key, value in config.items() if value is not None})
     return base | {key: value for key, value in config.items() if value != defaults.get(key)}
 
 

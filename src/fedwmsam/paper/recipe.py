@@ -27,9 +27,9 @@ from fedwmsam.experiment.experiment import load_config, prepare, with_absolute_p
 from fedwmsam.experiment.result import Result
 from fedwmsam.paper.numbers import PaperNumbers
 from fedwmsam.report.summary import ACCURACY as ACCURACY_GOAL
-from fedwmsam.report.summary import MetricSpec, ResultRow
+from fedwmsam.report.summary import Goal, ResultRow
 from fedwmsam.report.text_tables import MISSING, cost_cell, spread_cell
-from fedwmsam.settings.config import RESULT_NEUTRAL_SETTINGS, RunConfig, resolve
+from fedwmsam.settings.config import RESULT_NEUTRAL_SETTINGS, RunConfig, resolve_config
 from fedwmsam.statistics import Spread, mean_spread
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Quantity:
     """Returns our values as text, one for each column of the header."""
     value: Callable[[ResultRow], float]
     """Returns the value that is compared with the paper's; NaN if there is none."""
-    goal: MetricSpec = ACCURACY_GOAL
+    goal: Goal = ACCURACY_GOAL
     """The metric that the runs are scored by."""
     decimals: int = 4
     """Decimals of a difference."""
@@ -109,7 +109,7 @@ SIMILARITY = Quantity(
     header=("last", "mean of last 10"),
     cells=lambda row: tuple(spread_cell(row.spread(name)) for name in ("last", "tail")),
     value=mean_of_last,
-    goal=MetricSpec("similarity", higher_is_better=None),
+    goal=Goal("similarity", higher_is_better=None),
 )
 """The similarity that FedWMSAM records."""
 
@@ -129,7 +129,7 @@ def rounds_to_accuracy(target: float) -> Quantity:
         header=("ours", "reached by"),
         cells=cells,
         value=lambda row: row.reached(target, "rounds").mean,
-        goal=MetricSpec("accuracy", higher_is_better=True, targets=(target,)),
+        goal=Goal("accuracy", higher_is_better=True, targets=(target,)),
         decimals=0,
         is_cost=True,
         remark=(
@@ -323,7 +323,9 @@ class Plan:
         values = column.values | self.overrides
         accepted = {key: value for key, value in values.items() if accepts_key(key, method)}
         shared = {"preset": "paper"} | self.recipe.scales[self.scale].values
-        config = with_absolute_paths(resolve(shared | contender.values | accepted | {"seed": seed}))
+        config = with_absolute_paths(
+            resolve_config(shared | contender.values | accepted | {"seed": seed})
+        )
         options = [f"{key}={value}" for key, value in overrides_of_preset(config).items()]
         return RunSpec(" ".join([method, *options]), config)
 
@@ -347,7 +349,7 @@ class Plan:
 
 def overrides_of_preset(config: RunConfig) -> Record:
     """Return the settings that are not what the preset `paper` makes of the method."""
-    preset = resolve({"preset": "paper", "method": config.method})
+    preset = resolve_config({"preset": "paper", "method": config.method})
     return {key: values[0] for key, values in config_differences(config, preset)}
 
 

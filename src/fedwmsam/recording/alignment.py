@@ -10,8 +10,8 @@ the perturbation that the method used there:
     local       cos(ε, ∇f_k(w_b))     f_k: the client's own loss
     gradients   cos(∇f_k(w_b), ∇f(w_b))   how far apart the two losses point, for any method
 
-ε* is found by several ascents. A step without a perturbation (FedAvg's; FedWMSAM's first) has no
-cosine, and that is None, not 0.
+ε* is approximated by gradient ascent. A step without a perturbation (FedAvg's; FedWMSAM's first)
+has no cosine, and that is None, not 0.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from fedwmsam.recording.training_surface import (
     global_surface,
     l2_norm,
     local_surface,
-    worst_direction,
+    worst_perturbation,
 )
 from fedwmsam.statistics import mean_spread
 
@@ -74,7 +74,7 @@ class GlobalGradientCache:
 
     def worst_perturbation(self, w: Tensor, radius: float) -> Tensor:
         """Return ε*, the perturbation of that length that raises the loss at w most."""
-        return worst_direction(self.surface, w, self.gradient_at(w), radius, self.ascents)
+        return worst_perturbation(self.surface, w, self.gradient_at(w), radius, self.ascents)
 
 
 class Alignment:

@@ -102,7 +102,7 @@ def local_surface(federation: Federation, client: int, seed: int, size: int) -> 
     )
 
 
-def worst_direction(
+def worst_perturbation(
     surface: TrainingSurface, w: Tensor, gradient: Tensor, radius: float, ascents: int
 ) -> Tensor:
     """Return the perturbation ε of length `radius` that leads to the highest loss.

@@ -26,7 +26,7 @@ from fedwmsam.report.series import (
     find_ablations,
     find_sweeps,
 )
-from fedwmsam.report.summary import TAIL_EVALUATIONS, Comparison, MetricSpec, ResultRow, ResultTable
+from fedwmsam.report.summary import TAIL_EVALUATIONS, Comparison, Goal, ResultRow, ResultTable
 from fedwmsam.statistics import FloatArray, Spread, mean_spread
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text)[-100:].strip("-.")
 
 
-def table_plots(table: ResultTable, goal: MetricSpec) -> Iterator[PlotSpec]:
+def table_plots(table: ResultTable, goal: Goal) -> Iterator[PlotSpec]:
     """Yield the plots of a table of which at least one row has results."""
     yield from curve_plots(table, goal)
     if goal.targets:
@@ -166,7 +166,7 @@ def table_plots(table: ResultTable, goal: MetricSpec) -> Iterator[PlotSpec]:
         yield name, height, partial(draw_ablation, table, goal, ablation)
 
 
-def curve_plots(table: ResultTable, goal: MetricSpec) -> Iterator[PlotSpec]:
+def curve_plots(table: ResultTable, goal: Goal) -> Iterator[PlotSpec]:
     """Yield the plots of the metric and other columns over the rounds, then over the costs."""
     for column in dict.fromkeys((goal.metric, "loss", *ADAPTATION_COLUMNS)):
         labels = labels_with_column(table, column)
@@ -332,7 +332,7 @@ def zoom_y_axis(axes: "Axes", values: FloatArray) -> None:
 # Rounds to targets
 
 
-def draw_targets(table: ResultTable, goal: MetricSpec, figure: "Figure") -> None:
+def draw_targets(table: ResultTable, goal: Goal, figure: "Figure") -> None:
     """Draw the rounds to each target: a group of bars for each row, a bar for each target."""
     axes = figure.add_subplot()
     rows = [row for row in table.rows if row.scores]
@@ -371,7 +371,7 @@ def describe_rounds_to_target(row: ResultRow, target: float) -> str:
 # Sweeps
 
 
-def draw_sweep(table: ResultTable, goal: MetricSpec, sweep: Sweep, figure: "Figure") -> None:
+def draw_sweep(table: ResultTable, goal: Goal, sweep: Sweep, figure: "Figure") -> None:
     """Draw the results over the values of the option, a line with whiskers for each group."""
     axes = figure.add_subplot()
     values = sorted(set(chain.from_iterable(line.x for line in sweep.lines)))
@@ -400,9 +400,7 @@ def draw_sweep(table: ResultTable, goal: MetricSpec, sweep: Sweep, figure: "Figu
 # Ablations
 
 
-def draw_ablation(
-    table: ResultTable, goal: MetricSpec, ablation: Ablation, figure: "Figure"
-) -> None:
+def draw_ablation(table: ResultTable, goal: Goal, ablation: Ablation, figure: "Figure") -> None:
     """Draw a bar for each change, from the reference at zero, and a dot for each seed."""
     axes = figure.add_subplot()
     spreads = [mean_spread(difference.values) for difference in ablation.differences]

@@ -27,7 +27,7 @@ from fedwmsam.settings.config import (
     defaults_of,
     identifying_settings,
     setting_names,
-    settings_by_panel,
+    settings_in_help_order,
 )
 from fedwmsam.statistics import FloatArray
 
@@ -143,7 +143,15 @@ class LoadedRun:
         return f"{self.status}: {self.status_message}".rstrip(": ")
 
 
-COST_COLUMNS = ("round", "lr", "cohort", "bytes_down", "bytes_up", "backprops", "epsilon")
+MODEL_INDEPENDENT_COLUMNS = (
+    "round",
+    "lr",
+    "cohort",
+    "bytes_down",
+    "bytes_up",
+    "backprops",
+    "epsilon",
+)
 """Columns of the metrics that do not depend on which model is evaluated after the round."""
 
 
@@ -157,7 +165,9 @@ def add_averaged_model_runs(runs: Sequence[LoadedRun]) -> list[LoadedRun]:
         global_records = [global_model_columns(record) for record in run.round_records]
         averaged_records = [averaged_model_columns(record) for record in run.round_records]
         result.append(replace(run, round_records=global_records))
-        has_averaged_model = any(record.keys() - set(COST_COLUMNS) for record in averaged_records)
+        has_averaged_model = any(
+            record.keys() - set(MODEL_INDEPENDENT_COLUMNS) for record in averaged_records
+        )
         if run.is_usable and has_averaged_model:
             averaged_run = replace(
                 run,
@@ -177,7 +187,7 @@ def global_model_columns(record: Record) -> Record:
 
 def averaged_model_columns(record: Record) -> Record:
     """Return a round's record as it would be of the averaged model, with the round's costs."""
-    costs = {name: record[name] for name in COST_COLUMNS if name in record}
+    costs = {name: record[name] for name in MODEL_INDEPENDENT_COLUMNS if name in record}
     metrics = {
         name.removeprefix(AVERAGED): value
         for name, value in record.items()
@@ -336,7 +346,7 @@ def read_clients(run: LoadedRun) -> LoadedRun:
 
 
 COMPARABILITY_KEYS = (
-    *(f.name for f in settings_by_panel() if f.metadata["must_match"]),
+    *(f.name for f in settings_in_help_order() if f.metadata["must_match"]),
     "data_hash",
     "architecture",
     "loss",

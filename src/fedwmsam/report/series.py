@@ -9,7 +9,7 @@ from fedwmsam.engine.records import Record
 from fedwmsam.methods import METHODS
 from fedwmsam.report.runs import format_value, make_labels, varying_keys
 from fedwmsam.report.summary import (
-    MetricSpec,
+    Goal,
     PairedDifference,
     ResultRow,
     ResultTable,
@@ -160,7 +160,7 @@ def without_key(config: Record, removed_key: str) -> Record:
 # Ablations
 
 
-def find_ablations(table: ResultTable, goal: MetricSpec) -> list[Ablation]:
+def find_ablations(table: ResultTable, goal: Goal) -> list[Ablation]:
     """Return the ablation of each method that has rows outside of any sweep.
 
     It is made of these rows and of the method's rows one change away from them.
@@ -194,7 +194,7 @@ def count_differing_keys(row: ResultRow, other: ResultRow) -> int:
     return len(varying_keys([row.config, other.config]))
 
 
-def make_ablation(rows: Sequence[ResultRow], goal: MetricSpec) -> Ablation:
+def make_ablation(rows: Sequence[ResultRow], goal: Goal) -> Ablation:
     """Return the differences of the rows to the one with the fewest changes to all others.
 
     If several have as few, the one with the most default values is the reference. Rows that share

@@ -45,7 +45,7 @@ LOWER_IS_BETTER_SUFFIXES = ("loss", "mae")
 
 
 @dataclass(frozen=True)
-class MetricSpec:
+class Goal:
     """The metric that is compared, in which direction it is better, and targets to reach."""
 
     metric: str
@@ -55,11 +55,11 @@ class MetricSpec:
     """Values of the metric; the report says what reaching them cost."""
 
 
-ACCURACY = MetricSpec("accuracy", higher_is_better=True)
+ACCURACY = Goal("accuracy", higher_is_better=True)
 """The goal of a comparison if no other is named."""
 
 
-def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = None) -> MetricSpec:
+def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = None) -> Goal:
     """Return the goal of a comparison; `better` is "higher", "lower" or None.
 
     If it is None, the metric's name decides. Raise InputError if there are targets for a metric
@@ -74,7 +74,7 @@ def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = N
             f"Whether a higher or a lower {metric} is better is not known; say --better higher or "
             "lower."
         )
-    return MetricSpec(metric, higher_is_better, tuple(targets))
+    return Goal(metric, higher_is_better, tuple(targets))
 
 
 def is_higher_better(metric: str) -> bool | None:
@@ -109,7 +109,7 @@ def parse_targets(text: str) -> tuple[float, ...]:
 class RunScores:
     """The results of one run: None where it has no such result, NaN where that was not finite.
 
-    The names of the fields are columns of the CSV files.
+    The fields that `CSV_QUANTITIES` in `report/text_tables.py` names are columns of the CSV files.
     """
 
     run: LoadedRun
@@ -230,7 +230,7 @@ class ResultTable:
 class Comparison:
     """The results of all runs that a report was asked for, as tables of comparable rows."""
 
-    goal: MetricSpec
+    goal: Goal
     tables: tuple[ResultTable, ...]
     unreadable_runs: tuple[LoadedRun, ...] = ()
     """Damaged runs whose configuration cannot be read either."""
@@ -242,7 +242,7 @@ class Comparison:
 
 
 def summarise(
-    runs: Sequence[LoadedRun], goal: MetricSpec = ACCURACY, baseline: str | None = None
+    runs: Sequence[LoadedRun], goal: Goal = ACCURACY, baseline: str | None = None
 ) -> Comparison:
     """Group the runs into tables and rows, score them, and compare each row with the baseline.
 
@@ -277,7 +277,7 @@ def check_metric(runs: Sequence[LoadedRun], metric: str) -> None:
 
 
 def make_table(
-    title: str, shared_settings: Record, runs: Sequence[LoadedRun], goal: MetricSpec
+    title: str, shared_settings: Record, runs: Sequence[LoadedRun], goal: Goal
 ) -> ResultTable:
     """Return the table of runs that may be compared.
 
@@ -305,7 +305,7 @@ def sort_key(config: Record) -> list[tuple[str, float, str]]:
     ]
 
 
-def make_row(label: str, config: Record, runs: Sequence[LoadedRun], goal: MetricSpec) -> ResultRow:
+def make_row(label: str, config: Record, runs: Sequence[LoadedRun], goal: Goal) -> ResultRow:
     """Return the row of runs that have the same configuration but for the seed."""
     runs_by_seed: dict[int, LoadedRun] = {}
     excluded_runs = []
@@ -323,7 +323,7 @@ def make_row(label: str, config: Record, runs: Sequence[LoadedRun], goal: Metric
     return ResultRow(label, config, scores, tuple(excluded_runs), tuple(duplicate_runs))
 
 
-def score_run(run: LoadedRun, goal: MetricSpec) -> RunScores:
+def score_run(run: LoadedRun, goal: Goal) -> RunScores:
     """Return the results of a run that has recorded the metric."""
     values_by_round = run.values_by_round(goal.metric)
     values = np.array(list(values_by_round.values()))
@@ -349,7 +349,7 @@ def best_value(values: FloatArray, higher_is_better: bool | None) -> float | Non
     return float(values.max() if higher_is_better else values.min())
 
 
-def find_cost_to_target(run: LoadedRun, target: float, goal: MetricSpec) -> CumulativeCost | None:
+def find_cost_to_target(run: LoadedRun, target: float, goal: Goal) -> CumulativeCost | None:
     """Return the cost up to the first evaluated round that is at least as good as the target.
 
     Return None if there is no such round.
@@ -362,7 +362,7 @@ def find_cost_to_target(run: LoadedRun, target: float, goal: MetricSpec) -> Cumu
 
 
 def add_baseline_differences(
-    tables: Sequence[ResultTable], baseline: str, goal: MetricSpec
+    tables: Sequence[ResultTable], baseline: str, goal: Goal
 ) -> tuple[ResultTable, ...]:
     """Return the tables; those with the baseline have every other row's differences to it.
 
@@ -412,7 +412,7 @@ def find_baseline_row(table: ResultTable, name: str) -> ResultRow | None:
     return rows[0] if rows else None
 
 
-def with_differences(table: ResultTable, baseline: ResultRow, goal: MetricSpec) -> ResultTable:
+def with_differences(table: ResultTable, baseline: ResultRow, goal: Goal) -> ResultTable:
     """Return the table with the differences of its other rows to the baseline.
 
     Their p-values are corrected for all rows that could be tested.
@@ -429,7 +429,7 @@ def with_differences(table: ResultTable, baseline: ResultRow, goal: MetricSpec) 
     return replace(table, baseline=baseline.label, differences=tuple(differences))
 
 
-def compute_difference(row: ResultRow, baseline: ResultRow, goal: MetricSpec) -> PairedDifference:
+def compute_difference(row: ResultRow, baseline: ResultRow, goal: Goal) -> PairedDifference:
     """Return the row minus the baseline over the seeds that both have on the same partition."""
     baseline_tails = {score.run.pairing_key: score.tail for score in baseline.scores}
     paired_scores = [score for score in row.scores if score.run.pairing_key in baseline_tails]

@@ -30,7 +30,7 @@ from fedwmsam.methods import METHODS, method_class
 from fedwmsam.report.text_tables import TextTable
 from fedwmsam.settings.config import Settings
 from fedwmsam.settings.options import describe_range
-from fedwmsam.settings.presets import BY_METHOD, COMMON, preset_values
+from fedwmsam.settings.presets import BY_METHOD, PRESET_SETTINGS, preset_values
 
 
 class LiveDisplay:
@@ -222,7 +222,7 @@ def print_text_tables(console: Console, text_tables: Sequence[TextTable]) -> Non
     """Print tables of text, each with its notes."""
     for text_table in text_tables:
         console.print(text_table.title, style="bold", soft_wrap=True)
-        table = make_table(*text_table.header)
+        table = make_rich_table(*text_table.header)
         for row in text_table.rows:
             table.add_row(*row)
         console.print(table)
@@ -279,7 +279,7 @@ def show_evaluation(console: Console, evaluation: Record) -> None:
 
 def make_value_table(row_kind: str, columns: dict[str, dict[str, float]]) -> Table:
     """Return a table with a row for each key of the columns, such as a class or a client."""
-    table = make_table(row_kind, *columns)
+    table = make_rich_table(row_kind, *columns)
     for name in next(iter(columns.values())):
         table.add_row(name, *(format_metric(values.get(name)) for values in columns.values()))
     return table
@@ -319,7 +319,7 @@ def format_bytes(count: float) -> str:
     return f"{count:.3g} TB"
 
 
-def make_table(*names: str) -> Table:
+def make_rich_table(*names: str) -> Table:
     """Return an empty table for the terminal.
 
     Its first column is never wrapped; the others break long words instead of cutting them off.
@@ -333,7 +333,7 @@ def make_table(*names: str) -> Table:
 
 def make_method_table() -> Table:
     """Return the table of all methods with their costs and options."""
-    table = make_table(
+    table = make_rich_table(
         "method", "backprops\na step", "down", "up", "memory\na client", "paper", "options"
     )
     for name, cls in METHODS.items():
@@ -356,12 +356,12 @@ def make_method_table() -> Table:
 def method_details(name: str) -> Group:
     """Return what is printed about one method: its summary, options and values in the presets."""
     cls = method_class(name)
-    table = make_table("option", "default", "meaning", "values", *COMMON)
+    table = make_rich_table("option", "default", "meaning", "values", *PRESET_SETTINGS)
     for f in fields(cls):
         values = ", ".join(f.metadata["choices"]) or describe_range(f.metadata)
-        preset_cells = [str(BY_METHOD[p].get(name, {}).get(f.name, "")) for p in COMMON]
+        preset_cells = [str(BY_METHOD[p].get(name, {}).get(f.name, "")) for p in PRESET_SETTINGS]
         table.add_row(f.name, str(f.default), f.metadata["help"], values, *preset_cells)
-    presets = [describe_preset(preset, name) for preset in COMMON]
+    presets = [describe_preset(preset, name) for preset in PRESET_SETTINGS]
     summary = " ".join((cls.__doc__ or "").split())
     return Group(f"{name}: {summary} ({cls.paper})", table, *presets)
 

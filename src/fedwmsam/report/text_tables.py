@@ -20,7 +20,7 @@ from fedwmsam.errors import InputError, format_privacy_guarantee
 from fedwmsam.report.runs import CumulativeCost, LoadedRun, RunStatus, format_rounds, format_value
 from fedwmsam.report.summary import (
     Comparison,
-    MetricSpec,
+    Goal,
     PairedDifference,
     ResultRow,
     ResultTable,
@@ -77,7 +77,7 @@ def make_text_tables(comparison: Comparison, paper_columns: bool = False) -> lis
     return text_tables
 
 
-def results_table(table: ResultTable, goal: MetricSpec, paper_columns: bool) -> TextTable:
+def results_table(table: ResultTable, goal: Goal, paper_columns: bool) -> TextTable:
     """Return the results of the rows over their seeds, with the costs of the entire runs.
 
     `paper_columns` adds the best value on the test data, which some papers print.
@@ -104,7 +104,7 @@ def results_table(table: ResultTable, goal: MetricSpec, paper_columns: bool) -> 
     )
 
 
-def target_cost_table(table: ResultTable, goal: MetricSpec) -> TextTable:
+def target_cost_table(table: ResultTable, goal: Goal) -> TextTable:
     """Return the cost of reaching each target, for each row."""
     rows = []
     is_partly_reached = False
@@ -139,7 +139,7 @@ def target_cost_cells(row: ResultRow, target: float) -> list[str]:
     return [cost_cell(row.reached(target, name), unit) for name, unit in columns]
 
 
-def differences_table(table: ResultTable, goal: MetricSpec) -> TextTable:
+def differences_table(table: ResultTable, goal: Goal) -> TextTable:
     """Return the paired differences of the rows to the baseline."""
     mean = f"Mean of last {table.evaluations} {goal.metric}"
     return TextTable(
@@ -284,7 +284,7 @@ def seed_notes(table: ResultTable) -> Iterator[str]:
         )
 
 
-def run_notes(table: ResultTable, goal: MetricSpec) -> Iterator[str]:
+def run_notes(table: ResultTable, goal: Goal) -> Iterator[str]:
     """Yield notes on single runs: why one is not counted, and what happened in those that are."""
     for row in table.rows:
         for run in row.excluded_runs:
@@ -533,7 +533,7 @@ def csv_runs(comparison: Comparison) -> str:
     return csv_text(records)
 
 
-def row_record(goal: MetricSpec, table: ResultTable, row: ResultRow) -> Record:
+def row_record(goal: Goal, table: ResultTable, row: ResultRow) -> Record:
     """Return the columns of a row in the CSV file of the rows."""
     record: Record = {
         "table": table.title,

@@ -90,9 +90,9 @@ from being resumed.
 """
 RECORDABLE = ("alignment", "drift", "echo")
 """The dynamics of training that the setting `record` may name."""
-DELTA = 1e-5
+DEFAULT_DELTA = 1e-5
 """The δ of differential privacy that is used unless `dp_delta` is set."""
-CLIENTS = 20
+DEFAULT_CLIENTS = 20
 """The number of clients if neither the user nor the data determine it."""
 
 RUN = "What is run"
@@ -123,16 +123,16 @@ class Settings:
         0.25, "share of the clients that train in a round", above=0, high=1, panel=ROUNDS
     )
     clients_per_round: int | None = option(
-        None, "their number, instead of the share", low=1, panel=ROUNDS
+        None, "clients that train in a round, instead of the share", low=1, panel=ROUNDS
     )
     sampling: str = option(
         "fixed",
-        "fixed: always as many clients; bernoulli: each by its own coin",
+        "fixed: always as many clients; bernoulli: each independently",
         choices=SAMPLING,
         panel=ROUNDS,
     )
     local_epochs: int = option(5, "passes over a client's data in a round", low=1, panel=LOCAL)
-    batch_size: int = option(50, "samples a local step", low=1, panel=LOCAL)
+    batch_size: int = option(50, "samples per local step", low=1, panel=LOCAL)
     lr: float = option(0.1, "local step size in the first round", above=0, panel=LOCAL)
     lr_decay: float = option(
         0.998, "factor on the step size from round to round", above=0, high=1, panel=LOCAL
@@ -140,7 +140,7 @@ class Settings:
     weight_decay: float = option(1e-3, "strength of the L2 penalty", low=0, panel=LOCAL)
     weight_decay_mode: str = option(
         "objective",
-        "objective: part of the gradient; sgd: beside it, as published code does",
+        "objective: part of the gradient; sgd: added after the clip, as published code does",
         choices=WEIGHT_DECAY_MODES,
         panel=LOCAL,
     )
@@ -222,7 +222,7 @@ class Settings:
     dp_delta: float | None = option(
         None, "δ of differential privacy (none: 1e-5)", above=0, high=0.1, panel=PRIVACY
     )
-    seed: int = option(0, "key of everything random", low=0, high=2**31 - 1, panel=ROUNDS)
+    seed: int = option(0, "seed of everything random", low=0, high=2**31 - 1, panel=ROUNDS)
     evaluate_every: int = option(
         1,
         "rounds from one evaluation to the next (the last is always evaluated)",
@@ -344,7 +344,7 @@ class Settings:
                 "try dp_clip=1."
             )
         if self.dp_delta is None:
-            object.__setattr__(self, "dp_delta", DELTA)
+            object.__setattr__(self, "dp_delta", DEFAULT_DELTA)
         required = {"sampling": "bernoulli", "averaging": "uniform", "aggregation": None}
         for name, value in required.items():
             if getattr(self, name) != value:
@@ -392,7 +392,7 @@ class RunConfig(Settings):
     model: str = option("mlp", "which model", panel=RUN, see="docs/models.md", must_match=True)
     partition: str = option(
         "dirichlet:0.1",
-        "how the data are dealt out, such as iid or dirichlet:BETA",
+        "how the data are divided among clients, such as iid or dirichlet:BETA",
         panel=RUN,
         see="docs/partitions.md",
         must_match=True,
@@ -438,7 +438,7 @@ class RunConfig(Settings):
         self.make_method()
         parse_trackers(self.track)
         if self.clients is None and not is_natural(self.partition):
-            object.__setattr__(self, "clients", CLIENTS)
+            object.__setattr__(self, "clients", DEFAULT_CLIENTS)
         if self.clients is not None:
             self.cohort_size(self.clients)
 
@@ -469,7 +469,7 @@ RESULT_NEUTRAL_SETTINGS = tuple(
 """The settings that leave the results of a run as they are; a preset acts by the values it sets."""
 
 
-def resolve(*layers: dict[str, Any]) -> RunConfig:
+def resolve_config(*layers: dict[str, Any]) -> RunConfig:
     """Return one configuration from flat layers, the strongest last.
 
     Each key is a setting or an option of the method. Raise InputError if a key is unknown or a
@@ -568,7 +568,7 @@ def defaults_of(method: object) -> dict[str, Any]:
     return {f.name: f.default for f in declared if f.name != "options"}
 
 
-def settings_by_panel() -> "list[Field[Any]]":
+def settings_in_help_order() -> "list[Field[Any]]":
     """Return the declarations of all settings that have a flag, in the order of `--help`."""
     flags = [f for f in fields(RunConfig) if f.metadata.get("panel")]
     return sorted(flags, key=lambda f: PANELS.index(f.metadata["panel"]))

@@ -44,7 +44,7 @@ def option(
     panel: the heading under which `--help` lists the flag; without one there is no flag.
     see: the page of the documentation to read.
     affects_results: whether the results of a run depend on it.
-    must_match: whether runs that differ in it are not compared.
+    must_match: whether only runs that agree in it may be compared.
     ends_run: whether it decides when a run ends.
     flower_refusal: the reason why it does not apply on Flower, if it does not.
     """

@@ -37,7 +37,7 @@ class AggregationRule:
 
     @property
     def needs_all_uploads(self) -> bool:
-        """Return whether all contributions of a round are needed at once."""
+        """Return whether the rule combines all contributions at once, as median and trimmed do."""
         return self.kind in ("median", "trimmed")
 
 

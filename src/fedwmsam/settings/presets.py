@@ -12,7 +12,7 @@ from typing import Any
 
 from fedwmsam.errors import InputError, unknown_name_message
 
-TRAINING: dict[str, Any] = {
+SHARED_BY_PRESETS: dict[str, Any] = {
     "clients": 100,
     "participation": 0.1,
     "partition": "dirichlet:0.1",
@@ -25,9 +25,9 @@ TRAINING: dict[str, Any] = {
     "clip_norm": 10.0,
 }
 """The settings that both presets have in common."""
-COMMON: dict[str, dict[str, Any]] = {
-    "paper": TRAINING | {"rounds": 500},
-    "tuned": TRAINING | {"rounds": 1000},
+PRESET_SETTINGS: dict[str, dict[str, Any]] = {
+    "paper": SHARED_BY_PRESETS | {"rounds": 500},
+    "tuned": SHARED_BY_PRESETS | {"rounds": 1000},
 }
 """The settings of each preset that hold for all methods."""
 BY_METHOD: dict[str, dict[str, dict[str, Any]]] = {
@@ -85,6 +85,6 @@ def preset_values(preset: str | None, method: str) -> dict[str, Any]:
     """
     if preset is None:
         return {}
-    if preset not in COMMON:
-        raise InputError(unknown_name_message("preset", preset, COMMON))
-    return COMMON[preset] | BY_METHOD[preset].get(method, {})
+    if preset not in PRESET_SETTINGS:
+        raise InputError(unknown_name_message("preset", preset, PRESET_SETTINGS))
+    return PRESET_SETTINGS[preset] | BY_METHOD[preset].get(method, {})

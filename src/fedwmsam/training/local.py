@@ -20,8 +20,8 @@ class LocalRules:
     """The rules of a local step that are the same for every method.
 
     With weight_decay_mode "objective" λ_w w is part of the gradient, before any momentum is mixed
-    in. With "sgd" it is subtracted separately from the clipped direction, as published code does,
-    which methods with momentum then amplify by 1/α.
+    in. With "sgd" it is added to the direction after the clip, as published code does; a method
+    that weighs the gradient by α then decays 1/α as much, in proportion to its gradient.
     """
 
     weight_decay: float = 1e-3
@@ -49,7 +49,7 @@ class LocalResult:
     backprops: int
 
 
-class CountedGradient:
+class CountingGradient:
     """The gradient function that a method is given in each local step; it counts its calls.
 
     The loss of a step is that of the first call, and only that call updates the model's buffers.
@@ -112,7 +112,7 @@ def train_locally(
     steps = list(steps)
     task.start_training(buffers)
     decays_in_objective = rules.weight_decay_mode == "objective"
-    grad = CountedGradient(task, samples, rules.weight_decay if decays_in_objective else 0.0)
+    grad = CountingGradient(task, samples, rules.weight_decay if decays_in_objective else 0.0)
     decay = 0.0 if decays_in_objective else rules.weight_decay
 
     w = down["w"]

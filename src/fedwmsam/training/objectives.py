@@ -100,12 +100,13 @@ RESERVED = (
     "bytes_up",
     "backprops",
     "rejected",
+    "missing",
     "dropped",
     "late",
     "hostile",
     "epsilon",
 )
-"""The columns of every run, whose names no metric may have."""
+"""Columns that a run may have, whose names no metric may have."""
 OBJECTIVES: dict[str, Objective] = {
     "classification": Objective(
         cross_entropy_loss, {"accuracy": accuracy}, "accuracy", False, class_labels=True

@@ -1,8 +1,10 @@
 """The partition rules, which assign samples to clients.
 
 `dirichlet` and `pathological` draw a class prior for each client and fill the clients by drawing
-from it; the other rules cut a shuffled or sorted list of samples. Every rule takes its parsed text
-and the data, and returns an `Assignment`.
+from it; `iid`, `shards`, `quantity` and `dirichlet-class` cut a shuffled or sorted list of samples;
+`longtail` keeps fewer samples of each further class and then assigns them by one of these rules;
+`natural` follows the groups that the data name. Every rule takes its parsed text and the data, and
+returns an `Assignment`.
 """
 
 import math
@@ -245,10 +247,9 @@ def redraw_exhausted(
     """Redraw every draw that finds its class used up, and return notes on how many there were.
 
     The new class is drawn from the client's prior, restricted to the classes that are left.
-    Used-up classes are taken in the order in which they end, and a redrawn one comes after that
-    end: so each draw ends up as one from its client's prior over the classes left at that time.
-    There are as many samples as draws, so each pass closes one class for good and the last one is
-    never closed.
+    Classes are closed in the order in which they run out; the draws of a closed class after that
+    point are drawn again among the classes still open. Each pass closes one class, so this ends;
+    there are as many samples as draws, so the last class never runs out.
     """
     available = np.ones(len(samples_per_class), dtype=np.bool_)
     redrawn: list[IntArray] = []
