@@ -65,7 +65,7 @@ def test_a_mistake_in_a_setting_is_found_without_pytorch():
     """Imports that come before the settings are checked must not take seconds."""
     program = """
 import sys
-from fedwmsam.settings.config import resolve
+from fedwmsam.settings.config import resolve_config
 from fedwmsam.errors import InputError
 import fedwmsam.cli
 MISTAKES = (
@@ -77,7 +77,7 @@ MISTAKES = (
 )
 for wrong in MISTAKES:
     try:
-        resolve(wrong)
+        resolve_config(wrong)
     except InputError:
         continue
     sys.exit(f"{wrong} was taken")

@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("src",)
 TESTS = ("tests",)
-ALL_CODE = ("src", "tests", "results", "benchmarks", "tools", "examples")
+ALL_CODE = ("src", "tests", "results", "benchmarks", "tools", "examples", "docs", "notebooks")
 COLUMNS = 100
 """The longest line, as in pyproject.toml; the formatter leaves comments and strings longer."""
 

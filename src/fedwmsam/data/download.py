@@ -113,8 +113,8 @@ def extract_members(archive: Path, members: Collection[str], folder: Path, max_b
     """Extract these members (name/in/archive) of a .tar.gz into `folder`: all of them or none.
 
     Only the file name of each member is used, without its folders; links, devices and all other
-    members are passed over. Raise DownloadError if the archive is damaged or lacks a member, or if a member is
-    larger than `max_bytes`.
+    members are passed over. Raise DownloadError if the archive is damaged or lacks a member, or if
+    a member is larger than `max_bytes`.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

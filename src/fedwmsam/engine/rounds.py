@@ -166,7 +166,7 @@ def run_round(
 
 
 def info_after_training(federation: Federation, info: Info, metrics: "RoundMetrics") -> Info:
-    """Return what `aggregate` may know: the clients whose updates counted, their steps and share."""
+    """Return what `aggregate` may know: how many updates counted, their steps and their share."""
     share = metrics.accepted / info.clients
     if federation.privacy:
         share = federation.privacy.sampling_rate
