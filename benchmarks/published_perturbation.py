@@ -91,7 +91,7 @@ def local_gradients(federation: Federation, round: int) -> list[Tensor]:
         all_data = samples.batch(torch.arange(len(samples)))
         for _ in range(len(federation.schedule.steps(round, client, len(samples))) - 1):
             gradient, _ = federation.task.compute_gradient(
-                next(steps).w, all_data, seed=0, keep_buffers=False
+                next(steps).w, all_data, seed=0, update_buffers=False
             )
             gradients.append(gradient)
     assert len(gradients) == len(STEPS)

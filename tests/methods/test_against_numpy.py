@@ -292,7 +292,7 @@ def test_a_stack_of_clients_has_a_similarity_each():
         "disagreement": lambda k: 1 - cosine(Delta[k].numpy(), d[k].numpy()) if k != 1 else 0.0,
     }
     for similarity, expected in rules.items():
-        values = FedWMSAM(similarity=similarity).agreement(Delta, m, d)
+        values = FedWMSAM(similarity=similarity).client_similarity(Delta, m, d)
         np.testing.assert_allclose(values.numpy(), [expected(k) for k in range(3)], atol=1e-14)
 
 

@@ -108,7 +108,7 @@ def test_a_single_client_under_fedavg_is_sgd():
     samples = federation.clients[0]
     for step in federation.schedule.steps(0, 0, 8):
         gradient, _ = federation.task.compute_gradient(
-            w, samples.batch(step.index), seed=0, keep_buffers=True
+            w, samples.batch(step.index), seed=0, update_buffers=True
         )
         w = w - 0.1 * gradient
     assert torch.allclose(state.server["w"], w, atol=1e-15)

@@ -279,7 +279,7 @@ def test_scaffold_with_everybody_and_one_step_is_gradient_descent():
         gradients = []
         for samples in federation.clients:
             batch = samples.batch(torch.arange(6))
-            gradient, _ = federation.task.compute_gradient(w, batch, seed=0, keep_buffers=True)
+            gradient, _ = federation.task.compute_gradient(w, batch, seed=0, update_buffers=True)
             gradients.append(gradient)
         expected = w - federation.schedule.lr(r) * sum(gradients) / 3
         assert torch.allclose(after.server["w"], expected, atol=1e-14)

@@ -107,8 +107,8 @@ def execute_request(request: dict[str, Any]) -> str:
 def open_run_folder(experiment: Experiment, path: Path) -> RunFolder:
     """Open the run in `path`, or create it; wait while another process holds the folder.
 
-    A worker that outlived a killed comparison may still be saving its last round there. Raise Busy
-    if it has not finished after LOCK_TIMEOUT seconds.
+    A worker that outlived a killed comparison may still be saving its last round there. Raise
+    FolderBusy if it has not finished after LOCK_TIMEOUT seconds.
     """
     for _ in range(LOCK_TIMEOUT):
         with contextlib.suppress(FolderBusy):

@@ -72,7 +72,7 @@ def collect_uploads(
 ) -> list[tuple[JobT, LocalResult]]:
     """Return all updates of a round of `count` clients as a list.
 
-    Raise InputError if that many would take more than LIMIT bytes.
+    Raise InputError if that many would take more than MAX_HELD_BYTES.
     """
     collected = []
     for job, result in updates:
@@ -195,7 +195,7 @@ def trimmed_count(rule: AggregationRule, count: int) -> int:
 
 
 def check_memory(vectors: Vectors, count: int, rule_name: str) -> None:
-    """Raise InputError if `count` bundles of this size take more than LIMIT bytes."""
+    """Raise InputError if `count` bundles of this size take more than MAX_HELD_BYTES."""
     size = count * sum(value.numel() * value.element_size() for value in vectors.values())
     if size > MAX_HELD_BYTES:
         raise InputError(

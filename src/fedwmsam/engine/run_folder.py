@@ -94,7 +94,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """Return the folder of an existing run; raise Busy if another process works in it."""
+        """Return the folder of an existing run; raise FolderBusy if another process works in it."""
         folder = cls(require_run_folder(path))
         folder._acquire_lock()
         return folder

@@ -150,7 +150,7 @@ class Client:
             samples = self.load_samples(task, node_config)
             task.start_training(task.initial_buffers)
             batch = samples.batch(torch.arange(min(8, len(samples))), seed=0)
-            task.compute_gradient(task.initial_weights, batch, seed=0, keep_buffers=False)
+            task.compute_gradient(task.initial_weights, batch, seed=0, update_buffers=False)
         return len(samples)
 
     def make_checked_task(self, config: TrainConfig) -> Task:

@@ -23,9 +23,9 @@ class FedAdam(FedAvg):
     """Adam at the server, on the mean update."""
 
     global_lr: float = option(0.1, "η_g, server step size", low=0.0)
-    beta1: float = option(0.9, "β₁, memory of the update", low=0.0, high=1.0)
-    beta2: float = option(0.99, "β₂, memory of its square", low=0.0, high=1.0)
-    tau: float = option(0.01, "τ, how small a step counts as noise", above=0.0)
+    beta1: float = option(0.9, "β₁, decay rate of the mean update", low=0.0, high=1.0)
+    beta2: float = option(0.99, "β₂, decay rate of its square", low=0.0, high=1.0)
+    tau: float = option(0.01, "τ, added to √s in the denominator", above=0.0)
 
     name: ClassVar[str] = "fedadam"
     paper: ClassVar[str] = "Reddi et al. 2021"
@@ -43,7 +43,7 @@ class FedAdam(FedAvg):
 class FedAvgM(FedAvg):
     """Heavy-ball momentum at the server, on the mean update."""
 
-    beta: float = option(0.4, "β, memory of the update", low=0.0, high=1.0)
+    beta: float = option(0.4, "β, decay rate of the mean update", low=0.0, high=1.0)
 
     name: ClassVar[str] = "fedavgm"
     paper: ClassVar[str] = "Hsu et al. 2019"

@@ -63,7 +63,7 @@ class LESAMPerturbation(Method):
 
 @dataclass(frozen=True)
 class FedLESAM(LESAMPerturbation, FedAvg):
-    """FedAvg, perturbed along the way the global model came."""
+    """FedAvg, perturbed along the path of the global model."""
 
     name: ClassVar[str] = "fedlesam"
     paper: ClassVar[str] = "Fan et al. 2024"

@@ -15,7 +15,7 @@ from fedwmsam.methods.fedlesam import LESAMPerturbation
 
 @dataclass(frozen=True)
 class FedLESAMD(LESAMPerturbation, FedDyn):
-    """FedDyn, perturbed along the way the global model came."""
+    """FedDyn, perturbed along the path of the global model."""
 
     name: ClassVar[str] = "fedlesam-d"
     paper: ClassVar[str] = "Fan et al. 2024"

@@ -19,7 +19,7 @@ from fedwmsam.settings.options import option
 
 @dataclass(frozen=True)
 class FedLESAMS(LESAMPerturbation, SCAFFOLD):
-    """SCAFFOLD, perturbed along the way the global model came."""
+    """SCAFFOLD, perturbed along the path of the global model."""
 
     correction_weight: float = option(1.0, "weight of c − c_k in a local step", low=0.0)
 

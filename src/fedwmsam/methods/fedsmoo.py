@@ -4,8 +4,8 @@
 FedDyn with a perturbation that clients agree on through a second dual μ_k and a global one, s:
     q = g(w) − μ_k − s,      ε = ρ q/‖q‖,      μ_k ← μ_k + ε − s      at every step
     w ← w − η (clip(g(w + ε) + λ h_k) + λ (w − w_r)),      s ← ρ m/‖m‖,  m = mean_{P_r} μ_k
-Deviation from the paper, with public code: the last local ε is not added to μ_k before the server's
-mean.
+Deviation from the paper, as in public code: the last local ε is not added to μ_k before the
+server's mean.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,8 @@ Generalization (ICLR 2023).
 
 FedDyn with SAM (the paper's gradient merge with weight 1, as in its experiments):
     ε = ρ g₁/‖g₁‖,      w ← w − η (clip(g(w + ε) + λ h_k) + λ (w − w_r))
-The paper's server averages the participants' amended models w_B + h_k; public code adds the mean h
-of all clients.
+The paper's server averages w_B + h_k over the participants; public code adds the mean h of all
+clients instead.
 """
 
 from dataclasses import dataclass

@@ -78,21 +78,22 @@ class FedWMSAM(Averaging):
         """Return m_k, the personalized momentum of Eq. 1."""
         if self.correction == "none":
             return server["Delta"]
-        k = server["alpha"] / (1 - server["alpha"])
-        return server["Delta"] + k * (server["c"] - memory["c_k"])
+        weight = server["alpha"] / (1 - server["alpha"])
+        return server["Delta"] + weight * (server["c"] - memory["c_k"])
 
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         down = {"w": server["w"], "m": self.momentum(server, memory), "alpha": server["alpha"]}
         return down | {"Delta": server["Delta"]} if self.perturbation == "momentum" else down
 
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
+        # The target t_b moves by `pace` times m_k in each step.
         pace = 1.0 if self.perturbation == "literal" else -info.lr
         return {"b": torch.tensor(0.0), "pace": torch.tensor(pace, dtype=torch.float64)}
 
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        """Return v of Eq. 2, and the scratch state with b counted on."""
+        """Return v of Eq. 2, and the scratch state with b increased by one."""
         point = w
         if self.perturbation == "momentum":
             point = step_towards(w, down["Delta"], self.rho, tau=1e-12)
@@ -103,7 +104,7 @@ class FedWMSAM(Averaging):
         return lerp_into_end(down["m"], grad(point), down["alpha"]), scratch
 
     def target_offset(self, w: Tensor, down: Vectors, scratch: Vectors) -> Tensor:
-        """Return t_b − w_b of Eq. 2, in memory of its own."""
+        """Return t_b − w_b of Eq. 2, as a new tensor."""
         return torch.sub(down["w"], w).add_(down["m"], alpha=float(scratch["b"] * scratch["pace"]))
 
     def settle(
@@ -115,7 +116,7 @@ class FedWMSAM(Averaging):
         contribution = {
             "delta": up["delta"],
             "Delta": d_k,
-            "similarity": self.agreement(server["Delta"], m_k, d_k),
+            "similarity": self.client_similarity(server["Delta"], m_k, d_k),
         }
         if self.correction == "none":
             return memory, contribution
@@ -125,7 +126,7 @@ class FedWMSAM(Averaging):
             c_k = (d_k - (1 - alpha) * m_k) / alpha
         return {"c_k": c_k}, contribution | {"c_k": c_k - memory["c_k"]}
 
-    def agreement(self, Delta: Tensor, m_k: Tensor, d_k: Tensor) -> Tensor:
+    def client_similarity(self, Delta: Tensor, m_k: Tensor, d_k: Tensor) -> Tensor:
         """Return the similarity of Eq. 3 for one client.
 
         By every rule it is 0 while there is no momentum.

@@ -7,7 +7,7 @@
 
 Δ_0 is zero, so with α_0 = 0.1 FedWMSAM's first rounds take a tenth of a step and need about 1/α
 rounds to fill the momentum. With 1/(r + 1) the momentum is the plain mean of all directions so far,
-until that has as long a memory as α_r. Each x_r leans towards the clients of its round;
+until 1/(r + 1) falls below α_r. Each x_r leans towards the clients of its round;
 `average.py` tells why the average is weighted as it is, and any other method may have it, too,
 beside its model (the setting `twin`). Neither change costs traffic or backprops.
 """
@@ -27,8 +27,7 @@ from fedwmsam.settings.options import option
 
 @dataclass(frozen=True)
 class FedWMSAMPlus(FedWMSAM):
-    """FedWMSAM that starts with a plain mean as its momentum and hands over an average of its
-    models."""
+    """FedWMSAM with a plain mean as its first momentum, which returns an average of its models."""
 
     average_power: float = option(
         8.0, "γ: early on, the r-th model counts like r^γ in the average", low=0.0, high=1e9

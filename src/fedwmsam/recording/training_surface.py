@@ -43,7 +43,7 @@ class TrainingSurface:
         loss = 0.0
         for batch in self.batches:
             share = len(batch[1]) / self.size
-            gradient, value = self.task.compute_gradient(w, batch, seed=0, keep_buffers=False)
+            gradient, value = self.task.compute_gradient(w, batch, seed=0, update_buffers=False)
             total.add_(gradient, alpha=share)
             loss += share * float(value)
         return total.add_(w, alpha=self.decay), loss + self.decay / 2 * float(torch.dot(w, w))

@@ -476,21 +476,12 @@ def resolve_config(*layers: dict[str, Any]) -> RunConfig:
     value wrong; a mistake in a setting is found before the class of the method is imported, which
     takes PyTorch and seconds.
     """
-    values: dict[str, Any] = {}
-    for layer in layers:
-        if "method" in layer and layer["method"] != values.get("method"):
-            remove_method_options(values)  # a file's options belong to the file's method
-        values |= layer
+    values = merge_layers(layers)
     method = method_name(values)
     check_method_name(method)
     if isinstance(values.get("workers"), str):
         values["workers"] = parse_workers(values["workers"])
-    if not isinstance(values.get("preset", ""), str | None):
-        raise InputError(f"preset must be a word, not {truncated_repr(values['preset'])}.")
-    preset = preset_values(values.get("preset"), method)
-    if is_natural(values.get("partition")):
-        preset.pop("clients", None)
-    values = preset | values
+    values = add_preset(values, method)
     settings = select_settings(values)
     check_settings(settings)
     method_options = option_names(method)
@@ -499,6 +490,34 @@ def resolve_config(*layers: dict[str, Any]) -> RunConfig:
             raise InputError(unknown_key_message(key, method))
     options = {key: value for key, value in values.items() if key in method_options}
     return RunConfig(**settings, options=options)
+
+
+def merge_layers(layers: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the values of all layers, where a later layer is stronger.
+
+    A layer that names another method drops the method's options of the layers before it: the
+    options of a file belong to the method of that file.
+    """
+    values: dict[str, Any] = {}
+    for layer in layers:
+        if "method" in layer and layer["method"] != values.get("method"):
+            remove_method_options(values)
+        values |= layer
+    return values
+
+
+def add_preset(values: dict[str, Any], method: str) -> dict[str, Any]:
+    """Return the values with those of the preset that they name, if any, where they have none.
+
+    Raise InputError if the preset is unknown or not a word. Where the data name the clients, the
+    preset's number of clients does not count.
+    """
+    if not isinstance(values.get("preset", ""), str | None):
+        raise InputError(f"preset must be a word, not {truncated_repr(values['preset'])}.")
+    preset = preset_values(values.get("preset"), method)
+    if is_natural(values.get("partition")):
+        preset.pop("clients", None)
+    return preset | values
 
 
 def select_settings(values: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class CountingGradient:
 
     def __call__(self, w: Tensor) -> Tensor:
         gradient, loss = self.task.compute_gradient(
-            w, self.batch, seed=self.seed, keep_buffers=self.is_first_call
+            w, self.batch, seed=self.seed, update_buffers=self.is_first_call
         )
         if self.is_first_call:
             self.losses += loss
@@ -87,7 +87,7 @@ class CountingGradient:
         count = 0
         for step in steps:
             batch = self.samples.batch(step.index, step.seed)
-            gradient, _ = self.task.compute_gradient(w, batch, seed=step.seed, keep_buffers=False)
+            gradient, _ = self.task.compute_gradient(w, batch, seed=step.seed, update_buffers=False)
             total.add_(gradient, alpha=len(step.index))
             count += len(step.index)
             self.calls += 1

@@ -88,15 +88,15 @@ class Task:
         return self._weights.numel()
 
     def compute_gradient(
-        self, w: Tensor, batch: Batch, *, seed: int, keep_buffers: bool
+        self, w: Tensor, batch: Batch, *, seed: int, update_buffers: bool
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient at w, in memory of its own, and the loss of one batch.
 
         `start_training` must be called before a client's first gradient. `seed` fixes the dropout
-        masks, so that a second pass can repeat those of the first; `keep_buffers=False` undoes
+        masks, so that a second pass can repeat those of the first; `update_buffers=False` undoes
         what the pass does to BatchNorm's statistics.
         """
-        previous = None if keep_buffers or not self._buffer_owners else self.copy_buffers()
+        previous = None if update_buffers or not self._buffer_owners else self.copy_buffers()
         self.load_weights(w)
         self._seed(seed)
         inputs, targets = batch
