@@ -3,14 +3,8 @@
 `summarise(runs)` returns a `Comparison`; terminal, files, plots and pages only show it.
 
 A quantity is of one run: the fields `last`, `tail`, `best`, … of its `RunScores`. A spread (mean,
-deviation, number) is of a quantity over the seeds of a row: `ResultRow.spread`. To add a statistic:
-
-- of a run: a field of `RunScores` that `score_run` computes, a column of `results_table` and a name
-  in `CSV_QUANTITIES`, both in `report/text_tables.py`;
-- of a paired difference: a field of `PairedDifference` that `compute_difference` computes, a column
-  of `differences_table` and `difference_cells`, and a key in `difference_record`, in the same file.
-
-Tests, intervals and the spread itself are in `fedwmsam/statistics.py`.
+deviation, number) is of a quantity over the seeds of a row: `ResultRow.spread`. CONTRIBUTING.md
+says how to add either. Tests, intervals and the spread itself are in `fedwmsam/statistics.py`.
 """
 
 import math
