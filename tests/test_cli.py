@@ -608,6 +608,10 @@ def test_help_and_version(cli: Cli) -> None:
     assert "fedwmsam run" in words_of(cli().out)
 
 
+def test_help_says_what_an_argument_is(cli: Cli) -> None:
+    assert "The run's folder." in words_of(cli("resume", "--help").out)
+
+
 def test_help_does_not_wait_for_pytorch() -> None:
     code = (
         "import sys; sys.argv = ['fedwmsam', '--help']\n"

@@ -4,9 +4,12 @@ import itertools
 from pathlib import Path
 
 import pytest
+import typer
 from helpers.run_folders import write_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from fedwmsam.cli import app
 
 VALUES = st.sampled_from(
     [
@@ -99,6 +102,8 @@ FLAGS = {
     "analyse dynamics": ("--states", "--sample"),
     "analyse theory": ("--rounds", "--cohort", "--rho", "--smoothness"),
 }
+LEFT_OUT = {"analyse embedding", "flower new", "flower keys", "flower check"}
+"""Commands that take too long, write keys or need Flower."""
 HARMLESS = {"run": ("--dry-run",), "reproduce": ("--dry-run",)}
 """Flags without which a valid command would train for long."""
 
@@ -115,6 +120,17 @@ def command_lines(draw: st.DrawFn) -> list[str]:
     if command == "compare":  # an unknown method, so that no runs start
         words += ["--methods", "no-such-method"]
     return [*command.split(), *words, *HARMLESS.get(command, ())]
+
+
+def test_every_command_is_tried_or_left_out_by_name() -> None:
+    commands = typer.main.get_command(app).commands
+    groups = {
+        name: group.commands for name, group in commands.items() if hasattr(group, "commands")
+    }
+    names = set(commands) - set(groups)
+    for group, members in groups.items():
+        names |= {f"{group} {name}" for name in members}
+    assert names == set(FLAGS) | LEFT_OUT
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ import pytest
 from helpers.loose_modules import load_module
 from helpers.markdown_pages import CODE, ROOT, Block, find_pages, read_blocks
 
+from fedwmsam.settings.method_table import METHOD_CLASS_PATHS
+
 MARKS = re.compile(r"run|slow|not run: .+|file [\w.-]+")
 SHELL_SYNTAX = re.compile(r"[|&;<>*?$`(){}~]")
 TEMPLATE = ROOT / "src" / "fedwmsam" / "flower" / "template"
@@ -153,3 +155,11 @@ def test_the_badges_say_what_the_project_s_files_say() -> None:
     badges = load_module(ROOT / "docs" / "pictures" / "badges.py").make_badges()
     for name, text in badges.items():
         assert (ROOT / "docs" / "pictures" / f"badge-{name}.svg").read_text() == text
+
+
+@pytest.mark.parametrize("method", METHOD_CLASS_PATHS)
+def test_every_method_has_its_page_and_its_rows(method: str):
+    docs = ROOT / "docs"
+    assert (docs / "methods" / f"{method}.md").exists()
+    assert f"({method}.md)" in (docs / "methods" / "README.md").read_text()
+    assert f"(methods/{method}.md)" in (docs / "costs.md").read_text()
