@@ -206,6 +206,18 @@ def test_the_proxy_is_correlated_with_what_it_stands_for(tmp_path: Path) -> None
     )
 
 
+def test_one_column_of_the_proxy_alone_has_nothing_to_be_correlated_with(tmp_path: Path) -> None:
+    results = write_results(
+        tmp_path,
+        "claim-similarity",
+        lambda *_: [0.5, 0.6],
+        lambda *_: {"similarity": [0.0, 0.1]},
+        overrides={"rounds": 2},
+        parts=("Eq. 3",),
+    )
+    assert cells(results.tables()[-1], "α=0.1")["pairs of runs"] == "0"
+
+
 def test_domains_are_read_off_the_saved_model(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     for number, domain in enumerate(("amazon", "caltech", "dslr", "webcam")):

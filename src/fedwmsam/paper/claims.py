@@ -62,8 +62,13 @@ def correlations(results: Results) -> TextTable:
 
 
 def paired_runs(results: Results, contender: Contender) -> list[tuple[LoadedRun, LoadedRun]]:
-    """Return the contender's runs in the first two columns, paired by seed and partition."""
+    """Return the contender's runs in the two columns, paired by seed and partition.
+
+    There are no pairs if only one of the columns was asked for.
+    """
     scores = [results.row(contender, column).scores for column in results.plan.columns]
+    if len(scores) < 2:
+        return []
     pairs = []
     for score in scores[0]:
         for other in scores[1]:
