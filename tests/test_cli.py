@@ -17,6 +17,7 @@ import pytest
 import torch
 import typer
 from helpers.run_folders import write_run
+from helpers.small_run import SMALL_RUN
 from rich.console import Console
 
 from fedwmsam import METHODS, Result, toml
@@ -26,18 +27,6 @@ from fedwmsam.data import load_dataset
 Cli = Callable[..., Any]
 Arguments = list[str | Path]
 VECTORS = Path(__file__).parent / "data" / "reference_vectors"
-SMALL: Arguments = [
-    "--model",
-    "linear",
-    "--clients",
-    "5",
-    "--participation",
-    "0.4",
-    "--local-epochs",
-    "1",
-    "--rounds",
-    "3",
-]
 
 
 def walk_commands(command: Any, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -81,7 +70,7 @@ def work_in_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def run_folder(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a finished run; tests that change it work on a copy."""
     out = tmp_path_factory.mktemp("cli")
-    outcome = cli("run", *SMALL, "--validation", "0.1", "--out", out, "--name", "small")
+    outcome = cli("run", *SMALL_RUN, "--validation", "0.1", "--out", out, "--name", "small")
     assert outcome.code == 0, outcome.err
     (out / "printed").write_text(outcome.out)
     return out / "small"
@@ -183,14 +172,14 @@ def test_the_terminal_says_what_runs_where_and_how_it_ended(run_folder: Path) ->
 
 
 def test_a_run_without_validation_has_no_best_model(cli: Cli) -> None:
-    assert cli("run", *SMALL, "--name", "x", "-q").code == 0
+    assert cli("run", *SMALL_RUN, "--name", "x", "-q").code == 0
     assert not Path("runs/x/best.safetensors").exists()
     assert not any(name.startswith("validation") for name in rows(Path("runs/x"))[0])
 
 
 def test_a_second_run_never_overwrites_the_first(cli: Cli) -> None:
     for seed in ("0", "0", "1", "0"):
-        assert cli("run", *SMALL, "--rounds", "1", "--seed", seed, "-q").code == 0
+        assert cli("run", *SMALL_RUN, "--rounds", "1", "--seed", seed, "-q").code == 0
     name = "fedwmsam-digits-dirichlet0.1-seed"
     assert sorted(p.name for p in Path("runs").iterdir()) == [
         f"{name}{end}" for end in ("0", "0-2", "0-3", "1")
@@ -200,15 +189,15 @@ def test_a_second_run_never_overwrites_the_first(cli: Cli) -> None:
 
 
 def test_a_named_run_is_not_overwritten_either(cli: Cli) -> None:
-    assert cli("run", *SMALL, "--name", "mine", "--out", "deep/er", "-q").code == 0
+    assert cli("run", *SMALL_RUN, "--name", "mine", "--out", "deep/er", "-q").code == 0
     before = Path("deep/er/mine/metrics.jsonl").read_bytes()
-    again = cli("run", *SMALL, "--name", "mine", "--out", "deep/er", "--seed", "1", "-q")
+    again = cli("run", *SMALL_RUN, "--name", "mine", "--out", "deep/er", "--seed", "1", "-q")
     assert again.code == 2 and "already holds a run" in again.err
     assert Path("deep/er/mine/metrics.jsonl").read_bytes() == before
 
 
 def test_quiet_prints_nothing(cli: Cli) -> None:
-    outcome = cli("run", *SMALL, "--quiet")
+    outcome = cli("run", *SMALL_RUN, "--quiet")
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
     outcome = cli("resume", *Path("runs").iterdir(), "--rounds", "4", "-q")
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "")
@@ -218,7 +207,7 @@ def test_a_run_that_diverges_says_so_and_exits_with_1(
     cli: Cli, caplog: pytest.LogCaptureFixture
 ) -> None:
     wild = ["--weight-decay-mode", "sgd", "--set", "weight_decay=1e30"]
-    outcome = cli("run", *SMALL, *wild, "--name", "wild")
+    outcome = cli("run", *SMALL_RUN, *wild, "--name", "wild")
     assert outcome.code == 1
     assert "iverged at round" in outcome.out and "Traceback" not in outcome.err
     assert json.loads(Path("runs/wild/summary.json").read_text())["status"].startswith("diverged")
@@ -229,7 +218,7 @@ def test_a_run_that_diverges_says_so_and_exits_with_1(
 )
 def test_a_number_beyond_the_models_precision_is_no_crash(cli: Cli, setting: str) -> None:
     """A float32 ends at 3.4e38."""
-    outcome = cli("run", *SMALL, "--set", setting, "-q")
+    outcome = cli("run", *SMALL_RUN, "--set", setting, "-q")
     assert outcome.code in (0, 1, 2) and "Traceback" not in outcome.err
 
 
@@ -269,16 +258,17 @@ def test_the_command_line_goes_over_the_file_and_the_file_over_the_preset(cli: C
 
 def test_a_methods_options_are_set_and_recorded(cli: Cli) -> None:
     assert (
-        cli("run", *SMALL, "--method", "fedcm", "--set", "alpha=0.3", "--name", "a", "-q").code == 0
+        cli("run", *SMALL_RUN, "--method", "fedcm", "--set", "alpha=0.3", "--name", "a", "-q").code
+        == 0
     )
-    assert cli("run", *SMALL, "--method", "fedcm", "--name", "b", "-q").code == 0
+    assert cli("run", *SMALL_RUN, "--method", "fedcm", "--name", "b", "-q").code == 0
     assert toml.load(Path("runs/a/config.toml"))["alpha"] == 0.3
     assert Path("runs/a/metrics.jsonl").read_bytes() != Path("runs/b/metrics.jsonl").read_bytes()
 
 
 def test_none_is_a_value(cli: Cli) -> None:
     """`clip_norm` may be none; the folder must say so and a run from it must repeat it."""
-    wild: Arguments = [*SMALL, "--method", "fedavg", "--lr", "0.1", "--set", "rounds=2"]
+    wild: Arguments = [*SMALL_RUN, "--method", "fedavg", "--lr", "0.1", "--set", "rounds=2"]
     for name, limit in (("none", "none"), ("huge", "1e9"), ("tight", "0.01")):
         assert cli("run", *wild, "--set", f"clip_norm={limit}", "--name", name, "-q").code == 0
     assert cli("run", "runs/none/config.toml", "--name", "again", "-q").code == 0
@@ -323,7 +313,7 @@ def test_an_unknown_key_names_the_nearest(cli: Cli) -> None:
 
 
 def test_brackets_are_printed_as_they_are(cli: Cli) -> None:
-    outcome = cli("run", *SMALL, "--out", "a[b]c", "--name", "[red]x")
+    outcome = cli("run", *SMALL_RUN, "--out", "a[b]c", "--name", "[red]x")
     assert outcome.code == 0, outcome.err
     assert "a[b]c/[red]x" in outcome.out
     assert "Written: a[b]c/[red]x.csv" in cli("report", "a[b]c", "--csv", "a[b]c/[red]x.csv").out
@@ -335,7 +325,16 @@ def test_brackets_are_printed_as_they_are(cli: Cli) -> None:
 
 def test_going_on_gives_what_one_run_would_have(cli: Cli, copy: Path) -> None:
     assert cli("resume", copy, "--rounds", "5", "-q").code == 0
-    settings: Arguments = [*SMALL, "--rounds", "5", "--validation", "0.1", "--name", "whole", "-q"]
+    settings: Arguments = [
+        *SMALL_RUN,
+        "--rounds",
+        "5",
+        "--validation",
+        "0.1",
+        "--name",
+        "whole",
+        "-q",
+    ]
     assert cli("run", *settings).code == 0
     for name in ("metrics.jsonl", "model.safetensors", "best.safetensors"):
         assert (copy / name).read_bytes() == (Path("runs/whole") / name).read_bytes(), name
@@ -827,7 +826,7 @@ def test_a_mistake_leaves_no_folder_behind(cli: Cli) -> None:
     ):
         assert cli("run", "--name", "mine", *arguments, "-q").code == 2
     assert not Path("runs/mine").exists()
-    assert cli("run", *SMALL, "--name", "mine", "-q").code == 0
+    assert cli("run", *SMALL_RUN, "--name", "mine", "-q").code == 0
 
 
 def test_the_installed_command_refuses_like_this_too() -> None:
@@ -850,7 +849,7 @@ def test_commands_leave_no_trace_in_this_process(cli: Cli) -> None:
     """The fixture `cli` runs commands in this process; other tests rely on this."""
     handler = signal.getsignal(signal.SIGTERM)
     threads = torch.get_num_threads()
-    assert cli("run", *SMALL, "-q").code == 0
+    assert cli("run", *SMALL_RUN, "-q").code == 0
     assert signal.getsignal(signal.SIGTERM) == handler and torch.get_num_threads() == threads
 
 

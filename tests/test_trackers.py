@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.small_run import SMALL_RUN
 from torch import nn
 
 from fedwmsam import InputError, Result, fit, toml, trackers
@@ -22,18 +23,6 @@ from fedwmsam.engine.run import Progress
 from fedwmsam.trackers import TensorBoard, Tracker, WeightsAndBiases, make_trackers, numeric_columns
 
 Cli = Callable[..., Any]
-SMALL = [
-    "--model",
-    "linear",
-    "--clients",
-    "5",
-    "--participation",
-    "0.4",
-    "--local-epochs",
-    "1",
-    "--rounds",
-    "3",
-]
 
 
 class MemoryTracker(Tracker):
@@ -260,7 +249,7 @@ def test_a_tracked_run_is_remembered_and_resumed_with_its_tracker(
     cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker]
 ) -> None:
     folder = tmp_path / "a"
-    outcome = cli("run", *SMALL, "--track", "wandb:mine", "--out", tmp_path, "--name", "a")
+    outcome = cli("run", *SMALL_RUN, "--track", "wandb:mine", "--out", tmp_path, "--name", "a")
     assert outcome.code == 0, outcome.err
     assert "Look into the memory." in outcome.out
     assert toml.load(folder / "config.toml")["track"] == "wandb:mine"
@@ -274,7 +263,7 @@ def test_a_tracked_run_is_remembered_and_resumed_with_its_tracker(
 def test_tracking_can_begin_and_end_with_a_resumption(
     cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker]
 ) -> None:
-    assert cli("run", *SMALL, "--out", tmp_path, "--name", "a").code == 0
+    assert cli("run", *SMALL_RUN, "--out", tmp_path, "--name", "a").code == 0
     assert cli("resume", tmp_path / "a", "--rounds", "4", "--track", "wandb").code == 0
     assert [round for round, _ in memory_trackers[0].logs[0]] == [1, 2, 3, 4]
     assert cli("resume", tmp_path / "a", "--rounds", "5", "--track", "none").code == 0
@@ -284,7 +273,7 @@ def test_tracking_can_begin_and_end_with_a_resumption(
 def test_a_run_tracked_elsewhere_can_be_read_and_gone_on_with_here(
     cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli("run", *SMALL, "--track", "wandb", "--out", tmp_path, "--name", "a").code == 0
+    assert cli("run", *SMALL_RUN, "--track", "wandb", "--out", tmp_path, "--name", "a").code == 0
     monkeypatch.setitem(trackers.TRACKER_CLASSES, "wandb", WeightsAndBiases)
     monkeypatch.setattr(WeightsAndBiases, "package", "no_such_package")
     assert cli("report", tmp_path).code == cli("evaluate", tmp_path / "a").code == 0
@@ -299,7 +288,7 @@ def test_the_command_line_overrides_the_tracker_of_a_file(
     cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker]
 ) -> None:
     (tmp_path / "settings.toml").write_text('track = "wandb:file"\n')
-    command = ["run", tmp_path / "settings.toml", *SMALL, "--out", tmp_path]
+    command = ["run", tmp_path / "settings.toml", *SMALL_RUN, "--out", tmp_path]
     for flags in ([], ["--track", "wandb:here"], ["--track", "none"]):
         assert cli(*command, *flags).code == 0
     assert [tracker.project for tracker in memory_trackers] == ["file", "here"]
@@ -308,8 +297,8 @@ def test_the_command_line_overrides_the_tracker_of_a_file(
 def test_tracking_changes_neither_the_results_nor_the_name_of_a_run(
     cli: Cli, tmp_path: Path, memory_trackers: list[MemoryTracker]
 ) -> None:
-    assert cli("run", *SMALL, "--out", tmp_path, "--name", "a").code == 0
-    assert cli("run", *SMALL, "--out", tmp_path, "--name", "b", "--track", "wandb").code == 0
+    assert cli("run", *SMALL_RUN, "--out", tmp_path, "--name", "a").code == 0
+    assert cli("run", *SMALL_RUN, "--out", tmp_path, "--name", "b", "--track", "wandb").code == 0
     for name in ("metrics.jsonl", "model.safetensors", "summary.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     plain = make_grid({}, {}).run_specs()[0]
