@@ -23,6 +23,18 @@ def unknown_name_message(what: str, name: str, known_names: Iterable[str]) -> st
     return f"Unknown {what} {name!r}.{hint} Known: {', '.join(names)}."
 
 
+def printable(text: object, limit: int = 1000) -> str:
+    """Return a stranger's text for a message: one line of at most `limit` characters.
+
+    Control characters, line breaks and marks that change the direction of writing are written
+    out, such as \\x1b: they can neither forge another line nor steer the terminal.
+    """
+    characters = str(text)
+    if len(characters) > limit:
+        characters = f"{characters[: limit - 1]}…"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in characters)
+
+
 def describe_error(error: BaseException) -> str:
     """Return the type and the message of an error in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
