@@ -11,7 +11,8 @@ from helpers.markdown_pages import ROOT
 
 SOURCE = ROOT / "src" / "fedwmsam"
 ORDER = (
-    ("errors", "files", "rng", "statistics", "termination", "version"),
+    ("errors", "machine", "rng", "statistics", "termination", "version"),
+    ("files",),
     ("toml",),
     ("settings",),
     ("methods",),

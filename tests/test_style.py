@@ -59,6 +59,12 @@ OFFENCES = {
         "\ndef f():\n    '''Run’s settings as they were.'''",
     ],
     "public classes have a docstring": ["\nclass A:\n    x = 1"],
+    "run folders have one door": [
+        "\n(run / 'config.toml').read_text()",
+        "\npath.write_bytes(b'')",
+        "\npath.open('a')",
+        "\npath.open()",
+    ],
     "tests use no private names": [
         "\nfrom fedwmsam.engine.run import _loop",
         "\nfrom fedwmsam.engine import _loop as loop",
@@ -101,6 +107,7 @@ FOLLOWED = {
         "from fedwmsam.engine import run\nrun.run_rounds\nself._run",
         "from helpers import _x",
     ],
+    "run folders have one door": ["files.read_bytes(path, 9)\nRunFolder.open(path)"],
 }
 """By rule: snippets that do not break it."""
 

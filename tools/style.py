@@ -19,6 +19,11 @@ ALL_CODE = ("src", "tests", "results", "benchmarks", "tools", "examples", "docs"
 COLUMNS = 100
 """The longest line, as in pyproject.toml; the formatter leaves comments and strings longer."""
 
+FILE_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "open"}
+"""Methods of Path that open a file, whatever it is."""
+OPENING_FILES = ("files.py", "machine.py", "data/*", "page/page.py", "page/provenance.py")
+OPENING_FILES += ("flower/keys.py", "flower/new.py", "flower/check.py", "flower/client.py")
+"""Files of the library that may use these methods: what they open is no file of a run folder."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 FORMATTER_SWITCH = re.compile(r"#\s*fmt:\s*(skip|off)\b")
@@ -252,6 +257,30 @@ def find_private_uses(files: Sequence[SourceFile]) -> Iterator[Offence]:
                     yield Offence(file.path, node.lineno, f"uses {owner}.{node.attr}")
 
 
+def find_opened_files(files: Sequence[SourceFile]) -> Iterator[Offence]:
+    """Yield the calls that open files of run folders in another way than through files.py."""
+    for file in files:
+        if any(file.path.match(f"src/fedwmsam/{pattern}") for pattern in OPENING_FILES):
+            continue
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.Call) and opens_file(node):
+                yield Offence(file.path, node.lineno, f"{ast.unparse(node.func)} opens a file")
+
+
+def opens_file(call: ast.Call) -> bool:
+    """Return whether a call is one of Path's methods that open a file.
+
+    What is called `open` opens a file if it is given a mode or nothing at all.
+    """
+    function = call.func
+    if not isinstance(function, ast.Attribute) or function.attr not in FILE_METHODS:
+        return False
+    if ast.unparse(function.value) == "files":
+        return False
+    has_mode = all(isinstance(argument, ast.Constant) for argument in call.args)
+    return function.attr != "open" or has_mode
+
+
 def imported_modules(module: ast.Module) -> set[str]:
     """Return the names by which a file refers to modules of the library."""
     names = set()
@@ -295,6 +324,7 @@ RULES = {
     "docstrings begin with an imperative sentence": Rule(find_docstring_fragments, SOURCE),
     "public classes have a docstring": Rule(find_undocumented_classes, SOURCE),
     "tests use no private names": Rule(find_private_uses, TESTS),
+    "run folders have one door": Rule(find_opened_files, SOURCE),
 }
 
 

@@ -12,7 +12,8 @@ from xml.sax.saxutils import escape
 ROOT = Path(__file__).resolve().parents[2]
 DESCRIPTIONS = {
     "errors": "one exception, and words that messages share",
-    "files": "whole or absent",
+    "files": "the one door to run folders: regular files, complete or absent",
+    "machine": "its memory",
     "rng": "keyed random streams",
     "statistics": "means, intervals, tests",
     "termination": "SIGTERM as Ctrl-C",

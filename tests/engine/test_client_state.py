@@ -142,7 +142,7 @@ def test_ram_is_used_up_to_the_budget_and_no_further():
 
 
 def test_within_the_budget_there_is_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(stores, "open_unnamed_file", lambda: pytest.fail("a file was made"))
+    monkeypatch.setattr(stores, "open_unnamed", lambda: pytest.fail("a file was made"))
     rows = {client: client for client in range(5)}
     assert values(update(ClientMemory(budget=5 * SIZE), rows)) == rows
 
@@ -335,7 +335,7 @@ def test_a_file_that_may_not_be_read_is_not_a_damaged_one(disk, monkeypatch):
         raise PermissionError(13, "Permission denied", str(path))
 
     with monkeypatch.context() as patched, pytest.raises(PermissionError):
-        patched.setattr(stores, "open_named_file", refuse)
+        patched.setattr(stores, "open_to_update", refuse)
         d.folder.close()
         Disk(d.folder.path)
     assert (d.folder.path / "metrics.jsonl").read_bytes() == metrics
@@ -426,7 +426,7 @@ def test_rows_are_durable_before_the_checkpoint_that_names_them(disk, monkeypatc
     monkeypatch.setattr(Path, "replace", note_rename)
     d.train({1: 10})
     d.save()
-    temporary = ".round-0000001.checkpoint.new"
+    temporary = next(name for name in events if name.startswith(".round-0000001.checkpoint."))
     assert events.index("memory.rows") < events.index(temporary) < events.index("rename")
     assert events.index("checkpoints") < events.index("rename")  # the new file's own name
 

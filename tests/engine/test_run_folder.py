@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import os
 
 import pytest
 import safetensors.torch
@@ -12,7 +13,7 @@ from helpers.small_federation import limit_file_size
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedwmsam import InputError
+from fedwmsam import InputError, files
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError
 from fedwmsam.engine.client_state import ClientMemory, Store
@@ -98,16 +99,18 @@ def test_a_line_cut_short_is_not_continued(tmp_path, reopen):
     assert [line["round"] for line in read_lines(path / "timings.jsonl")] == [1, 2, 3, 5]
 
 
-def test_a_folder_is_given_back_even_if_its_last_line_cannot_be_written(tmp_path, reopen):
+def test_a_folder_is_given_back_even_if_its_last_line_cannot_be_written(
+    tmp_path, reopen, monkeypatch
+):
     path = make_folder(tmp_path / "run", 2)
     folder = RunFolder.open(path)
-    (path / "recordings.jsonl").symlink_to("/dev/full")
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr(files, "open_to_append", lambda path: os.fdopen(descriptor, "a"))
     with pytest.raises(OSError, match="No space left") as first:
         folder.append("recordings.jsonl", {"round": 3})
     with pytest.raises(OSError, match="No space left") as second:
         folder.close()
     assert first.value.errno == second.value.errno
-    (path / "recordings.jsonl").unlink()
     reopen(path)
 
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from fedwmsam.analysis.replay import ReplayedRun
 from fedwmsam.analysis.saved_run import load_analysis, save_analysis
-from fedwmsam.engine.records import Record, read_lines
+from fedwmsam.engine.records import Record, read_lines, round_of
 from fedwmsam.errors import InputError
+from fedwmsam.experiment.trust import UNTRUSTED, Trust
 from fedwmsam.recording.alignment import COSINES, RecordingConfig, mean_of
 from fedwmsam.recording.echo import autocorrelation, flips, oscillation, straightness
 from fedwmsam.recording.instrumentation import STEP_POSITIONS
@@ -97,7 +98,10 @@ PATHS = summary_paths()
 
 
 def compute_dynamics(
-    folder: Path, states: int = STATES, recording_config: RecordingConfig = THOROUGH
+    folder: Path,
+    states: int = STATES,
+    recording_config: RecordingConfig = THOROUGH,
+    trust: Trust = UNTRUSTED,
 ) -> Record:
     """Return the dynamics of the run in this folder as one record, and write nothing.
 
@@ -105,9 +109,10 @@ def compute_dynamics(
     states, and their means early and late in the run.
     """
     with deterministic_torch():
-        run = ReplayedRun.from_folder(folder)
+        run = ReplayedRun.from_folder(folder, trust)
         chosen = spread_out(run.kept_rounds(), states)
-        recorded = {line["round"]: line for line in read_lines(folder / "recordings.jsonl")}
+        path = folder / "recordings.jsonl"
+        recorded = {round_of(line, path): line for line in read_lines(path)}
         lines = dict(recorded)
         for line in replay_states(run, chosen, recording_config):
             lines[line["round"]] = merge_lines(recorded.get(line["round"], {}), line)
@@ -267,6 +272,7 @@ def run_dynamics(
     again: bool,
     plots: tuple[Path, str] | None,
     report_progress: Callable[[str], None],
+    trust: Trust = UNTRUSTED,
 ) -> tuple[list[TextTable], list[Path]]:
     """Analyse the runs in these folders one by one; return their tables and the files written.
 
@@ -279,9 +285,9 @@ def run_dynamics(
     written = []
     for run in runs:
         before = load_analysis(run.path, DYNAMICS_FILE)
-        if again or before is None or before["rounds"] != len(run.round_records):
+        if again or before is None or before.get("rounds") != len(run.round_records):
             report_progress(f"Replaying {run.path} …")
-            record = compute_dynamics(run.path, states, recording_config)
+            record = compute_dynamics(run.path, states, recording_config, trust)
             written.append(save_analysis(run.path, DYNAMICS_FILE, record))
             for note in dynamics_notes(record):
                 report_progress(f"- {note}")

@@ -34,6 +34,7 @@ from fedwmsam.analysis.sharpness import LossIncrease, measure_sharpness
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
+from fedwmsam.files import own_folder
 from fedwmsam.report.plots import COLOURS, PlotSpec, add_legend, legend_height, line_style
 from fedwmsam.report.runs import LoadedRun
 from fedwmsam.report.summary import ResultTable
@@ -523,7 +524,8 @@ def read_last_flatness(run: LoadedRun, averaged: bool = False) -> list[MeasuredF
     The list has one entry, or none if nothing was measured.
     """
     averaged = averaged or run.is_averaged_model
-    path = run.path / "analysis" / (AVERAGED_FLATNESS_FILE if averaged else FLATNESS_FILE)
+    name = AVERAGED_FLATNESS_FILE if averaged else FLATNESS_FILE
+    path = own_folder(run.path / "analysis") / name
     if not path.exists():
         return []
     settings, rounds = read_flatness(path)

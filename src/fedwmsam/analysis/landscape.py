@@ -27,7 +27,7 @@ from fedwmsam.analysis.saved_run import SavedRun, write_json
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
-from fedwmsam.files import atomic_replace
+from fedwmsam.files import write_text
 from fedwmsam.methods.base import ParameterSlice
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.report.plots import COLOURS, FONT, PlotSpec, add_legend, legend_height, line_style
@@ -354,8 +354,7 @@ def run_landscape(
     }
     files = [folder / f"{name}.json", folder / f"{name}.csv"]
     write_json(files[0], {"settings": settings | options, **landscape.record()})
-    with atomic_replace(files[1]) as temporary:
-        temporary.write_text(landscape_csv(landscape), encoding="utf-8")
+    write_text(files[1], landscape_csv(landscape))
     sample = pooled_surface.sample
     return RunLandscape(name, landscape, round, sample.count, sample.total, files)
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError
 from fedwmsam.engine.client_state import ClientMemory
-from fedwmsam.engine.records import Record, read_lines
+from fedwmsam.engine.records import Record, read_metrics
 from fedwmsam.engine.rounds import Diverged, Federation, State, run_round
 from fedwmsam.engine.run import RoundHook, RoundRecorder
 from fedwmsam.engine.run_folder import (
     RunFolder,
+    check_rows,
     require_run_folder,
     unpack_replay_state,
     unpack_state,
@@ -24,6 +25,8 @@ from fedwmsam.engine.run_folder import (
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.experiment.experiment import load_config, prepare
+from fedwmsam.experiment.trust import UNTRUSTED, Trust
+from fedwmsam.files import own_folder
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import RunConfig
 
@@ -41,26 +44,32 @@ class ReplayedRun:
     """Rounds whose replay did not give the metrics that the run wrote."""
 
     @classmethod
-    def from_folder(cls, folder: Path) -> "ReplayedRun":
-        """Prepare the federation of the run in this folder and read its metrics."""
-        experiment = prepare(load_config(require_run_folder(folder)))
+    def from_folder(cls, folder: Path, trust: Trust = UNTRUSTED) -> "ReplayedRun":
+        """Prepare the federation of the run in this folder and read its metrics.
+
+        A model that the folder names as "package.module:function" is imported only if `trust`
+        allows it.
+        """
+        experiment = prepare(load_config(require_run_folder(folder), trust))
         config = experiment.config
         federation = make_federation(
             config, config.make_method(), experiment.task, experiment.clients
         )
-        return cls(folder, config, federation, read_lines(folder / "metrics.jsonl"))
+        return cls(folder, config, federation, read_metrics(folder / "metrics.jsonl"))
 
     def kept_rounds(self) -> list[int]:
         """Return the rounds whose state was kept, as completed rounds, in rising order."""
-        return checkpoint.rounds_in(self.folder / "states")[::-1]
+        return checkpoint.rounds_in(own_folder(self.folder / "states"))[::-1]
 
     def load_state(self, round: int) -> State:
         """Return the kept state after so many rounds; raise InputError if its file is damaged."""
-        path = checkpoint.path_of(self.folder / "states", round)
+        path = checkpoint.path_of(own_folder(self.folder / "states"), round)
         try:
             return unpack_replay_state(self.federation, checkpoint.read_checkpoint(path))
         except DamagedFileError as damage:
-            raise InputError(f"{damage}; remove it, the other states are enough.") from damage
+            raise InputError(
+                f"{path}: {damage}; remove it, the other states are enough."
+            ) from damage
 
     def replay_round(
         self,
@@ -123,10 +132,11 @@ class ReplayedRun:
 
         Return None if the run is not finished, or the checkpoint is missing or damaged.
         """
-        rounds = checkpoint.rounds_in(self.folder / "checkpoints")
+        folder = own_folder(self.folder / "checkpoints")
+        rounds = checkpoint.rounds_in(folder)
         if not rounds or not (self.folder / "summary.json").exists():
             return None
-        path = checkpoint.path_of(self.folder / "checkpoints", rounds[-1])
+        path = checkpoint.path_of(folder, rounds[-1])
         try:
             return self.complete_state(checkpoint.read_checkpoint(path))
         except DamagedFileError:
@@ -137,6 +147,7 @@ class ReplayedRun:
 
         The memory is read from the run's client store; what a replay changes stays in RAM.
         """
+        check_rows(self.federation, saved)
         store = RunFolder(self.folder).store
         store.check(saved)
         memory = ClientMemory(store, inf, self.federation.task.device)

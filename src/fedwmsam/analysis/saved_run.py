@@ -12,12 +12,13 @@ from pathlib import Path
 from torch import Tensor
 
 from fedwmsam.engine import checkpoint
-from fedwmsam.engine.checkpoint import DamagedFileError, to_device
+from fedwmsam.engine.checkpoint import DamagedFileError
 from fedwmsam.engine.records import Record, read_json, replace_nonfinite
-from fedwmsam.engine.run_folder import require_run_folder
-from fedwmsam.errors import InputError
+from fedwmsam.engine.run_folder import bundle_like, require_run_folder, unpack_model
+from fedwmsam.errors import InputError, printable
 from fedwmsam.experiment.experiment import Experiment, load_config, prepare
-from fedwmsam.files import atomic_replace
+from fedwmsam.experiment.trust import UNTRUSTED, Trust
+from fedwmsam.files import own_folder, write_text
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.task import Task
 
@@ -25,8 +26,10 @@ from fedwmsam.training.task import Task
 class SavedRun:
     """A run folder whose models can be loaded; only its subfolder `analysis` is ever written to."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, trust: Trust = UNTRUSTED) -> None:
         self.path = require_run_folder(path)
+        self.trust = trust
+        """Whether a model that the folder names may be imported."""
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -34,7 +37,7 @@ class SavedRun:
 
         Raise InputError if the data are not those of the run.
         """
-        experiment = prepare(load_config(self.path))
+        experiment = prepare(load_config(self.path, self.trust))
         experiment.check_data(self.path)
         return experiment
 
@@ -50,14 +53,15 @@ class SavedRun:
         Raise InputError if the folder holds no model.
         """
         files: dict[int, Path] = {}
-        for folder in (self.path / "checkpoints", self.path / "states"):
+        for name in ("checkpoints", "states"):
+            folder = own_folder(self.path / name)
             for round in checkpoint.rounds_in(folder):
                 files[round] = checkpoint.path_of(folder, round)
         model = self.path / "model.safetensors"
         summary = self.path / "summary.json"
         if model.exists() and summary.exists():
             rounds = read_json(summary).get("rounds")
-            if not isinstance(rounds, int):
+            if type(rounds) is not int or rounds < 0:
                 raise InputError(f"{summary} does not say how many rounds were done.")
             files[rounds] = model
         if not files:
@@ -109,13 +113,13 @@ class SavedRun:
     def _read_state(self, file: Path, round: int, averaged: bool) -> tuple[Tensor, Vectors]:
         """Return weights and buffers from a checkpoint or kept state; load its frozen weights."""
         try:
-            bundles = checkpoint.read_checkpoint(file).bundles
+            saved = checkpoint.read_checkpoint(file)
+            self.task.load_frozen(bundle_like(saved, "frozen", self.task.copy_frozen()))
+            if averaged:
+                return unpack_model(self.task, saved, "averaged", "averaged buffers")
+            return unpack_model(self.task, saved, "server", "buffers")
         except DamagedFileError as damage:
-            raise InputError(f"{damage}; leave round {round} out.") from damage
-        device = self.task.device
-        self.task.load_frozen(to_device(bundles["frozen"], device))
-        model, buffers = ("averaged", "averaged buffers") if averaged else ("server", "buffers")
-        return bundles[model]["w"].to(device), to_device(bundles[buffers], device)
+            raise InputError(f"{file}: {damage}; leave round {round} out.") from damage
 
 
 def parse_whole_numbers(name: str, text: str, expected: str) -> list[int]:
@@ -160,25 +164,26 @@ def read_analysis_cache(path: Path) -> tuple[Record, dict[int, Record]]:
 
     Raise InputError if the file is damaged.
     """
+    own_folder(path.parent)
     content = read_json(path)
     try:
         return content["settings"], {record["round"]: record for record in content["rounds"]}
     except (KeyError, TypeError) as error:
         raise InputError(
-            f"{path} is damaged: it lacks {error}; remove it and analyse again."
+            f"{path} is damaged: it lacks {printable(error)}; remove it and analyse again."
         ) from error
 
 
 def save_analysis(run: Path, name: str, record: Record) -> Path:
     """Write a record to the run's folder `analysis` and return the file's path."""
-    path = run / "analysis" / name
+    path = own_folder(run / "analysis") / name
     write_json(path, record, "make the run's folder writable")
     return path
 
 
 def load_analysis(run: Path, name: str) -> Record | None:
     """Return the record of that name in the run's folder `analysis`, None if there is none."""
-    path = run / "analysis" / name
+    path = own_folder(run / "analysis") / name
     return read_json(path) if path.exists() else None
 
 
@@ -189,7 +194,6 @@ def write_json(path: Path, record: Record, advice: str = "name another place wit
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replace(path) as temporary:
-            temporary.write_text(json.dumps(replace_nonfinite(record)) + "\n")
+        write_text(path, json.dumps(replace_nonfinite(record)) + "\n")
     except OSError as error:
         raise InputError(f"Cannot write {path}: {error.strerror}; {advice}.") from error

@@ -32,6 +32,7 @@ from fedwmsam.analysis.saved_run import save_analysis
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, State
 from fedwmsam.errors import InputError
+from fedwmsam.experiment.trust import UNTRUSTED, Trust
 from fedwmsam.methods.vectors import unit
 from fedwmsam.recording.training_surface import (
     TrainingSurface,
@@ -398,13 +399,15 @@ NOT_HERE = "does not apply"
 UNKNOWN = "cannot be checked"
 
 
-def analyse_theory(folder: Path, states: int = STATES, sample: int = SAMPLE) -> Record:
+def analyse_theory(
+    folder: Path, states: int = STATES, sample: int = SAMPLE, trust: Trust = UNTRUSTED
+) -> Record:
     """Return a run's constants, its bound, what was measured and each condition, as a record.
 
     It writes nothing. Raise InputError if the run kept no states.
     """
     with deterministic_torch():
-        run = ReplayedRun.from_folder(folder)
+        run = ReplayedRun.from_folder(folder, trust)
         kept = run.kept_rounds()
         if not kept:
             raise InputError(
@@ -688,6 +691,7 @@ def run_theory(
     sample: int,
     parameters: BoundParameters,
     report_progress: Callable[[str], None],
+    trust: Trust = UNTRUSTED,
 ) -> tuple[list[TextTable], list[Path]]:
     """Analyse the runs in these folders one by one; return their tables and the files written.
 
@@ -699,7 +703,7 @@ def run_theory(
     written = []
     for run in find_readable_runs(folders):
         report_progress(f"Measuring {run.path} …")
-        record = analyse_theory(run.path, states, sample)
+        record = analyse_theory(run.path, states, sample, trust)
         written.append(save_analysis(run.path, THEORY_FILE, record))
         tables += run_tables(run.path.name, record)
     return tables, written

@@ -17,13 +17,17 @@ from fedwmsam.commands.options import (
     FormatOption,
     MarkdownOption,
     QuietOption,
+    RepeatedModelOption,
     RunArgument,
     RunsArgument,
+    TrustOption,
 )
 from fedwmsam.errors import InputError
+from fedwmsam.files import own_folder
 
 if TYPE_CHECKING:
     from fedwmsam.analysis.saved_run import SavedRun
+    from fedwmsam.experiment.trust import Trust
     from fedwmsam.report.text_tables import TextTable
 
 app = typer.Typer(
@@ -72,6 +76,8 @@ def flatness(
     batch_size: BatchOption = 1000,
     out: OutOption = None,
     format: FormatOption = FigureFormat.PNG,
+    model: RepeatedModelOption = None,
+    trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Measure how flat the loss is at a run's models: for all clients together and for single ones.
@@ -99,6 +105,7 @@ def flatness(
         flatness_tables,
         run_flatness,
     )
+    from fedwmsam.experiment.trust import Trust
 
     config = FlatnessConfig(
         eigenvalues,
@@ -112,7 +119,7 @@ def flatness(
     sample_config = SampleConfig(
         parse_count("--samples", samples, 1), parse_count("--clients", clients, 0), batch_size
     )
-    session = AnalysisSession(runs, out, format, quiet)
+    session = AnalysisSession(runs, out, format, quiet, Trust(model, trust))
     named_results = []
     for run, folder, report_progress in session:
         results = run_flatness(
@@ -149,6 +156,8 @@ def landscape(
     batch_size: BatchOption = 1000,
     out: OutOption = None,
     format: FormatOption = FigureFormat.PNG,
+    model: RepeatedModelOption = None,
+    trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Draw the loss around a run's model, or on the way to another run's.
@@ -164,13 +173,14 @@ def landscape(
     from fedwmsam.analysis.flatness import SampleConfig
     from fedwmsam.analysis.landscape import landscape_plots, landscape_table, run_landscape
     from fedwmsam.analysis.saved_run import SavedRun
+    from fedwmsam.experiment.trust import Trust
 
     sample_config = SampleConfig(
         parse_count("--samples", samples, 1),
         parse_count("--clients", clients or ("0" if plane else "10"), 0),
         batch_size,
     )
-    session = AnalysisSession([run], out, format, quiet)
+    session = AnalysisSession([run], out, format, quiet, Trust(model, trust))
     for saved, folder, report_progress in session:
         chosen = saved.select_rounds(round)
         if len(chosen) != 1:
@@ -179,7 +189,7 @@ def landscape(
             saved,
             chosen[0],
             sample_config,
-            SavedRun(to) if to else None,
+            SavedRun(to, session.trust) if to else None,
             folder,
             report_progress=report_progress,
             plane=plane,
@@ -208,6 +218,8 @@ def embedding(
     batch_size: BatchOption = 1000,
     out: OutOption = None,
     format: FormatOption = FigureFormat.PNG,
+    model: RepeatedModelOption = None,
+    trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Lay out what a model makes of samples before its last layer (t-SNE), by class and by client.
@@ -227,11 +239,12 @@ def embedding(
         embedding_plots,
         run_embedding,
     )
+    from fedwmsam.experiment.trust import Trust
 
     config = EmbeddingConfig(
         data, parse_count("--samples", samples, 2), layer, perplexity, seed, batch_size
     )
-    session = AnalysisSession(runs, out, format, quiet)
+    session = AnalysisSession(runs, out, format, quiet, Trust(model, trust))
     named_results = []
     for run, folder, report_progress in session:
         results = run_embedding(run, run.select_rounds(rounds), config, folder, report_progress)
@@ -261,6 +274,8 @@ def dynamics(
     plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
     format: FormatOption = FigureFormat.PNG,
     markdown: MarkdownOption = None,
+    model: RepeatedModelOption = None,
+    trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Alignment of perturbations, momentum echo and client drift, from recordings and kept states.
@@ -271,9 +286,12 @@ def dynamics(
     - `fedwmsam analyse dynamics runs/mine --states 50 --plots figures`
     """
     from fedwmsam.analysis.dynamics import run_dynamics
+    from fedwmsam.experiment.trust import Trust
 
     plot_target = None if plots is None else (plots, format.value)
-    tables, written = run_dynamics(runs, states, sample, again, plot_target, make_printer(quiet))
+    tables, written = run_dynamics(
+        runs, states, sample, again, plot_target, make_printer(quiet), Trust(model, trust)
+    )
     print_and_save(tables, written, markdown, quiet)
 
 
@@ -297,6 +315,8 @@ def theory(
     rounds: Annotated[int, typer.Option(help="R.")] = 500,
     clients: Annotated[int, typer.Option(help="N.")] = 100,
     markdown: MarkdownOption = None,
+    model: RepeatedModelOption = None,
+    trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """The paper's bound, tables and lemmas; with a run its constants, and which conditions of the
@@ -308,9 +328,12 @@ def theory(
     - `fedwmsam analyse theory comparison/fedwmsam-seed0-a8c4ceb8`
     """
     from fedwmsam.analysis.theory import BoundParameters, run_theory
+    from fedwmsam.experiment.trust import Trust
 
     parameters = BoundParameters(smoothness, gap, sigma, rho, cohort, steps, rounds, clients)
-    tables, written = run_theory(runs or [], states, sample, parameters, make_printer(quiet))
+    tables, written = run_theory(
+        runs or [], states, sample, parameters, make_printer(quiet), Trust(model, trust)
+    )
     print_and_save(tables, written, markdown, quiet)
 
 
@@ -318,19 +341,20 @@ class AnalysisSession:
     """The runs of one analysis command, the folders of their results, and the files written."""
 
     def __init__(
-        self, runs: list[Path], out: Path | None, format: FigureFormat, quiet: bool
+        self, runs: list[Path], out: Path | None, format: FigureFormat, quiet: bool, trust: "Trust"
     ) -> None:
         from fedwmsam.report.runs import find_runs
 
         self.format = format.value
         self.quiet = quiet
+        self.trust = trust
         self.paths = [run.path for run in find_runs(runs)[0]]
         names = [path.name for path in self.paths]
         if out is not None and len(set(names)) < len(names):
             raise InputError(
                 "Two of the runs have the same name; leave out --out, or analyse them one by one."
             )
-        self.result_folders = [path / "analysis" for path in self.paths]
+        self.result_folders = [own_folder(path / "analysis") for path in self.paths]
         if out is not None:
             self.result_folders = [out / name for name in names]
         self.written_files: list[Path] = []
@@ -346,7 +370,7 @@ class AnalysisSession:
                 display.update(f"{run_name}: {text}")
 
             for path, folder in zip(self.paths, self.result_folders, strict=True):
-                yield SavedRun(path), folder, partial(report_progress, path.name)
+                yield SavedRun(path, self.trust), folder, partial(report_progress, path.name)
 
     def save_plots(self, plots: Any, folder: Path) -> None:
         """Draw the plots into the folder, if there are any."""

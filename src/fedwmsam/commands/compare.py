@@ -75,7 +75,7 @@ def compare(
     from fedwmsam.engine.run_folder import is_run
     from fedwmsam.report.terminal import ComparisonDisplay
 
-    file_values = toml.load(config) if config else {}
+    file_values = toml.load_named(config) if config else {}
     cli_values = read_cli_values(file_values, settings, methods, seeds, set_ or [], grid or [])
     grid_spec = make_grid(file_values, cli_values)
     pilot_axes = parse_axes(pilot or [], file_values | cli_values)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from fedwmsam.commands import output
-from fedwmsam.commands.options import RunArgument
+from fedwmsam.commands.options import RepeatedModelOption, RunArgument, TrustOption
 
 
 def evaluate(
@@ -21,6 +21,8 @@ def evaluate(
         int, typer.Option(min=0, help="Epochs each client first trains its copy.")
     ] = 0,
     lr: Annotated[float, typer.Option(min=0, help="Step size of the fine-tuning.")] = 0.01,
+    model: RepeatedModelOption = None,
+    trust: TrustOption = False,
 ) -> None:
     """Say whom a run's model serves: accuracy by class, by client or domain, and for the worst-off.
 
@@ -31,9 +33,11 @@ def evaluate(
     """
     from fedwmsam.experiment.experiment import load_config, prepare
     from fedwmsam.experiment.result import Result
+    from fedwmsam.experiment.trust import Trust
     from fedwmsam.report.terminal import show_evaluation
 
-    result = Result.load(run)
-    experiment = prepare(load_config(run))
+    config = load_config(run, Trust(model, trust))
+    result = Result.load(run, trust=True)  # what it may import was checked a line before
+    experiment = prepare(config)
     weights = result.weights(best, averaged)
     show_evaluation(output.console, experiment.evaluate_breakdown(weights, fine_tune, lr))

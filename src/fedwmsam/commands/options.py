@@ -30,6 +30,17 @@ class FigureFormat(Enum):
 
 RunArgument = Annotated[Path, typer.Argument(help="The run's folder.")]
 RunsArgument = Annotated[list[Path], typer.Argument(help="Run folders, or folders that hold them.")]
+RepeatedModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="PACKAGE:FUNCTION",
+        help="The run's own model, repeated: only then is it imported.",
+    ),
+]
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="Import whatever model the run folder names.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from fedwmsam.commands.execution import run_with_display, start_workers
-from fedwmsam.commands.options import QuietOption, RunArgument
+from fedwmsam.commands.options import QuietOption, RepeatedModelOption, RunArgument, TrustOption
 
 
 def resume(
@@ -26,6 +26,8 @@ def resume(
             show_default="as the run was begun",
         ),
     ] = None,
+    model: RepeatedModelOption = None,
+    trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Go on with an interrupted run, or extend a finished one.
@@ -37,10 +39,11 @@ def resume(
     """
     start_workers(workers)
     from fedwmsam.experiment.experiment import load_config, prepare
+    from fedwmsam.experiment.trust import Trust
     from fedwmsam.settings.config import parse_workers
     from fedwmsam.trackers import make_trackers
 
-    config = load_config(run)
+    config = load_config(run, Trust(model, trust))
     if track:
         config = replace(config, track=None if track == ["none"] else ",".join(track))
     if rounds is not None:

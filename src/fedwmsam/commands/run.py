@@ -51,7 +51,7 @@ def run(
     - `fedwmsam run --method fedavg --sampling bernoulli --dp-epsilon 8 --dp-clip 1`
     - `fedwmsam run --dataset cifar-10 --model resnet18 --preset paper --dry-run`
     """
-    file_values = toml.load(config) if config else {}
+    file_values = toml.load_named(config) if config else {}
     assignments = set_ or []
     methods = [text.removeprefix("method=") for text in assignments if text.startswith("method=")]
     method_layers = [{"method": method} for method in methods]

@@ -17,7 +17,7 @@ from fedwmsam.comparison.tuning import TuningResult, tune
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import with_absolute_paths
-from fedwmsam.files import atomic_replace
+from fedwmsam.files import own_folder, write_text
 from fedwmsam.trackers import make_trackers
 
 
@@ -90,7 +90,7 @@ def run_comparison(
     with lock_folder(out):
         if pilot_axes:
             pilot_runner = ComparisonRunner(out / "pilot", jobs, display)
-            pilot_runner.out.mkdir(exist_ok=True)
+            own_folder(pilot_runner.out).mkdir(exist_ok=True)
             grid, results = tune(grid, pilot_axes, pilot_rounds, pilot_runner.run)
             write_tuning_results(out / "pilot.json", results)
             for result in results:
@@ -115,5 +115,4 @@ def write_tuning_results(path: Path, results: Sequence[TuningResult]) -> None:
         {"variant": result.variant, "chosen": result.best, "validation_scores": result.scores}
         for result in results
     ]
-    with atomic_replace(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=2) + "\n")
+    write_text(path, json.dumps(content, indent=2) + "\n")

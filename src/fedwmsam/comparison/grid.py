@@ -14,6 +14,7 @@ from typing import Any
 
 from fedwmsam import rng, toml
 from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.files import own_folder
 from fedwmsam.methods import METHODS
 from fedwmsam.settings.config import (
     RESULT_NEUTRAL_SETTINGS,
@@ -52,7 +53,7 @@ class RunSpec:
         A folder with the fingerprint of this configuration holds this run, whatever its label was.
         """
         existing = sorted(root.glob(f"*-{config_fingerprint(self.config)}"))
-        return existing[0] if existing else root / self.folder_name
+        return own_folder(existing[0] if existing else root / self.folder_name)
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
+from fedwmsam import files
 from fedwmsam.comparison.grid import RunSpec
-from fedwmsam.engine.records import read_json, read_lines
+from fedwmsam.engine.records import read_json, read_metrics
 from fedwmsam.engine.worker_process import environment
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, printable
 
 MAX_ATTEMPTS = 2
 """How often a run is started before a worker that died counts as its failure."""
@@ -84,12 +85,12 @@ def make_queue(specs: Sequence[RunSpec], out: Path) -> list[QueuedRun]:
     runs = []
     for spec in specs:
         run = QueuedRun(spec, spec.find_folder(out))
-        rows = read_lines(run.path / "metrics.jsonl")
+        rows = read_metrics(run.path / "metrics.jsonl")
         run.rounds_done = len(rows)
         run.last_record = rows[-1] if rows else {}
         summary = run.path / "summary.json"
         if summary.exists():
-            run.status = str(read_json(summary).get("status"))
+            run.status = printable(read_json(summary).get("status"))
         runs.append(run)
     return runs
 
@@ -107,7 +108,7 @@ def run_queue(
     if not waiting:
         return
     events: SimpleQueue[tuple[RunWorker, str]] = SimpleQueue()
-    with log_path.open("a") as log_file, contextlib.ExitStack() as stack:
+    with files.open_to_append(log_path) as log_file, contextlib.ExitStack() as stack:
         for _ in range(min(jobs, len(waiting))):
             worker = stack.enter_context(RunWorker(events, log_file))
             worker.assign_next(waiting)
@@ -246,10 +247,10 @@ def lock_folder(out: Path) -> Iterator[None]:
 
     Raise InputError if another comparison holds the lock, or if `out` is a file.
     """
-    lock = FileLock(out / ".lock", timeout=0)
+    lock = files.lock_for(out / ".lock")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
+        lock.acquire(timeout=0)
     except Timeout:
         raise InputError(
             f"Another comparison is working in {out}; wait for it or stop it first."

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedwmsam.comparison.grid import Grid, GridAxes, RunSpec, SettingValues, accepts_key
-from fedwmsam.engine.records import read_json, read_lines
+from fedwmsam.engine.records import read_json, read_metrics
 
 VALIDATION_FRACTION = 0.1
 """Share of the training data that pilot runs hold out, unless the settings say otherwise."""
@@ -95,7 +95,7 @@ def validation_score(folder: Path) -> float:
     summary = folder / "summary.json"
     if not summary.exists() or str(read_json(summary).get("status")).startswith("diverged"):
         return -math.inf
-    rows = read_lines(folder / "metrics.jsonl")
+    rows = read_metrics(folder / "metrics.jsonl")
     accuracies = [row.get("validation_accuracy") for row in rows]
     evaluated = [accuracy for accuracy in accuracies if accuracy is not None]
     last = evaluated[-SCORED_EVALUATIONS:]

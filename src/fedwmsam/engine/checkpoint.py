@@ -6,6 +6,7 @@ it runs no code).
 
 import hashlib
 import json
+import re
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,16 @@ import safetensors
 import safetensors.torch
 import torch
 
-from fedwmsam.errors import InputError
-from fedwmsam.files import atomic_replace
+from fedwmsam import files
+from fedwmsam.engine.records import parse_record
+from fedwmsam.errors import InputError, printable
+from fedwmsam.machine import machine_memory
 from fedwmsam.methods.vectors import Vectors
 
 MAGIC = b"fedwmsam checkpoint 1\n"
 DIGEST_BYTES = 32
 """Bytes of the digest after the magic line."""
+FILE_NAME = re.compile(r"round-([0-9]+)\.checkpoint")
 KEPT_CHECKPOINTS = 2
 """Checkpoints that a run keeps: should the newest turn out damaged, the one before is used."""
 
@@ -41,18 +45,34 @@ class DamagedFileError(Exception):
 def write_tensors(path: Path, tensors: Vectors) -> None:
     """Write the tensors as a safetensors file, in place of one that exists."""
     content = safetensors.torch.save({k: v.contiguous().cpu() for k, v in tensors.items()})
-    with atomic_replace(path) as temporary:
-        # The writer of safetensors hides what the system says about a full disk.
-        temporary.write_bytes(content)
+    # The writer of safetensors hides what the system says about a full disk.
+    files.write_bytes(path, content)
 
 
 def read_tensors(path: Path) -> Vectors:
     """Return the tensors of a safetensors file; raise InputError if it cannot be read."""
     try:
-        tensors = safetensors.torch.load(path.read_bytes())
-    except (OSError, safetensors.SafetensorError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
+        return parse_tensors(files.read_bytes(path, size_limit()))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    except DamagedFileError as damage:
+        raise InputError(f"{path} cannot be read: {damage}.") from damage
+
+
+def parse_tensors(content: bytes) -> Vectors:
+    """Return the tensors in safetensors data; raise DamagedFileError if it is none."""
+    try:
+        tensors = safetensors.torch.load(content)
+    # A type that safetensors knows and PyTorch does not is a KeyError; empty tensors of
+    # impossible shapes end in an assertion or in PyTorch's own errors.
+    except (safetensors.SafetensorError, KeyError, AssertionError, RuntimeError) as error:
+        raise DamagedFileError(printable(error, 200)) from error
     return {name: to_aligned_memory(value) for name, value in tensors.items()}
+
+
+def size_limit() -> int:
+    """Return how many bytes a file of tensors may have: it is in memory three times while read."""
+    return machine_memory() // 4
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -62,9 +82,8 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         flat |= {f"{bundle}|{name}": value for name, value in vectors.items()}
     notes = json.dumps(checkpoint.notes | {"bundles": list(checkpoint.bundles)})
     payload = safetensors.torch.save(separate_memory(flat), metadata={"notes": notes})
-    with atomic_replace(path) as temporary, temporary.open("wb") as file:
-        file.write(MAGIC + hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest())
-        file.write(payload)
+    digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
+    files.write_bytes(path, MAGIC, digest, payload)
 
 
 def separate_memory(tensors: Vectors) -> Vectors:
@@ -83,33 +102,27 @@ def separate_memory(tensors: Vectors) -> Vectors:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint; raise DamagedFileError unless every byte is as it was written."""
-    content = path.read_bytes()
+    content = files.read_bytes(path, size_limit())
     head = len(MAGIC) + DIGEST_BYTES
     payload = memoryview(content)[head:]
     digest = hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
     if content[: len(MAGIC)] != MAGIC or content[len(MAGIC) : head] != digest:
         raise DamagedFileError(f"{path} is damaged")
     try:
-        return parse_payload(payload)
-    except (
-        safetensors.SafetensorError,
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:
+        return parse_payload(bytes(payload))
+    except (DamagedFileError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DamagedFileError(f"{path} is whole but no checkpoint of this program") from error
 
 
-def parse_payload(payload: memoryview) -> Checkpoint:
+def parse_payload(payload: bytes) -> Checkpoint:
     """Return the checkpoint in safetensors data; raise some error if there is none in it."""
-    flat = safetensors.torch.load(bytes(payload))
-    notes = json.loads(_metadata(payload)["notes"])
+    flat = parse_tensors(payload)
+    header = parse_record(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
+    notes = parse_record(header["__metadata__"]["notes"].encode())
     bundles: dict[str, Vectors] = {bundle: {} for bundle in notes.pop("bundles")}
     for key, value in flat.items():
         bundle, name = key.split("|", 1)
-        bundles[bundle][name] = to_aligned_memory(value)
+        bundles[bundle][name] = value
     return Checkpoint(bundles, notes)
 
 
@@ -126,12 +139,6 @@ def to_device(vectors: Vectors, device: torch.device) -> Vectors:
     return {name: value.to(device) for name, value in vectors.items()}
 
 
-def _metadata(payload: memoryview) -> dict[str, str]:
-    length = int.from_bytes(payload[:8], "little")
-    metadata: dict[str, str] = json.loads(bytes(payload[8 : 8 + length]))["__metadata__"]
-    return metadata
-
-
 def path_of(folder: Path, round: int) -> Path:
     """Return the path of the checkpoint of a round in a folder."""
     return folder / f"round-{round:07d}.checkpoint"
@@ -139,10 +146,9 @@ def path_of(folder: Path, round: int) -> Path:
 
 def rounds_in(folder: Path) -> list[int]:
     """Return the rounds that have a checkpoint file in the folder, newest first."""
-    return sorted(
-        (int(p.stem.removeprefix("round-")) for p in folder.glob("round-*.checkpoint")),
-        reverse=True,
-    )
+    names = {path.name for path in folder.glob("round-*.checkpoint")}
+    numbers = {int(found[1]) for name in names if (found := FILE_NAME.fullmatch(name))}
+    return sorted((n for n in numbers if path_of(folder, n).name in names), reverse=True)
 
 
 def prune(folder: Path, keep: Container[int]) -> None:

@@ -16,12 +16,11 @@ import errno
 import hashlib
 import math
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from io import FileIO
+from io import RawIOBase
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,13 @@ import torch
 
 from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError, to_device
 from fedwmsam.errors import InputError
-from fedwmsam.files import sync_folder
+from fedwmsam.files import large_file_folder, open_to_update, open_unnamed
 from fedwmsam.methods.vectors import Vectors
 
 PAGE = 4096
 """Bytes of a disk page. Slots begin on pages of their own: writing one can never tear another."""
+MAX_VERSIONS = 16
+"""Slots per row at most: two checkpoints and two memories hold a version of a row each."""
 DIGEST_BYTES = 16
 """Bytes of the digest of a row."""
 
@@ -78,7 +79,7 @@ class RowLayout:
         }
 
     @classmethod
-    def from_notes(cls, notes: dict[str, Any]) -> "RowLayout":
+    def from_notes(cls, notes: Any) -> "RowLayout":
         """Return the layout that `to_notes` wrote; raise DamagedFileError if it is none."""
         try:
             parts = {
@@ -86,7 +87,7 @@ class RowLayout:
                 for name, (dtype, shape) in notes.items()
             }
             is_valid = all(
-                isinstance(dtype, torch.dtype) and min(shape, default=0) >= 0
+                isinstance(dtype, torch.dtype) and is_shape(shape)
                 for dtype, shape in parts.values()
             )
         except (AttributeError, TypeError, ValueError):
@@ -94,6 +95,11 @@ class RowLayout:
         if not is_valid:
             raise DamagedFileError("A checkpoint describes no rows that could be")
         return cls(parts)
+
+
+def is_shape(sizes: tuple[Any, ...]) -> bool:
+    """Return whether these are sizes of a tensor: whole numbers that are not negative."""
+    return all(type(size) is int and size >= 0 for size in sizes)
 
 
 class FileSlot:
@@ -122,7 +128,7 @@ class Store:
         self.slot_count = 0
         """Slots in use or free; what the file holds beyond them is ignored."""
         self.free_slots: list[int] = []
-        self._file: FileIO | None = None
+        self._file: RawIOBase | None = None
 
     def check_layout(self, row: Vectors) -> None:
         """Raise InputError unless the row has the layout of the first row, which defines it."""
@@ -188,7 +194,7 @@ class Store:
 
         The checkpoint's layout becomes that of the store.
         """
-        self.layout = RowLayout.from_notes(checkpoint.notes["memory"])
+        self.layout = RowLayout.from_notes(checkpoint.notes.get("memory"))
         for client, number, digest in index_of(checkpoint):
             self.open_file()  # raises where the file may not be read, which is no damage
             try:
@@ -227,43 +233,28 @@ class Store:
             self._file = None
 
     @contextmanager
-    def file(self) -> Iterator[FileIO]:
+    def file(self) -> Iterator[RawIOBase]:
         """Yield the open file; an OSError inside names the file, as one of `open` does."""
         try:
             yield self.open_file()
         except OSError as error:
-            error.filename = error.filename or str(self.path or temporary_folder())
+            error.filename = error.filename or str(self.path or large_file_folder())
             raise
 
-    def open_file(self) -> FileIO:
+    def open_file(self) -> RawIOBase:
         """Return the open file, which is made if it does not exist."""
         if self._file is None:
-            self._file = open_named_file(self.path) if self.path else open_unnamed_file()
+            self._file = open_to_update(self.path) if self.path else open_unnamed()
         return self._file
 
 
-def open_named_file(path: Path) -> FileIO:
-    """Return the file at this path, opened for reading and writing; create it if it is new."""
-    if path.exists():
-        return FileIO(path, "r+")
-    file = FileIO(path, "x+")
-    sync_folder(path.parent)
-    return file
-
-
-def open_unnamed_file() -> FileIO:
-    """Return a new file that no folder lists, opened for reading and writing."""
-    with tempfile.TemporaryFile(dir=temporary_folder()) as file:
-        return FileIO(os.dup(file.fileno()), "r+")
-
-
-def write_all(file: FileIO, part: memoryview) -> None:
+def write_all(file: RawIOBase, part: memoryview) -> None:
     """Write all bytes, in as many calls as it takes."""
     while len(part):  # one call writes at most 2 GB
         part = part[file.write(part) :]
 
 
-def read_all(file: FileIO, part: memoryview) -> None:
+def read_all(file: RawIOBase, part: memoryview) -> None:
     """Fill `part` from the file, in as many calls as it takes; raise OSError at the file's end."""
     while len(part):
         count = file.readinto(part)
@@ -285,9 +276,20 @@ def index_of(checkpoint: Checkpoint) -> list[tuple[int, int, bytes]]:
     try:
         index = checkpoint.bundles["memory"]
         digests = index["digests"].numpy().view(f"V{DIGEST_BYTES}").tolist()
-        return list(zip(index["clients"].tolist(), index["slots"].tolist(), digests, strict=True))
+        clients = whole_numbers(index["clients"])
+        slots = whole_numbers(index["slots"])
+        if len(set(clients)) < len(clients) or max(slots, default=0) > MAX_VERSIONS * len(slots):
+            raise ValueError("no run has such slots")
+        return list(zip(clients, slots, digests, strict=True))
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedFileError("A checkpoint does not say where its clients' rows lie") from error
+
+
+def whole_numbers(values: torch.Tensor) -> list[int]:
+    """Return the numbers of a vector; raise ValueError unless they are whole and not negative."""
+    if values.dtype != torch.int64 or values.ndim != 1 or (values < 0).any():
+        raise ValueError("it is no list of whole numbers")
+    return [int(value) for value in values]
 
 
 def as_bytes(value: torch.Tensor) -> memoryview:
@@ -308,13 +310,6 @@ def describe_layout(layout: RowLayout) -> str:
     return ", ".join(
         f"{name} {dtype}{list(shape)}" for name, (dtype, shape) in layout.parts.items()
     )
-
-
-def temporary_folder() -> str:
-    """Return a folder on a disk, for large temporary files; /tmp is in RAM on many systems."""
-    if "TMPDIR" not in os.environ and os.access("/var/tmp", os.W_OK):
-        return "/var/tmp"
-    return tempfile.gettempdir()
 
 
 CPU = torch.device("cpu")

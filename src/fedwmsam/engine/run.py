@@ -11,13 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 
-from fedwmsam.engine.checkpoint import Checkpoint, to_device, write_tensors
+from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError, to_device, write_tensors
 from fedwmsam.engine.client_state import ClientMemory, Store
-from fedwmsam.engine.records import Record, nonfinite_to_none, read_lines, replace_nonfinite
+from fedwmsam.engine.records import (
+    Record,
+    nonfinite_to_none,
+    read_lines,
+    read_metrics,
+    replace_nonfinite,
+)
 from fedwmsam.engine.rounds import (
     AveragedModel,
     Diverged,
@@ -28,9 +34,17 @@ from fedwmsam.engine.rounds import (
     run_round,
     state_from,
 )
-from fedwmsam.engine.run_folder import RunFolder, pack_replay_state, pack_state, unpack_state
+from fedwmsam.engine.run_folder import (
+    RunFolder,
+    bundle_like,
+    check_rows,
+    pack_replay_state,
+    pack_state,
+    unpack_model,
+    unpack_state,
+)
 from fedwmsam.engine.workers import Pool
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, printable
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.local import LocalResult
@@ -492,31 +506,52 @@ def restore(run: "Run", folder: RunFolder) -> None:
     saved = folder.rewind_to_checkpoint()
     if saved is None:
         return
-    check_resumable(run, folder, saved)
-    run.state = unpack_state(run.federation, saved, folder.restore_memory(saved, memory))
-    device = run.federation.task.device
-    if "best" in saved.bundles:
-        run.best = Best(
-            saved.notes["best_round"],
-            saved.notes["best_score"],
-            saved.bundles["best"]["w"].to(device),
-            to_device(saved.bundles["best buffers"], device),
-        )
-    run.history = read_lines(folder.path / "metrics.jsonl")
+    task = run.federation.task
+    try:
+        check_vectors(run, saved)
+        check_resumable(run, folder, saved)
+        run.state = unpack_state(run.federation, saved, folder.restore_memory(saved, memory))
+        run.best = unpack_best(task, saved)
+    except DamagedFileError as damage:
+        raise InputError(
+            f"The checkpoint of round {saved.notes['round']} in {folder.path} belongs to another "
+            f"method or model and cannot go on: {damage}."
+        ) from damage
+    run.history = read_metrics(folder.path / "metrics.jsonl")
     run.timings = read_lines(folder.path / "timings.jsonl")
     run.recordings = read_lines(folder.path / "recordings.jsonl")
-    run.recent_updates = to_device(saved.bundles.get("trail", {}), device)
+    run.recent_updates = to_device(saved.bundles.get("trail", {}), task.device)
     run.saved_round = run.state.round
 
 
+def check_vectors(run: "Run", saved: Checkpoint) -> None:
+    """Raise DamagedFileError unless the method, the clients' rows and the trail are this run's."""
+    method = run.federation.method
+    w = run.federation.task.initial_weights
+    if saved.notes.get("method") != method.name:
+        raise DamagedFileError(f"it was made by {printable(saved.notes.get('method'), 80)}")
+    check_rows(run.federation, saved)
+    if trail := saved.bundles.get("trail"):
+        bundle_like(saved, "trail", {str(number): w for number in range(len(trail))})
+
+
+def unpack_best(task: Task, saved: Checkpoint) -> Best | None:
+    """Return the best model that a checkpoint holds; None if it holds none.
+
+    Raise DamagedFileError unless it is one of this model, with its round and its score.
+    """
+    if "best" not in saved.bundles:
+        return None
+    round = saved.notes.get("best_round")
+    score = saved.notes.get("best_score")
+    if not isinstance(round, int) or not isinstance(score, int | float) or round < 1:
+        raise DamagedFileError("It does not say of which round its best model is")
+    return Best(round, score, *unpack_model(task, saved, "best", "best buffers"))
+
+
 def check_resumable(run: "Run", folder: RunFolder, saved: Checkpoint) -> None:
-    """Raise InputError unless this run can go on from the checkpoint."""
+    """Raise InputError unless this run's settings let it go on from the checkpoint."""
     notes = saved.notes
-    same_shapes = shapes(run.state.server) == shapes(saved.bundles["server"])
-    if notes["method"] != run.federation.method.name or not same_shapes:
-        raise InputError(
-            f"The checkpoint in {folder.path} belongs to another method or model; it cannot go on."
-        )
     had_twin = "averaged" in saved.bundles
     if had_twin != (run.federation.twin is not None):
         raise InputError(
@@ -535,11 +570,6 @@ def check_resumable(run: "Run", folder: RunFolder, saved: Checkpoint) -> None:
             f"dp_epsilon asks for {privacy.noise_multiplier}. "
             "Go on with the same number of rounds."
         )
-
-
-def shapes(vectors: Vectors) -> dict[str, Any]:
-    """Return the shape of each vector of a bundle by name."""
-    return {name: value.shape for name, value in vectors.items()}
 
 
 def write_results(run: "Run", folder: RunFolder) -> None:

@@ -19,26 +19,29 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TextIO
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
-from fedwmsam import toml
+from fedwmsam import files, toml
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError, to_device
-from fedwmsam.engine.client_state import ClientMemory, FileSlot, Store, index_of
+from fedwmsam.engine.client_state import ClientMemory, FileSlot, RowLayout, Store, index_of
 from fedwmsam.engine.records import (
     Record,
     complete_lines,
     json_line,
     read_lines,
     replace_nonfinite,
+    round_of,
 )
 from fedwmsam.engine.rounds import AveragedModel, Federation, State
 from fedwmsam.errors import InputError
-from fedwmsam.files import atomic_replace
+from fedwmsam.methods.vectors import Vectors
+from fedwmsam.training.task import Task
 
 log = logging.getLogger("fedwmsam")
 DIGEST = 16
@@ -54,11 +57,11 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoints = path / "checkpoints"
+        self.checkpoints = files.own_folder(path / "checkpoints")
         self.store = Store(self.checkpoints / "memory.rows")
         self._kept_slots: dict[int, dict[int, FileSlot]] = {}
         """The slots of each intact checkpoint by round, which must not be overwritten."""
-        self._lock = FileLock(path / "lock")
+        self._lock = files.lock_for(path / "lock")
         self._files: dict[str, TextIO] = {}
         self._metrics_digest = digest_of(b"")
         """The digest of metrics.jsonl as it is now; every checkpoint notes it."""
@@ -80,7 +83,7 @@ class RunFolder:
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file; choose a folder for the run.")
         try:
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            files.own_folder(path / "checkpoints").mkdir(parents=True, exist_ok=True)
             folder = cls(path)
             folder._acquire_lock()
             for name, record in (required_files or {}).items():
@@ -113,8 +116,7 @@ class RunFolder:
 
     def write_config(self, config: Record) -> None:
         """Write config.toml, in place of the one that exists."""
-        with atomic_replace(self.path / "config.toml") as temporary:
-            temporary.write_text(toml.dump(config))
+        files.write_text(self.path / "config.toml", toml.dump(config))
 
     def close(self) -> None:
         """Close all files and release the lock, also where closing a file fails."""
@@ -128,7 +130,7 @@ class RunFolder:
     def append(self, name: str, record: Record) -> None:
         """Append a line to metrics.jsonl, timings.jsonl or recordings.jsonl."""
         if name not in self._files:
-            self._files[name] = (self.path / name).open("a")
+            self._files[name] = files.open_to_append(self.path / name)
         line = json_line(record)
         self._files[name].write(line)
         if name == "metrics.jsonl":
@@ -139,9 +141,8 @@ class RunFolder:
         """Append those of the run's records that metrics.jsonl lacks at its end."""
         if "metrics.jsonl" in self._files:
             self._files["metrics.jsonl"].flush()
-        path = self.path / "metrics.jsonl"
-        content = path.read_bytes() if path.exists() else b""
         # An interrupt may have come between writing a line and updating the digest.
+        content = b"".join(complete_lines(self.path / "metrics.jsonl"))
         self._metrics_digest = digest_of(content)
         for record in records[content.count(b"\n") :]:
             self.append("metrics.jsonl", record)
@@ -167,9 +168,9 @@ class RunFolder:
 
     def save_replay_state(self, state: Checkpoint) -> None:
         """Save the state before a round for later analysis; unlike a checkpoint it stays."""
-        (self.path / "states").mkdir(exist_ok=True)
-        path = checkpoint.path_of(self.path / "states", state.notes["round"])
-        checkpoint.write_checkpoint(path, state)
+        folder = files.own_folder(self.path / "states")
+        folder.mkdir(exist_ok=True)
+        checkpoint.write_checkpoint(checkpoint.path_of(folder, state.notes["round"]), state)
 
     def rewind_to_checkpoint(self) -> Checkpoint | None:
         """Rewind the folder to its newest intact checkpoint and return it; None if there is none.
@@ -204,7 +205,7 @@ class RunFolder:
         """Raise DamagedFileError unless the metrics up to the checkpoint are as they were."""
         path = self.path / "metrics.jsonl"
         round = saved.notes["round"]
-        lines = complete_lines(path)[:round]
+        lines = list(islice(complete_lines(path), round))
         if len(lines) < round:
             raise DamagedFileError(
                 f"{path} lacks lines that belong to the checkpoint of round {round}"
@@ -216,9 +217,8 @@ class RunFolder:
 
     def _rewind_to(self, round: int) -> None:
         """Remove the lines of later rounds, and temporary files that a killed process left."""
-        for folder in (self.path, self.checkpoints, self.path / "states"):
-            for leftover in folder.glob(".*.new"):
-                leftover.unlink()
+        for folder in (self.path, self.checkpoints, files.own_folder(self.path / "states")):
+            files.remove_temporary_files(folder)
         self._truncate("metrics.jsonl", round)
         self._truncate("timings.jsonl", round)
         self._remove_later_rounds("recordings.jsonl", round)
@@ -257,18 +257,16 @@ class RunFolder:
     def _truncate(self, name: str, rounds: int) -> None:
         """Keep the first `rounds` lines of a file with a line per round."""
         path = self.path / name
-        kept = b"".join(complete_lines(path)[:rounds])
+        kept = b"".join(islice(complete_lines(path), rounds))
         if path.exists() and path.stat().st_size != len(kept):
-            with atomic_replace(path) as temporary:
-                temporary.write_bytes(kept)
+            files.write_bytes(path, kept)
 
     def _remove_later_rounds(self, name: str, round: int) -> None:
         """Remove the lines of later rounds from a file that lacks a line for some rounds."""
         path = self.path / name
         if path.exists():
-            kept = [line for line in read_lines(path) if line["round"] <= round]
-            with atomic_replace(path) as temporary:
-                temporary.write_text("".join(map(json_line, kept)))
+            kept = [line for line in read_lines(path) if round_of(line, path) <= round]
+            files.write_text(path, "".join(map(json_line, kept)))
 
     def remove_results(self) -> None:
         """Remove what an earlier end of the run wrote, because the run goes on."""
@@ -283,8 +281,7 @@ class RunFolder:
 
     def write_json(self, name: str, record: Record) -> None:
         """Write the record to a JSON file of the folder, in place of one that exists."""
-        with atomic_replace(self.path / name) as temporary:
-            temporary.write_text(json.dumps(replace_nonfinite(record), indent=2) + "\n")
+        files.write_text(self.path / name, json.dumps(replace_nonfinite(record), indent=2) + "\n")
 
 
 def is_run(path: Path) -> bool:
@@ -332,26 +329,62 @@ def pack_state(federation: Federation, state: State) -> Checkpoint:
 
 
 def unpack_state(federation: Federation, saved: Checkpoint, memory: ClientMemory) -> State:
-    """Return the state that a checkpoint holds, and load its frozen weights into the model."""
-    federation.task.load_frozen(saved.bundles["frozen"])
-    device = federation.task.device
-    return State(
+    """Return the state that a checkpoint holds, and load its frozen weights into the model.
+
+    Raise DamagedFileError unless its vectors are those of this method and this model.
+    """
+    task = federation.task
+    server = federation.method.server_init(task.initial_weights)
+    state = State(
         saved.notes["round"],
-        to_device(saved.bundles["server"], device),
-        to_device(saved.bundles["buffers"], device),
+        to_device(bundle_like(saved, "server", server), task.device),
+        to_device(bundle_like(saved, "buffers", task.initial_buffers), task.device),
         memory,
-        unpack_average(saved, device),
+        unpack_average(task, saved),
     )
+    task.load_frozen(bundle_like(saved, "frozen", task.copy_frozen()))
+    return state
 
 
-def unpack_average(saved: Checkpoint, device: torch.device) -> AveragedModel | None:
+def unpack_average(task: Task, saved: Checkpoint) -> AveragedModel | None:
     """Return the averaged model (the twin) that a checkpoint holds; None if it holds none."""
     if "averaged" not in saved.bundles:
         return None
-    return AveragedModel(
-        saved.bundles["averaged"]["w"].to(device),
-        to_device(saved.bundles["averaged buffers"], device),
-    )
+    return AveragedModel(*unpack_model(task, saved, "averaged", "averaged buffers"))
+
+
+def unpack_model(
+    task: Task, saved: Checkpoint, weights: str, buffers: str
+) -> tuple[torch.Tensor, Vectors]:
+    """Return the weights and buffers in two bundles of a checkpoint, on the task's device.
+
+    Raise DamagedFileError unless they are those of this model.
+    """
+    w = saved.bundles.get(weights, {}).get("w")
+    example = task.initial_weights
+    if w is None or (w.dtype, w.shape) != (example.dtype, example.shape):
+        raise DamagedFileError(f"Its {weights!r} holds no weights of this model")
+    model_buffers = bundle_like(saved, buffers, task.initial_buffers)
+    return w.to(task.device), to_device(model_buffers, task.device)
+
+
+def check_rows(federation: Federation, saved: Checkpoint) -> None:
+    """Raise DamagedFileError unless the clients' rows are those of this method and model."""
+    layout = RowLayout.from_notes(saved.notes.get("memory"))
+    row = federation.method.memory_init(federation.task.initial_weights)
+    if layout.parts and layout != RowLayout.from_row(row):
+        raise DamagedFileError("The clients' rows are not those of this method and model")
+
+
+def bundle_like(saved: Checkpoint, name: str, example: Vectors) -> Vectors:
+    """Return a bundle of a checkpoint; raise DamagedFileError unless it is like the example.
+
+    Its vectors must have the same names, types and shapes.
+    """
+    found = saved.bundles.get(name)
+    if found is None or RowLayout.from_row(found) != RowLayout.from_row(example):
+        raise DamagedFileError(f"Its {name!r} is not that of this method and model")
+    return found
 
 
 def pack_replay_state(federation: Federation, state: State) -> Checkpoint:
@@ -364,9 +397,12 @@ def pack_replay_state(federation: Federation, state: State) -> Checkpoint:
 
 def unpack_replay_state(federation: Federation, saved: Checkpoint) -> State:
     """Return the state that `pack_replay_state` packed; `run_round` repeats the round exactly."""
-    device = federation.task.device
-    memory_builder = ClientMemory(device=device).start_update()
-    for name, row in saved.bundles.items():
-        if name.startswith("memory/"):
-            memory_builder.put(int(name.removeprefix("memory/")), to_device(row, device))
+    task = federation.task
+    first_row = federation.method.memory_init(task.initial_weights)
+    memory_builder = ClientMemory(device=task.device).start_update()
+    for client in range(len(federation.clients)):
+        name = f"memory/{client}"
+        if name in saved.bundles:
+            row = bundle_like(saved, name, first_row)
+            memory_builder.put(client, to_device(row, task.device))
     return unpack_state(federation, saved, memory_builder.build())

@@ -41,6 +41,7 @@ from fedwmsam.experiment.assembly import (
 )
 from fedwmsam.experiment.evaluation import AccuracyBreakdown, fine_tune_accuracies
 from fedwmsam.experiment.result import Result
+from fedwmsam.experiment.trust import UNTRUSTED, Trust
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
 from fedwmsam.settings.config import RunConfig, is_natural, resolve_config
@@ -312,11 +313,11 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     return config
 
 
-def load_config(folder: Path) -> RunConfig:
+def load_config(folder: Path, trust: Trust = UNTRUSTED) -> RunConfig:
     """Return the configuration of a run folder.
 
-    Raise InputError if there is no run, or if `fit` made it: its data and model are not in the
-    configuration.
+    Raise InputError if there is no run, if `fit` made it (its data and model are not in the
+    configuration), or if it names a model to import that is not trusted.
     """
     values = toml.load(require_run_folder(folder) / "config.toml")
     if "dataset" not in values:
@@ -325,4 +326,5 @@ def load_config(folder: Path) -> RunConfig:
         )
     if is_natural(values.get("partition")):
         values.pop("clients", None)  # the data set says how many there are
+    trust.check_model(folder, values.get("model"))
     return resolve_config(values)

@@ -11,9 +11,10 @@ from fedwmsam import toml
 from fedwmsam.data.adapter import DataAdapter, make_data_adapter
 from fedwmsam.data.clients import Collate
 from fedwmsam.engine.checkpoint import read_tensors
-from fedwmsam.engine.records import Record, read_json, read_lines
+from fedwmsam.engine.records import Record, read_json, read_lines, read_metrics
 from fedwmsam.engine.run_folder import require_run_folder
 from fedwmsam.errors import InputError
+from fedwmsam.experiment.trust import Trust
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
 from fedwmsam.training.objectives import OBJECTIVES, MetricFunction, make_objective
@@ -157,12 +158,14 @@ class Result:
         loss: Any = None,
         metrics: Any = None,
         collate: Any = None,
+        trust: bool = False,
     ) -> "Result":
         """Return the result of a finished run's folder.
 
         A model and a loss that the configuration names are rebuilt; pass your own as to `fit`.
         Without a model the result has the history and the weights, but cannot evaluate or predict.
-        Raise InputError if there is no run, or if it is not finished.
+        Raise InputError if there is no run, if it is not finished, or if it names a model to
+        import ("package.module:function"), which runs its code: pass the model, or trust=True.
         """
         path = require_run_folder(Path(folder))
         config = toml.load(path / "config.toml")
@@ -173,10 +176,12 @@ class Result:
         best = path / "best.safetensors"
         averaged = path / "averaged.safetensors"
         summary = read_json(path / "summary.json")
-        task, adapter = rebuild(path, config, model, loss, metrics, collate)
+        task, adapter = rebuild(
+            path, config, model, loss, metrics, collate, Trust(everything=trust)
+        )
         return cls(
             status=str(summary.get("status")),
-            rows=read_lines(path / "metrics.jsonl"),
+            rows=read_metrics(path / "metrics.jsonl"),
             timings=read_lines(path / "timings.jsonl"),
             recordings=read_lines(path / "recordings.jsonl"),
             model=read_tensors(path / "model.safetensors"),
@@ -197,14 +202,16 @@ def rebuild(
     loss: str | MetricFunction | None,
     metrics: Mapping[str, MetricFunction] | None,
     collate: Collate | None,
+    trust: Trust,
 ) -> tuple[Task | None, DataAdapter | None]:
     """Return the task and the data adapter of a saved run, or None for both without a model.
 
     The model is the given one, or the one that the folder of a command-line run names. Raise
-    InputError if the run had a loss of its own that is not given.
+    InputError if the run had a loss of its own that is not given, or a model that is not trusted.
     """
     if model is None and (folder / "data.json").exists():
-        model = saved_model_source(folder)
+        trust.check_model(folder, config.get("model"))
+        model = saved_model_source(folder, config)
     if model is None:
         return None, None
     loss = loss or config.get("loss", "classification")
@@ -218,8 +225,15 @@ def rebuild(
         return task, make_data_adapter(task, collate)
 
 
-def saved_model_source(folder: Path) -> ModelSource:
-    """Return a function that builds a new model like that of a command-line run."""
-    config = toml.load(folder / "config.toml")
-    data = read_json(folder / "data.json")
-    return model_factory(config["model"], tuple(data["input_shape"]), data["classes"])
+def saved_model_source(folder: Path, config: Record) -> ModelSource:
+    """Return a function that builds a new model like that of a command-line run.
+
+    Raise InputError if data.json does not say for which inputs and classes.
+    """
+    path = folder / "data.json"
+    data = read_json(path)
+    shape = data.get("input_shape")
+    sizes: list[Any] = [*shape, data.get("classes")] if isinstance(shape, list) else [None]
+    if not all(type(size) is int and size > 0 for size in sizes):
+        raise InputError(f"{path} is damaged: it lacks the shape of the inputs or the classes.")
+    return model_factory(str(config.get("model", "mlp")), tuple(sizes[:-1]), sizes[-1])

@@ -288,7 +288,7 @@ def check_connection(name: str) -> Iterator[Finding]:
     """Check the connection to the SuperLink that has this name in Flower's config.toml."""
     path = Path(os.environ.get("FLWR_HOME") or "~/.flwr").expanduser() / "config.toml"
     try:
-        links = toml.load(path).get("superlink", {})
+        links = toml.load_named(path).get("superlink", {})
         link = links[name]
         host, port = split_address(link.get("address", ""))
     except InputError as reason:

@@ -12,6 +12,7 @@ from fedwmsam.analysis import dynamics, embedding, theory
 from fedwmsam.analysis.embedding import cluster_table
 from fedwmsam.analysis.saved_run import load_analysis, read_analysis_cache
 from fedwmsam.analysis.theory import run_tables
+from fedwmsam.files import is_regular, own_folder, read_bytes
 from fedwmsam.page.figures import (
     FigureData,
     LineChart,
@@ -79,32 +80,37 @@ def dynamics_curves(group: dynamics.SeedGroup) -> dict[str, SeedValues]:
 def embed_images(runs: Iterable[NamedRun]) -> tuple[list[EmbeddedImage], list[Path]]:
     """Return the images of the runs' analyses, and the files that are not shown.
 
-    A file is not shown if it is a PDF or if the page would become too large.
+    A file is not shown if it is a PDF, if the page would become too large, or if it is a link:
+    whoever gets the page would see another file of whoever made it.
     """
     images = []
     omitted_files = []
     remaining_bytes = MAX_EMBEDDED_BYTES
     for run in runs:
-        for path in sorted((run.path / "analysis").glob("*")):
-            if path.suffix in MIME_TYPES and path.stat().st_size <= remaining_bytes:
-                remaining_bytes -= path.stat().st_size
-                caption = f"{run.name}: {path.stem.replace('-', ' ')}"
-                images.append(EmbeddedImage(caption, data_uri(path)))
-            elif path.suffix in (*MIME_TYPES, ".pdf"):
+        for path in sorted(own_folder(run.path / "analysis").glob("*")):
+            if path.suffix not in (*MIME_TYPES, ".pdf"):
+                continue
+            size = path.lstat().st_size
+            if path.suffix == ".pdf" or not is_regular(path) or size > remaining_bytes:
                 omitted_files.append(path)
+                continue
+            remaining_bytes -= size
+            caption = f"{run.name}: {path.stem.replace('-', ' ')}"
+            images.append(EmbeddedImage(caption, data_uri(path, size)))
     return images, omitted_files
 
 
-def data_uri(path: Path) -> str:
-    """Return an image as a URI that holds it."""
-    return f"data:{MIME_TYPES[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"
+def data_uri(path: Path, size: int) -> str:
+    """Return an image of so many bytes as a URI that holds it."""
+    content = base64.b64encode(read_bytes(path, size)).decode()
+    return f"data:{MIME_TYPES[path.suffix]};base64,{content}"
 
 
 def cluster_tables(runs: Iterable[NamedRun]) -> list[TextTable]:
     """Return the table of how tight the embeddings' clusters are; none without embeddings."""
     named_records = []
     for run in runs:
-        file = run.path / "analysis" / embedding.EMBEDDING_FILE
+        file = own_folder(run.path / "analysis") / embedding.EMBEDDING_FILE
         if file.exists():
             _, records = read_analysis_cache(file)
             named_records += [(run.name, record) for record in records.values()]
