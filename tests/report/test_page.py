@@ -226,12 +226,12 @@ def test_the_data_block_cannot_be_ended_from_inside(tmp_path: Path) -> None:
     assert "</script><!--" in json.loads(block)["charts"][0][0]["y"]
 
 
-def test_bytes_that_are_no_characters_are_replaced(tmp_path: Path) -> None:
+def test_bytes_that_are_no_characters_are_spelled_out(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"un\xff")
     folder.mkdir()
     (folder / "config.toml").write_text("= =")
     text = render_page(compared(tmp_path))
-    assert text.encode() and f"{tmp_path}/un?" in Reader(text).texts["th"]
+    assert text.encode() and rf"{tmp_path}/un\udcff" in Reader(text).texts["th"]
 
 
 def test_a_choice_of_one_is_not_offered(tmp_path: Path) -> None:
@@ -431,11 +431,20 @@ def test_partitions_are_told_apart_by_their_hash_and_large_ones_shown_in_part(
 
 
 @pytest.mark.parametrize(
-    "counts", [None, [], "x", [[1], [1, 2]], [[1.5, "x"]], [[-1, 2]], [[0, 0]], [3], {"a": 1}]
+    "counts", ["x", [[1], [1, 2]], [[1.5, "x"]], [[-1, 2]], [[0, 0]], [3], {"a": 1}, [[2**62] * 4]]
 )
-def test_class_counts_that_are_none_are_left_out(tmp_path: Path, counts: Any) -> None:
+def test_a_run_whose_class_counts_are_none_is_damaged(tmp_path: Path, counts: Any) -> None:
     write_run(tmp_path / "a", [0.5, 0.6], data={"class_counts": counts})
-    assert "Partition" not in read(compared(tmp_path)).texts["h2"]
+    page = read(compared(tmp_path))
+    assert "Partition" not in page.texts["h2"]
+    assert any("data.json: class_counts must be" in text for text in page.texts["li"])
+
+
+@pytest.mark.parametrize("counts", [None, []])
+def test_a_partition_that_is_not_described_is_left_out(tmp_path: Path, counts: Any) -> None:
+    write_run(tmp_path / "a", [0.5, 0.6], data={"class_counts": counts})
+    page = read(compared(tmp_path))
+    assert "Partition" not in page.texts["h2"] and "0.5500" in page.texts["td"]
 
 
 def test_images_of_analyses_are_on_the_page_or_named(

@@ -124,5 +124,5 @@ def test_a_missing_matplotlib_is_named_with_the_remedy(
 def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(InputError, match="Cannot write"):
         save_partition_plot(make_partition("iid", TEN, 2, seed=0), tmp_path / "file" / "plot.png")

@@ -95,7 +95,7 @@ def test_a_run_that_has_only_begun_is_empty(tmp_path: Path) -> None:
             "is of round 1, metrics.jsonl ends with 2",
         ),
         ("clients.json", '{"round": 2, "accuracy": [null]}', "holds no accuracies"),
-        ("clients.json", '{"round": 2, "accuracy": 0.5}', "holds no accuracies"),
+        ("clients.json", '{"round": 2, "accuracy": 0.5}', "accuracy must be a list, not 0.5"),
         ("summary.json", '{"status": "completed", "rounds": 2, "best_round": 9}', "best round 9"),
     ],
 )

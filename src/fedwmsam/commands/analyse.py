@@ -395,7 +395,8 @@ def print_and_save(
     tables: "list[TextTable]", written: list[Path], markdown: Path | None, quiet: bool
 ) -> None:
     """Write the tables to the Markdown file, if there is one, and print them unless quiet."""
-    from fedwmsam.report.text_tables import markdown_text, write_text
+    from fedwmsam.report.output_files import write_text
+    from fedwmsam.report.text_tables import markdown_text
 
     if markdown is not None:
         write_text(markdown, markdown_text(tables))

@@ -53,10 +53,11 @@ from fedwmsam.page.tables import (
     differing_settings_table,
     partition_table,
 )
+from fedwmsam.report.output_files import write_text
 from fedwmsam.report.plots import ADAPTATION_COLUMNS, COLOURS, display_name, smoothing_window
 from fedwmsam.report.series import find_sweeps
 from fedwmsam.report.summary import Comparison, Goal, ResultTable
-from fedwmsam.report.text_tables import TableKind, TextTable, make_text_tables, write_text
+from fedwmsam.report.text_tables import TableKind, TextTable, make_text_tables
 from fedwmsam.version import __version__
 
 CLIENT_COLUMNS = ("worst_client_accuracy", "tenth_percentile_accuracy", "accuracy")

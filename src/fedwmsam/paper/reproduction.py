@@ -16,8 +16,9 @@ from fedwmsam.paper.figures import FIGURES
 from fedwmsam.paper.recipe import SCALES, Plan, Recipe, overrides_of_preset
 from fedwmsam.paper.results import Results
 from fedwmsam.paper.tables import TABLES
+from fedwmsam.report.output_files import write_text
 from fedwmsam.report.plots import save_plots
-from fedwmsam.report.text_tables import TextTable, markdown_text, write_text
+from fedwmsam.report.text_tables import TextTable, markdown_text
 
 RECIPES = {recipe.name: recipe for recipe in (*TABLES, *FIGURES, *CLAIMS)}
 """All recipes by name, in the paper's order."""

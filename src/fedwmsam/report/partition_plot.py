@@ -14,7 +14,8 @@ from fedwmsam.data.partitions.partition import (
     Partition,
     measure_heterogeneity,
 )
-from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.errors import InputError, printable, unknown_name_message
+from fedwmsam.report.output_files import output_file
 from fedwmsam.statistics import FloatArray
 
 if TYPE_CHECKING:
@@ -71,8 +72,8 @@ class _Chart:
         yield from self._client_rows(shown, options)
         yield from (Text(line) for line in _statistics_lines(self.partition))
         if self.class_names:
-            names = ", ".join(f"{index} {name}" for index, name in enumerate(self.class_names))
-            yield Text(f"Classes: {names}")
+            names = [f"{index} {printable(name)}" for index, name in enumerate(self.class_names)]
+            yield Text(f"Classes: {', '.join(names)}")
 
     def _client_rows(self, shown: int, options: ConsoleOptions) -> Iterator[Text]:
         """Yield the header, a line for each of the first clients, and how to read them."""
@@ -217,14 +218,8 @@ def save_partition_plot(
     plot_partition(figure, partition, class_names)
     # Without dates the same partition gives the same file.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(suffix, {})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with rc_context({"svg.hashsalt": partition.hash}):
-            figure.savefig(path, dpi=300, metadata=metadata)
-    except OSError as error:
-        raise InputError(
-            f"the picture {path} cannot be written ({error}): name another place"
-        ) from error
+    with output_file(path) as temporary, rc_context({"svg.hashsalt": partition.hash}):
+        figure.savefig(temporary, format=suffix[1:], dpi=300, metadata=metadata)
 
 
 def plot_partition(
@@ -252,7 +247,8 @@ def plot_partition(
         axes.spines[["top", "right"]].set_visible(False)
     _label_axes(cells, above, right, bool(class_names), font)
     _label_ticks(cells.xaxis, clients, (), 12)
-    _label_ticks(cells.yaxis, classes, class_names, 20)
+    names = [printable(name).replace("$", r"\$") for name in class_names]
+    _label_ticks(cells.yaxis, classes, names, 20)
     figure.suptitle(partition.rule, fontsize=font + 1.5, weight="bold")
     above.set_title(_subtitle(partition), fontsize=font, linespacing=1.3, pad=3)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedwmsam.errors import InputError
+from fedwmsam.report.output_files import output_file
 from fedwmsam.report.runs import format_value
 from fedwmsam.report.series import (
     Ablation,
@@ -118,13 +119,8 @@ def save_figure(figure: "Figure", path: Path) -> None:
     """
     # Matplotlib would put the date into these formats.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=300, metadata=metadata)
-    except OSError as error:
-        raise InputError(
-            f"Cannot write the picture {path}: {error.strerror}; name another place."
-        ) from error
+    with output_file(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], dpi=300, metadata=metadata)
 
 
 def comparison_plots(comparison: Comparison) -> Iterator[PlotSpec]:
@@ -234,7 +230,12 @@ def add_legend(figure: "Figure", axes: "Axes", title: str) -> None:
 
 def wrap_label(name: str, letters: int) -> str:
     """Return a long name on several lines of about so many letters."""
-    return "\n".join(textwrap.wrap(name, letters, break_long_words=False))
+    return "\n".join(textwrap.wrap(plain_text(name), letters, break_long_words=False))
+
+
+def plain_text(name: str) -> str:
+    """Return a name so that Matplotlib takes no part of it for a formula."""
+    return name.replace("$", r"\$")
 
 
 def describe_spread(seed_counts: Sequence[int]) -> str:
@@ -266,7 +267,7 @@ def draw_curves(table: ResultTable, column: str, x_axis: str, figure: "Figure") 
         zoom_y_axis(axes, np.concatenate(late_values))
     set_x_scale(axes, x_axis)
     smoothing = f" (mean of last {window})" if window > 1 else ""
-    axes.set(xlabel=X_AXIS_LABELS[x_axis], ylabel=display_name(column) + smoothing)
+    axes.set(xlabel=X_AXIS_LABELS[x_axis], ylabel=plain_text(display_name(column)) + smoothing)
     axes.margins(x=0.02)
     axes.grid()
     add_legend(figure, axes, describe_spread(seed_counts))
@@ -391,7 +392,7 @@ def draw_sweep(table: ResultTable, goal: Goal, sweep: Sweep, figure: "Figure") -
     axes.minorticks_off()
     axes.set_xticks(values, [format_value(value) for value in values])
     metric = f"{display_name(goal.metric)} (mean of last {table.evaluations})"
-    axes.set(xlabel=sweep.option, ylabel=metric)
+    axes.set(xlabel=plain_text(sweep.option), ylabel=plain_text(metric))
     axes.grid()
     spreads = chain.from_iterable(line.spreads for line in sweep.lines)
     add_legend(figure, axes, describe_spread([spread.n for spread in spreads]))
@@ -416,7 +417,7 @@ def draw_ablation(table: ResultTable, goal: Goal, ablation: Ablation, figure: "F
     # It is centred below the entire figure: below the axes alone it would not fit next to long
     # names.
     figure.supxlabel(
-        f"change of {metric} from {ablation.reference.method}\n"
+        f"change of {plain_text(f'{metric} from {ablation.reference.method}')}\n"
         f"{describe_spread([spread.n for spread in spreads])}; dots: seeds",
         fontsize=FONT - 1,
     )

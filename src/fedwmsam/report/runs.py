@@ -22,7 +22,8 @@ from fedwmsam import toml
 from fedwmsam.engine.records import Record, read_json, read_lines
 from fedwmsam.engine.run import AVERAGED
 from fedwmsam.engine.run_folder import is_run
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, printable
+from fedwmsam.report import stored_values
 from fedwmsam.settings.config import (
     defaults_of,
     identifying_settings,
@@ -240,27 +241,37 @@ def read_run(path: Path) -> LoadedRun:
     as its status message.
     """
     run = LoadedRun(path)
-    for read_part in (read_config, read_history, read_outcome, read_clients):
+    for read_part in (read_config, read_data, read_history, read_outcome, read_clients):
         try:
             run = read_part(run)
         except InputError as error:
-            message = str(error).rstrip(".")
+            message = printable(error).rstrip(".")
             return replace(run, status=RunStatus.DAMAGED, status_message=message)
     return run
 
 
 def read_config(run: LoadedRun) -> LoadedRun:
-    """Return the run with its configuration and the description of its data.
+    """Return the run with its configuration.
 
-    Raise InputError if a file is damaged or the method, the seed or the rounds are missing.
+    Raise InputError if the file is damaged or the method, the seed or the rounds are missing.
     """
-    config = fill_defaults(toml.load(run.path / "config.toml"))
-    for key, kind in (("method", str), ("seed", int), ("rounds", int)):
-        if not isinstance(config.get(key), kind):
-            raise InputError(f"{run.path / 'config.toml'} lacks {key}")
-    data_file = run.path / "data.json"
-    data = read_json(data_file) if data_file.exists() else {}
-    return replace(run, config=config, data=data)
+    path = run.path / "config.toml"
+    config = fill_defaults(stored_values.check_config(path, toml.load(path)))
+    for key in ("method", "seed", "rounds"):
+        if config.get(key) is None:
+            raise InputError(f"{path} lacks {key}")
+    return replace(run, config=config)
+
+
+def read_data(run: LoadedRun) -> LoadedRun:
+    """Return the run with the description of its data, if it has one.
+
+    Raise InputError if the file is damaged.
+    """
+    path = run.path / "data.json"
+    return (
+        replace(run, data=stored_values.check_data(path, read_json(path))) if path.exists() else run
+    )
 
 
 def fill_defaults(config: Record) -> Record:
@@ -280,10 +291,11 @@ def read_history(run: LoadedRun) -> LoadedRun:
     Raise InputError if a file is damaged or a line is not that of its round.
     """
     path = run.path / "metrics.jsonl"
-    records = read_lines(path)
-    timings = read_lines(run.path / "timings.jsonl")
+    records = stored_values.check_lines(path, read_lines(path))
+    timings_path = run.path / "timings.jsonl"
+    timings = stored_values.check_lines(timings_path, read_lines(timings_path))
     for round, record in enumerate(records, start=1):
-        if record.get("round") != round:
+        if not isinstance(record.get("round"), int) or record["round"] != round:
             raise InputError(f"line {round} of {path} is not that of round {round}")
     status = RunStatus.UNFINISHED if records else RunStatus.EMPTY
     return replace(run, round_records=records, timings=timings, status=status)
@@ -299,17 +311,16 @@ def read_outcome(run: LoadedRun) -> LoadedRun:
     if not path.exists():
         return run
     summary = read_json(path)
-    status_text = str(summary.get("status"))
+    status_text = stored_values.text((path, "status"), summary.get("status"))
+    recorded_rounds = stored_values.whole_number((path, "rounds"), summary.get("rounds"))
     best_round = summary.get("best_round")
     rounds = len(run.round_records)
-    if summary.get("rounds") != rounds:
-        raise InputError(
-            f"{path} speaks of {summary.get('rounds')} rounds, metrics.jsonl has {rounds}"
-        )
-    if best_round is not None and (
-        not isinstance(best_round, int) or not 1 <= best_round <= rounds
-    ):
-        raise InputError(f"{path} names a best round {best_round!r} that is not in metrics.jsonl")
+    if recorded_rounds != rounds:
+        raise InputError(f"{path} speaks of {recorded_rounds} rounds, metrics.jsonl has {rounds}")
+    if best_round is not None:
+        best_round = stored_values.whole_number((path, "best_round"), best_round)
+        if not 1 <= best_round <= rounds:
+            raise InputError(f"{path} names a best round {best_round} that is not in metrics.jsonl")
     if status_text == RunStatus.COMPLETED:
         # An extension of a run writes the new number of rounds just before it removes the summary.
         # If it is killed in between, the summary of the shorter run is still there.
@@ -331,12 +342,12 @@ def read_clients(run: LoadedRun) -> LoadedRun:
         return run
     record = read_json(path)
     rounds = len(run.round_records)
-    if record.get("round") != rounds:
-        raise InputError(
-            f"{path} is of round {record.get('round')}, metrics.jsonl ends with {rounds}"
-        )
-    values = record.get("accuracy")
-    accuracies = [to_float(value) for value in values] if isinstance(values, list) else []
+    recorded_round = stored_values.whole_number((path, "round"), record.get("round"))
+    if recorded_round != rounds:
+        raise InputError(f"{path} is of round {recorded_round}, metrics.jsonl ends with {rounds}")
+    place = (path, "accuracy")
+    entries = stored_values.list_of(place, record.get("accuracy"))
+    accuracies = [to_float(stored_values.number(place, entry)) for entry in entries]
     if not any(map(math.isfinite, accuracies)):
         raise InputError(f"{path} holds no accuracies")
     return replace(run, client_accuracies=accuracies)

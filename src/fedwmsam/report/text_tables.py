@@ -16,8 +16,16 @@ from pathlib import Path
 from typing import Literal
 
 from fedwmsam.engine.records import Record
-from fedwmsam.errors import InputError, format_privacy_guarantee
-from fedwmsam.report.runs import CumulativeCost, LoadedRun, RunStatus, format_rounds, format_value
+from fedwmsam.errors import format_privacy_guarantee, printable
+from fedwmsam.report.output_files import write_text
+from fedwmsam.report.runs import (
+    CumulativeCost,
+    LoadedRun,
+    RunStatus,
+    format_rounds,
+    format_value,
+    to_float,
+)
 from fedwmsam.report.summary import (
     Comparison,
     Goal,
@@ -43,13 +51,19 @@ SIGNIFICANT = 0.05
 MIN_BOOTSTRAP_SEEDS = 10
 """Seeds from which on a bootstrap interval covers about as often as it says."""
 
+MAX_LETTERS = 10_000
+"""Letters of a cell or a note before it is cut off."""
+
 TableKind = Literal["results", "target costs", "differences", "unreadable runs", "other"]
 """Which table of a report a `TextTable` is; tables of analyses and of the paper are other ones."""
 
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text cells with a title, a header and notes on how to read it."""
+    """A table of text cells with a title, a header and notes on how to read it.
+
+    Each text is one line without control characters, whoever named what it speaks of.
+    """
 
     title: str
     header: tuple[str, ...]
@@ -57,6 +71,21 @@ class TextTable:
     notes: tuple[str, ...] = ()
     kind: TableKind = "other"
     """Which table of a report this is; the page selects its tables by it."""
+
+    def __post_init__(self) -> None:
+        texts = {
+            "title": one_line(self.title),
+            "header": tuple(map(one_line, self.header)),
+            "rows": tuple(tuple(map(one_line, row)) for row in self.rows),
+            "notes": tuple(map(one_line, self.notes)),
+        }
+        for name, value in texts.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen for everybody else
+
+
+def one_line(text: str) -> str:
+    """Return a text as one line without control characters."""
+    return printable(text, MAX_LETTERS)
 
 
 def make_text_tables(comparison: Comparison, paper_columns: bool = False) -> list[TextTable]:
@@ -310,9 +339,10 @@ def counted_run_notes(name: str, run: LoadedRun) -> Iterator[str]:
     if rejecting_rounds:
         rounds = format_rounds(rejecting_rounds)
         yield f"{name}: clients left out in {rounds}, their update was not finite."
-    epsilon = run.round_records[-1].get("epsilon") if run.round_records else None
-    if epsilon is not None:
-        guarantee = format_privacy_guarantee(epsilon, run.config["dp_delta"])
+    epsilon = to_float(run.round_records[-1].get("epsilon")) if run.round_records else math.nan
+    delta = to_float(run.config.get("dp_delta"))
+    if math.isfinite(epsilon) and math.isfinite(delta):
+        guarantee = format_privacy_guarantee(epsilon, delta)
         yield f"{name}: differentially private for clients, {guarantee}."
 
 
@@ -401,18 +431,6 @@ LATEX = {
 """Characters that LaTeX takes for markup or does not know, and how they are written."""
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file over whatever is there, and make the folders that it needs.
-
-    Raise InputError if it cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="")
-    except OSError as error:
-        raise InputError(f"Cannot write {path}: {error.strerror}; name another place.") from error
-
-
 def write_files(
     comparison: Comparison,
     text_tables: Sequence[TextTable],
@@ -460,7 +478,8 @@ def markdown_row(cells: Sequence[str]) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return the text so that no name in it becomes markup or ends a cell."""
+    """Return the text in one line, so that no name in it becomes markup or ends a cell."""
+    text = one_line(text)
     for character in "\\`*_[]<>|":
         text = text.replace(character, f"\\{character}")
     return text
@@ -481,7 +500,7 @@ def latex_table(text_table: TextTable) -> str:
     They are not in the caption, which the author of a paper will write.
     """
     rows = [latex_row(row) for row in text_table.rows]
-    notes = [f"% {note}" for note in text_table.notes]
+    notes = [latex_comment(note) for note in text_table.notes]
     lines = [
         r"\begin{table}",
         r"  \centering",
@@ -504,8 +523,17 @@ def latex_row(cells: Sequence[str]) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return the text so that LaTeX prints it as it is."""
-    return "".join(LATEX.get(character, character) for character in text)
+    """Return the text in one line, so that LaTeX prints it as it is.
+
+    A bracket or star at its beginning would be an argument of the command before it.
+    """
+    escaped = "".join(LATEX.get(character, character) for character in one_line(text))
+    return f"{{{escaped[0]}}}{escaped[1:]}" if escaped.startswith(("[", "*")) else escaped
+
+
+def latex_comment(text: str) -> str:
+    """Return a comment of one line, which holds no command even if its % is removed."""
+    return "% " + one_line(text).replace("\\", LATEX["\\"])
 
 
 # CSV
@@ -610,16 +638,27 @@ def score_record(score: RunScores) -> Record:
 
 
 def csv_text(records: Sequence[Record]) -> str:
-    """Return the CSV text of the records, with every column that one of them has.
-
-    A value that is missing or not a number is an empty cell.
-    """
+    """Return the CSV text of the records, with every column that one of them has."""
     names = list(dict.fromkeys(chain.from_iterable(records)))
     file = io.StringIO()
     writer = csv.DictWriter(file, names, lineterminator="\n")
     writer.writeheader()
     for record in records:
-        # Only NaN is not equal to itself.
-        cells = {name: "" if value != value else value for name, value in record.items()}
-        writer.writerow(cells)
+        writer.writerow({name: csv_cell(value) for name, value in record.items()})
     return file.getvalue()
+
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\N{FULLWIDTH EQUALS SIGN}", "\N{FULLWIDTH PLUS SIGN}")
+"""Beginnings of texts that spreadsheets take for a formula."""
+
+
+def csv_cell(value: object) -> object:
+    """Return a value as a cell: a number as it is, nothing for one that is missing or NaN.
+
+    A text is one line. If a spreadsheet would take it for a formula, an apostrophe goes before it,
+    as OWASP recommends.
+    """
+    if value is None or isinstance(value, int | float):
+        return "" if value != value else value  # Only NaN is not equal to itself.
+    text = one_line(str(value))
+    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
