@@ -39,7 +39,7 @@ def call_command_line(*arguments: str | Path) -> Outcome:
     err = io.StringIO()
     code = 0
     argv = sys.argv
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
     sys.argv = ["fedwmsam", *map(str, arguments)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -48,7 +48,8 @@ def call_command_line(*arguments: str | Path) -> Outcome:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     finally:
         sys.argv = argv
-        signal.signal(signal.SIGTERM, handler)
+        for kind, handler in handlers.items():
+            signal.signal(kind, handler)
     return Outcome(code, out.getvalue(), err.getvalue())
 
 

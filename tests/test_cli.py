@@ -21,7 +21,7 @@ from helpers.small_run import SMALL_RUN
 from rich.console import Console
 
 from fedwmsam import METHODS, Result, toml
-from fedwmsam.cli import app
+from fedwmsam.commands.app import app
 from fedwmsam.data import load_dataset
 
 Cli = Callable[..., Any]

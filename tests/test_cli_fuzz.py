@@ -9,7 +9,7 @@ from helpers.run_folders import write_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedwmsam.cli import app
+from fedwmsam.commands.app import app
 
 VALUES = st.sampled_from(
     [

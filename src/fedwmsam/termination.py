@@ -1,16 +1,72 @@
-"""The handler that treats SIGTERM like Ctrl-C."""
+"""Ctrl-C and SIGTERM: one ends the program cleanly, a second one in a hurry does not disturb it."""
 
+import os
 import signal
+import sys
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+INTERRUPTED = 130
+"""The exit code of a program that Ctrl-C ended, as shells have it."""
+PATIENCE = 1.0
+"""Seconds after the first signal in which further ones are the same press of the keys."""
 
 
-def install_sigterm_handler() -> None:
-    """Make SIGTERM end a run in the way Ctrl-C does.
+@dataclass
+class Lifetime:
+    """How far this program has come, which decides what a signal does."""
 
-    This also works where a shell started the run in the background with Ctrl-C switched off.
+    can_be_interrupted: bool = False
+    """Whether somebody catches KeyboardInterrupt: not while the program is still imported."""
+    interrupted_at: float | None = None
+    exit_code: int | None = None
+    """The code of a program that has done everything but end."""
+
+
+lifetime = Lifetime()
+
+
+def install_handlers(can_be_interrupted: bool = False) -> None:
+    """Let SIGTERM end the program in the way Ctrl-C does.
+
+    This also works where a shell started it in the background with Ctrl-C switched off.
     """
+    lifetime.can_be_interrupted = can_be_interrupted
+    lifetime.interrupted_at = None
+    lifetime.exit_code = None
     signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, interrupt)
+
+
+def finish(code: int) -> NoReturn:
+    """Exit with this code, whatever signals still come.
+
+    Python gives its handlers up before it has ended, and a signal then would kill it with another
+    code; one that is ignored stays ignored.
+    """
+    lifetime.exit_code = code
+    if lifetime.interrupted_at is not None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    sys.exit(code)
 
 
 def interrupt(*_: object) -> None:
-    """Raise KeyboardInterrupt, as Python's own handler of Ctrl-C does."""
-    raise KeyboardInterrupt
+    """Raise KeyboardInterrupt at the first signal, and end the program at once at a late one.
+
+    Files are complete at any instant, so ending at once loses no more than the work of a round.
+    """
+    now = time.monotonic()
+    if lifetime.exit_code is not None:
+        os._exit(lifetime.exit_code)
+    if not lifetime.can_be_interrupted:
+        os._exit(INTERRUPTED)
+    if lifetime.interrupted_at is None:
+        lifetime.interrupted_at = now
+        raise KeyboardInterrupt
+    if now - lifetime.interrupted_at > PATIENCE:
+        if sys.stdout.isatty():
+            os.write(sys.stdout.fileno(), b"\x1b[?25h")  # a live display has hidden the cursor
+        os._exit(INTERRUPTED)

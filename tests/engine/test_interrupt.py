@@ -62,6 +62,58 @@ def test_a_signal_saves_the_last_round_and_says_how_to_go_on(tmp_path, kind):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
 
+def end_twice(process, first, second, pause):
+    """Send two signals so many seconds apart, and return what the process wrote about it."""
+    process.send_signal(first)
+    time.sleep(pause)
+    process.send_signal(second)
+    try:
+        return process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("pause", [0, 0.002, 0.01, 0.05])
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_two_signals_in_a_hurry_end_a_run_as_one_does(tmp_path, command, pause):
+    settings = ["--out", tmp_path, "--rounds", "5000", "--model", "linear"]
+    names = {"run": ["--name", "a"], "compare": ["--methods", "fedavg", "--jobs", "1"]}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedwmsam", command, *settings, *names[command]],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("*/metrics.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    errors = end_twice(process, signal.SIGINT, signal.SIGTERM if pause else signal.SIGINT, pause)
+    assert process.returncode == 130
+    assert errors.startswith("Stopped; ") and errors.count("\n") == 1
+    for log in tmp_path.glob("messages.log"):
+        assert log.read_text() == ""
+
+
+@pytest.mark.parametrize("delay", [0, 0.01, 0.03, 0.1, 0.2, 0.4, 0.8])
+def test_two_signals_while_the_program_is_imported_leave_no_traceback(tmp_path, delay):
+    program = (
+        "import sys; from fedwmsam.cli import main; from fedwmsam.termination import *\n"
+        "install_handlers(); print('ready', flush=True); main()"
+    )
+    arguments = ["run", "--out", tmp_path, "--rounds", "5000"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(delay)
+    errors = end_twice(process, signal.SIGINT, signal.SIGINT, 0.003)
+    assert process.returncode == 130
+    assert errors == "" or errors.startswith("Stopped; ")
+
+
 def test_an_interrupt_between_a_round_and_its_line_loses_neither(tmp_path, monkeypatch):
     config = resolve_config({"rounds": 4, "local_epochs": 1, "model": "linear"})
 

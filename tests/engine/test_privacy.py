@@ -1,5 +1,6 @@
 """Differential privacy: what is released, how much noise it has, and what the accountant says."""
 
+import logging
 import math
 import sys
 from dataclasses import replace
@@ -178,7 +179,7 @@ def test_an_update_that_is_not_finite_counts_as_none():
     trainer = make_uploading_trainer([{"delta": delta}] * 5)
     state = first_state(federation)
     after, record = run_round(replace(federation, trainer=trainer), state)
-    assert record["rejected"] == [0, 1, 2, 3, 4]
+    assert record["rejected"] == 5, "how many, not which"
     assert torch.equal(after.server["w"], state.server["w"])
 
 
@@ -306,6 +307,26 @@ def test_the_command_line_and_the_report_tell_a_private_runs_epsilon(accounting,
     assert promise in outcome.out and promise in cli("report", tmp_path).out
 
 
+def test_a_private_run_writes_no_number_of_a_single_client(accounting, cli, tmp_path):
+    private = ["--sampling", "bernoulli", "--dp-noise", "1", "--dp-clip", "0.5"]
+    faults = ["--corrupt", "nan:0.5", "--dropout", "0.3", "--twin", "8", "--keep-states", "1"]
+    settings = ["--rounds", "2", "--method", "fedavg", "--model", "linear"]
+    outcome = cli("run", *settings, *private, *faults, "--out", tmp_path, "--name", "a")
+    assert outcome.code == 0, outcome.err
+    assert not list(tmp_path.glob("a/clients.json")) + list(tmp_path.glob("a/recordings.jsonl"))
+    for record in read_lines(tmp_path / "a" / "metrics.jsonl"):
+        assert not any(isinstance(value, list) for value in record.values())
+        assert not record.keys() & {"train_loss", "update_norm", "worst_client_accuracy"}
+        assert "tenth_percentile_accuracy" not in record
+
+
+def test_the_accountant_is_silent_about_orders_it_leaves_out(accounting, caplog):
+    with caplog.at_level("WARNING"):
+        calibrate_noise(8.0, 1e-5, 0.2, 10)
+        logging.getLogger("absl").warning("something else")
+    assert [record.getMessage() for record in caplog.records] == ["something else"]
+
+
 def test_without_the_accountant_a_private_run_is_refused(monkeypatch):
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(InputError, match=r"fedwmsam\[privacy\]"):
@@ -328,6 +349,10 @@ def test_without_the_accountant_a_private_run_is_refused(monkeypatch):
         (
             {"dp_noise": 1.0, "dp_clip": 1.0, "sampling": "bernoulli", "aggregation": "median"},
             "aggregation=mean",
+        ),
+        (
+            {"dp_noise": 1.0, "dp_clip": 1.0, "sampling": "bernoulli", "record": "echo,drift"},
+            "record=echo,drift: recordings hold numbers of single clients",
         ),
         ({"dp_noise": -1.0}, "dp_noise"),
         ({"dp_epsilon": 0.0}, "dp_epsilon"),

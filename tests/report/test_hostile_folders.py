@@ -16,9 +16,8 @@ from fedwmsam import toml
 from fedwmsam.engine.records import read_json, read_lines
 from fedwmsam.errors import InputError
 from fedwmsam.page.page import render_page
-from fedwmsam.report.plots import save_comparison_plots
-from fedwmsam.report.runs import LoadedRun, RunStatus, add_averaged_model_runs, find_runs, read_run
-from fedwmsam.report.summary import ACCURACY, Comparison, Goal, summarise
+from fedwmsam.report.runs import add_averaged_model_runs, find_runs
+from fedwmsam.report.summary import ACCURACY, Goal, summarise
 from fedwmsam.report.text_tables import (
     TextTable,
     csv_rows,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fedwmsam.commands import output
-from fedwmsam.termination import install_sigterm_handler
+from fedwmsam.errors import printable
 
 if TYPE_CHECKING:
     from fedwmsam.engine.run_folder import RunFolder
@@ -38,11 +38,10 @@ def start_workers(requested: object) -> None:
 @contextmanager
 def print_hint_on_interrupt(hint: str) -> Iterator[None]:
     """Print how to go on when Ctrl-C or SIGTERM ends what is done in this context."""
-    install_sigterm_handler()
     try:
         yield
     except KeyboardInterrupt:
-        output.error_console.print(hint, soft_wrap=True)
+        output.error_console.print(printable(hint), soft_wrap=True)
         raise
 
 

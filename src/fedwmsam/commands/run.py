@@ -12,6 +12,7 @@ from fedwmsam.commands.execution import run_with_display, start_workers
 from fedwmsam.commands.options import QuietOption, SetOption, add_setting_flags
 from fedwmsam.errors import InputError
 from fedwmsam.settings.config import method_name, parse_assignments, resolve_config, setting_names
+from fedwmsam.settings.options import truncated_repr
 
 if TYPE_CHECKING:
     from fedwmsam.settings.config import RunConfig
@@ -73,21 +74,33 @@ def run(
 def start_run(config: "RunConfig", out: Path, name: str | None, quiet: bool) -> None:
     """Carry out a run in a new folder below `out`, whose name is given or made from the settings.
 
-    Raise InputError if the name is empty or taken.
+    Raise InputError if the name is no plain name of a folder, or taken.
     """
+    if name is not None:
+        check_folder_name(name)
     from fedwmsam.engine.run_folder import create_unused_folder
     from fedwmsam.experiment.experiment import prepare, with_absolute_paths
     from fedwmsam.trackers import make_trackers
 
     trackers = make_trackers(config.track)
     experiment = prepare(with_absolute_paths(config))
-    if name == "":
-        raise InputError("--name must not be empty; leave it out for a name from the settings.")
     if name is None:
         folder = create_unused_folder(out, make_folder_name(config), experiment.create)
     else:
         folder = experiment.create(out / name)
     run_with_display(experiment, folder, trackers, quiet)
+
+
+def check_folder_name(name: str) -> None:
+    """Raise InputError unless a folder of that name would lie directly in --out."""
+    if not name:
+        raise InputError("--name must not be empty; leave it out for a name from the settings.")
+    # On Windows a backslash and a colon lead elsewhere, too.
+    if name in (".", "..") or not name.isprintable() or set(name) & set("/\\:"):
+        raise InputError(
+            f"--name must be a plain name of a folder, not {truncated_repr(name)}; "
+            "say with --out where it lies."
+        )
 
 
 def make_folder_name(config: "RunConfig") -> str:

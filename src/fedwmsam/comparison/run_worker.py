@@ -46,7 +46,7 @@ from fedwmsam.engine.run_folder import FolderBusy, RunFolder, is_run
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import Experiment, prepare
 from fedwmsam.settings.config import resolve_config
-from fedwmsam.termination import install_sigterm_handler
+from fedwmsam.termination import INTERRUPTED, finish, install_handlers
 from fedwmsam.trackers import make_trackers
 
 PROTOCOL_OUTPUT = sys.stdout
@@ -57,13 +57,15 @@ LOCK_TIMEOUT = 60
 
 def main() -> None:
     """Carry out the requests of the standard input until it ends."""
-    install_sigterm_handler()
+    install_handlers(can_be_interrupted=True)
     sys.stdout = sys.stderr  # what a user's model prints must not get between the messages
+    code = 0
     try:
         for request in read_requests():
             send_message({"status": execute_request(request)})
     except KeyboardInterrupt:
-        sys.exit(130)
+        code = INTERRUPTED
+    finish(code)
 
 
 def read_requests() -> Iterator[dict[str, Any]]:

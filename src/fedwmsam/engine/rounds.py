@@ -388,11 +388,12 @@ class RoundMetrics:
         record |= {f"{name}_spread": deviation(values) for name, values in scalars.items()}
         record |= {"bytes_down": self.bytes_down, "bytes_up": self.bytes_up}
         record["backprops"] = self.backprops
-        if self.rejected:
-            record["rejected"] = self.rejected
-        if self.missing:
-            record["missing"] = self.missing
-        return record | self.events
+        events = {"rejected": self.rejected, "missing": self.missing} | self.events
+        for name, clients in events.items():
+            if clients:
+                # Who took part is what privacy protects: it tells how many, not which.
+                record[name] = len(clients) if self.private else clients
+        return record
 
 
 def scalars(vectors: Vectors) -> dict[str, float]:

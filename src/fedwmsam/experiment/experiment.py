@@ -137,7 +137,8 @@ class Experiment:
         with deterministic_torch():
             run = self.make_run(callbacks)
             run.folder = folder
-            run.breakdown = self.breakdown
+            # A client's accuracy is weighed by its classes, which a private run must not tell.
+            run.breakdown = None if self.config.uses_privacy else self.breakdown
             with use_workers(run, self.config.workers):
                 return execute_run(run, self.config.to_flat_dict(), make_data_adapter(self.task))
 

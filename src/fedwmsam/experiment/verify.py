@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine import rounds
 from fedwmsam.engine.schedule import Schedule
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, describe_error, printable
 from fedwmsam.methods import Method, make_method, method_class
+from fedwmsam.settings.options import truncated_repr
 from fedwmsam.training.local import LocalResult, LocalRules, Step
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task, deterministic_torch
@@ -87,12 +88,19 @@ def verify_file(path: Path) -> ReplayErrors:
     try:
         with deterministic_torch():
             return replay_rounds(file)
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = " ".join(str(error).split())
+    except InputError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        MemoryError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise InputError(
-            f"{path} is not a whole reference-vector file: {type(error).__name__} {reason}."
+            f"{path} is not a whole reference-vector file: {printable(describe_error(error))}."
         ) from error
 
 
@@ -138,15 +146,33 @@ def read_reference_file(path: Path) -> dict[str, Any]:
     """Return the content of a reference-vector file; raise InputError if it is none."""
     try:
         file = json.loads(path.read_text())
-        missing = [k for k in ("config", "x", "y", "selected", "global") if k not in file]
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}.") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, TypeError) as error:
+    # A number of thousands of digits is a ValueError, deeply nested lists are a RecursionError.
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a reference-vector file: {error}.") from error
-    if missing:
-        raise InputError(f"{path} is not a reference-vector file: it has no {missing[0]!r}.")
-    assert isinstance(file, dict)
+    if not isinstance(file, dict) or not isinstance(file.get("config", {}), dict):
+        raise InputError(f"{path} is not a reference-vector file: it holds no JSON object.")
+    for key in ("config", "x", "y", "selected", "global"):
+        if key not in file:
+            raise InputError(f"{path} is not a reference-vector file: it has no {key!r}.")
+    check_sizes(path, file["config"])
     return file
+
+
+LARGEST_SIZE = 10_000
+"""The largest size that the configuration of a reference-vector file may name."""
+
+
+def check_sizes(path: Path, config: dict[str, Any]) -> None:
+    """Raise InputError if a size is none or would take the machine's memory or time."""
+    for key in ("dim", "hidden", "classes", "batch_size", "local_epochs"):
+        size = config.get(key)
+        if not isinstance(size, int) or not 1 <= size <= LARGEST_SIZE:
+            raise InputError(
+                f"{path} is not a reference-vector file: its {key} must be a whole number from 1 "
+                f"to {LARGEST_SIZE}, not {printable(truncated_repr(size))}."
+            )
 
 
 def make_reference_federation(file: dict[str, Any]) -> rounds.Federation:

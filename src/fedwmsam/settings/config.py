@@ -345,6 +345,11 @@ class Settings:
             )
         if self.dp_delta is None:
             object.__setattr__(self, "dp_delta", DEFAULT_DELTA)
+        if self.recording_kinds():
+            raise InputError(
+                f"Differential privacy does not go with record={self.record}: recordings hold "
+                "numbers of single clients, made without noise. Leave record out."
+            )
         required = {"sampling": "bernoulli", "averaging": "uniform", "aggregation": None}
         for name, value in required.items():
             if getattr(self, name) != value:
