@@ -29,7 +29,7 @@ def open_missing_streams() -> None:
             if nowhere != descriptor:
                 os.dup2(nowhere, descriptor)
                 os.close(nowhere)
-            setattr(sys, name, open(descriptor, mode, encoding="utf-8"))
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
 open_missing_streams()

@@ -16,6 +16,7 @@ of `run_worker.py` on its standard input and output and sees the same paths.
 
 import contextlib
 import json
+import math
 import subprocess
 import sys
 import threading
@@ -30,7 +31,7 @@ from filelock import Timeout
 
 from fedwmsam import files
 from fedwmsam.comparison.grid import RunSpec
-from fedwmsam.engine.records import read_json, read_metrics
+from fedwmsam.engine.records import Record, read_json, read_metrics
 from fedwmsam.engine.worker_process import environment
 from fedwmsam.errors import InputError, printable
 
@@ -87,12 +88,21 @@ def make_queue(specs: Sequence[RunSpec], out: Path) -> list[QueuedRun]:
         run = QueuedRun(spec, spec.find_folder(out))
         rows = read_metrics(run.path / "metrics.jsonl")
         run.rounds_done = len(rows)
-        run.last_record = rows[-1] if rows else {}
+        run.last_record = finite_numbers(rows[-1]) if rows else {}
         summary = run.path / "summary.json"
         if summary.exists():
             run.status = printable(read_json(summary).get("status"))
         runs.append(run)
     return runs
+
+
+def finite_numbers(record: Record) -> Record:
+    """Return those columns of a line that a display can show: a folder may be a stranger's."""
+    return {
+        name: value
+        for name, value in record.items()
+        if isinstance(value, float) and math.isfinite(value)
+    }
 
 
 def run_queue(

@@ -4,7 +4,8 @@ These are the dynamics of training, images, clusters of embeddings and the theor
 """
 
 import base64
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from fedwmsam.analysis import dynamics, embedding, theory
 from fedwmsam.analysis.embedding import cluster_table
 from fedwmsam.analysis.saved_run import load_analysis, read_analysis_cache
 from fedwmsam.analysis.theory import run_tables
+from fedwmsam.errors import InputError, describe_error, printable
 from fedwmsam.files import is_regular, own_folder, read_bytes
 from fedwmsam.page.figures import (
     FigureData,
@@ -29,6 +31,20 @@ MIME_TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 """Formats of images that a page can show; PDF is none of them."""
 MAX_EMBEDDED_BYTES = 3_000_000
 """Bytes of all images on one page, which must still open at once."""
+
+
+@contextlib.contextmanager
+def refuse_damaged_analyses() -> Iterator[None]:
+    """Raise InputError for whatever the numbers of an analysis trip over inside."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            "A file in a run's folder analysis/ is damaged "
+            f"({printable(describe_error(error), 200)}); remove it, or analyse again."
+        ) from error
 
 
 class NamedRun(NamedTuple):

@@ -26,6 +26,7 @@ from fedwmsam.page.analyses import (
     dynamics_chart,
     embed_images,
     named_runs,
+    refuse_damaged_analyses,
     theory_tables,
 )
 from fedwmsam.page.clients import (
@@ -245,10 +246,12 @@ def sections_of_table(
     if table.scores:
         costs = [cost_table(table), *tables_of_kind("target costs", text_tables)]
         yield Section("costs", "Costs", sortable_tables=costs, bar_columns=BAR_COLUMNS)
-    flatness_table = seeds_table(table)
+    with refuse_damaged_analyses():
+        flatness_table = seeds_table(table)
     if flatness_table is not None:
         yield Section("flatness", "Flatness", sortable_tables=[flatness_table])
-    yield from analysis_sections(table, figure_data)
+    with refuse_damaged_analyses():
+        yield from analysis_sections(table, figure_data)
     partitions = collect_partitions(table)
     if partitions:
         rule = str(table.shared_settings["partition"])

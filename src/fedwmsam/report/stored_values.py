@@ -85,7 +85,7 @@ def check_config(path: Path, config: Mapping[str, Any]) -> Record:
 def setting(place: Place, value: object) -> Any:
     """Return the value of a setting, or of a method's option, which may be of any plain type."""
     types = SETTING_TYPES.get(place[1], ())
-    # TOML has no null: where the default is something else, a setting that is switched off is a word.
+    # TOML has no null: a setting that is switched off may be written as a word.
     if value in (None, "none") and (not types or NoneType in types):
         return value
     if types and types[0] is str:

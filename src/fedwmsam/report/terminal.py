@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,7 +22,7 @@ from fedwmsam.comparison.queue import QueuedRun, estimate_seconds_left
 from fedwmsam.engine.estimate import RunEstimate
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.run import Progress
-from fedwmsam.errors import format_duration, format_privacy_guarantee
+from fedwmsam.errors import format_duration, format_privacy_guarantee, printable
 from fedwmsam.experiment.experiment import Experiment
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import METHODS, method_class
@@ -67,7 +66,7 @@ class LiveDisplay:
     def say(self, text: str) -> None:
         """Print a line, however long, so that a path or a command in it can be copied."""
         if not self.quiet:
-            self.console.print(text, soft_wrap=True)
+            self.console.print(printable(text), soft_wrap=True)
 
     def show(self, renderable: RenderableType, line: str, at_once: bool = False) -> None:
         """Redraw the display, or print the line if it is time for one.
@@ -180,7 +179,7 @@ class ComparisonDisplay:
 
     def say(self, text: str, style: str | None = None) -> None:
         """Print a line, however long."""
-        self.console.print(text, style=style, soft_wrap=True)
+        self.console.print(printable(text, 10_000), style=style, soft_wrap=True)
 
     @contextmanager
     def track_progress(self, runs: Sequence[QueuedRun], jobs: int) -> Iterator[Callable[[], None]]:
@@ -194,9 +193,13 @@ class ComparisonDisplay:
 
 def print_result(console: Console, result: Result) -> None:
     """Print the results of a run and where they are saved."""
-    say = partial(console.print, soft_wrap=True)
+
+    def say(text: str) -> None:
+        console.print(printable(text), soft_wrap=True)
+
     values = accuracies(result.rows)
-    say(f"\n{result.status.capitalize()} after {result.rounds} rounds, {result.seconds:.0f} s.")
+    say("")
+    say(f"{result.status.capitalize()} after {result.rounds} rounds, {result.seconds:.0f} s.")
     if values:
         count = min(10, len(values))
         tail = f"{tail_mean(values):.4f} mean of the last {count} evaluations"
@@ -269,7 +272,7 @@ def show_evaluation(console: Console, evaluation: Record) -> None:
     breakdowns = {name: value for name, value in evaluation.items() if isinstance(value, dict)}
     metrics = {name: value for name, value in evaluation.items() if name not in breakdowns}
     line = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-    console.print(line, soft_wrap=True)
+    console.print(printable(line), soft_wrap=True)
     console.print(make_value_table("class", {"accuracy": breakdowns["by_class"]}))
     client_columns = {"accuracy": breakdowns["by_client"]}
     if "by_client_fine_tuned" in breakdowns:
@@ -281,7 +284,9 @@ def make_value_table(row_kind: str, columns: dict[str, dict[str, float]]) -> Tab
     """Return a table with a row for each key of the columns, such as a class or a client."""
     table = make_rich_table(row_kind, *columns)
     for name in next(iter(columns.values())):
-        table.add_row(name, *(format_metric(values.get(name)) for values in columns.values()))
+        table.add_row(
+            printable(name), *(format_metric(values.get(name)) for values in columns.values())
+        )
     return table
 
 
