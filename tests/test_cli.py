@@ -543,6 +543,50 @@ def test_verify_sees_any_number_that_is_off(
     assert outcome.out.count("FAIL") == 1 and "0 of 1 files" in outcome.out
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batch_size", 0),
+        ("batch_size", True),
+        ("local_epochs", 10**400),
+        ("hidden", 10**9),
+        ("dim", -1),
+        ("classes", None),
+        ("local_lr", 10**400),
+        ("lr_decay", "\x1b[31m"),
+        ("activation", []),
+        ("method", {}),
+        ("clip_norm", "x"),
+    ],
+)
+def test_verify_refuses_forged_values_in_one_sentence(
+    cli: Cli, tmp_path: Path, key: str, value: object
+) -> None:
+    file = json.loads((VECTORS / "fedavg-1.json").read_text())
+    file["config"][key] = value
+    (tmp_path / "v.json").write_text(json.dumps(file))
+    outcome = cli("verify", tmp_path / "v.json")
+    assert outcome.code == 2 and outcome.err.count("\n") == 1 and "\x1b" not in outcome.err
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '["config", "x"]', '"config x y selected global"', '{"config": 3}']
+)
+def test_verify_refuses_what_is_no_object(cli: Cli, tmp_path: Path, text: str) -> None:
+    (tmp_path / "v.json").write_text(text)
+    outcome = cli("verify", tmp_path / "v.json")
+    assert outcome.code == 2 and "is not a reference-vector file" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "..", ".", "", "/tmp/x", "a/b", "a\0b", "a\nb", "a\\b"]
+)
+def test_a_run_cannot_be_named_out_of_its_folder(cli: Cli, tmp_path: Path, name: str) -> None:
+    outcome = cli("run", *SMALL_RUN, "--out", tmp_path / "deep" / "out", f"--name={name}")
+    assert outcome.code == 2 and "--name must" in outcome.err and outcome.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_verify_goes_on_after_a_file_that_fails(cli: Cli, tmp_path: Path) -> None:
     outcome = cli(
         "verify",
