@@ -15,12 +15,13 @@ def unknown_name_message(what: str, name: str, known_names: Iterable[str]) -> st
     """Return the message for a name that does not exist.
 
     It suggests the known name that is most similar, if one is similar at all, and lists all of
-    them. `what` says what the name should have been the name of.
+    them; of a stranger's file, which may hold any number of any length, the first. `what` says what
+    the name should have been the name of.
     """
-    names = sorted(known_names)
-    similar = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.4)
+    names = [printable(known, 100) for known in sorted(known_names)[:200]]
+    similar = difflib.get_close_matches(name.lower()[:100], names, n=1, cutoff=0.4)
     hint = f" Did you mean {similar[0]!r}?" if similar else ""
-    return f"Unknown {what} {name!r}.{hint} Known: {', '.join(names)}."
+    return f"Unknown {what} {name[:100]!r}.{hint} Known: {printable(', '.join(names), 4000)}."
 
 
 def printable(text: object, limit: int = 1000) -> str:

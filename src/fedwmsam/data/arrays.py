@@ -7,10 +7,12 @@ channels first or last; all else becomes float32 as it is, or with `tokens` int6
 is ever loaded.
 """
 
+import math
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from fedwmsam.data.base import (
     make_dataset,
     unit_range_normaliser,
 )
-from fedwmsam.data.npy import check_size, memmap_npy, read_header
+from fedwmsam.data.npy import NpyHeader, check_size, memmap_npy, read_header
 from fedwmsam.errors import InputError
 
 UNSPLIT_NAMES = ("x", "y")
@@ -41,8 +43,15 @@ ZIP_BOMB_MIN_BYTES = 100 << 20
 """Bytes up to which a member of an archive may be compressed at any ratio."""
 MAX_COMPRESSION_RATIO = 1000
 """The ratio above which a larger member is taken for an attack."""
-ROWS_AT_ONCE = 4096
-"""Rows that are checked at once, so that mapped arrays are not read into memory all at once."""
+MAX_FACTOR = 4
+"""Bytes of memory for each byte of an archive that it may take beside `max_gigabytes`."""
+BYTES_PER_LABEL = 32
+BYTES_PER_GROUP = 64
+"""Bytes for each label or group, whatever its type, until it is a class or client number."""
+TEXT_COPIES = 8
+"""Copies of labels and groups, until they are sorted and numbered."""
+NUMBERS_AT_ONCE = 1 << 22
+"""Numbers that are checked at once, so that mapped arrays are not read all at once."""
 ZIP_ERRORS = (
     zipfile.BadZipFile,
     zlib.error,
@@ -60,12 +69,12 @@ SplitArrays = tuple[Array, Array, Array | None]
 """The inputs, labels and, if there are any, groups of one split."""
 
 
-def load_npz(path: Path, *, max_gigabytes: float = 8.0, tokens: bool = False) -> Dataset:
+def load_npz(path: Path, *, max_gigabytes: float = 1.0, tokens: bool = False) -> Dataset:
     """Return the data set of an .npz file.
 
-    `max_gigabytes` is how much it may unpack to; with `tokens`, integer inputs stay integers. Raise
-    InputError if an option is wrong, or if the archive is damaged, too large, or holds arrays that
-    do not fit together.
+    `max_gigabytes` is how much memory it may take beside four times its own size; with `tokens`,
+    integer inputs stay integers. Raise InputError if an option is wrong, or if the archive is
+    damaged, too large, or holds arrays that do not fit together.
     """
     if (
         isinstance(max_gigabytes, bool)
@@ -76,11 +85,12 @@ def load_npz(path: Path, *, max_gigabytes: float = 8.0, tokens: bool = False) ->
     try:
         with zipfile.ZipFile(path) as archive:
             members = {m.filename.removesuffix(".npy"): m for m in archive.infolist()}
-            _check_archive(list(members.values()), path, max_gigabytes * 1e9)
+            members = {name: members[name] for name in ARRAY_NAMES if name in members}
+            _check_members(members, path)
+            _check_memory(archive, members, path, max_gigabytes)
             arrays = {
-                name: _read_member(archive, members[name], f"{path}: {name}")
-                for name in ARRAY_NAMES
-                if name in members
+                name: _read_member(archive, member, f"{path}: {name}")
+                for name, member in members.items()
             }
     except ZIP_ERRORS as error:
         if isinstance(error, InputError):
@@ -110,14 +120,8 @@ def load_npy(path: Path, *, tokens: bool = False) -> Dataset:
     return _build_dataset(arrays, path, tokens)
 
 
-def _check_archive(members: list[zipfile.ZipInfo], path: Path, max_bytes: float) -> None:
-    total = sum(member.file_size for member in members)
-    if total > max_bytes:
-        raise InputError(
-            f"{path} unpacks to {total / 1e9:.1f} GB, expected at most {max_bytes / 1e9:g} GB: "
-            "raise max_gigabytes if it is meant to be so large"
-        )
-    for member in members:
+def _check_members(members: Mapping[str, zipfile.ZipInfo], path: Path) -> None:
+    for member in members.values():
         if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise InputError(
                 f"{path} is compressed in an unusual way: save it again with numpy.savez_compressed"
@@ -128,6 +132,36 @@ def _check_archive(members: list[zipfile.ZipInfo], path: Path, max_bytes: float)
                 f"expected at most {MAX_COMPRESSION_RATIO} times as many: "
                 "save it again with numpy.savez"
             )
+
+
+def _check_memory(
+    archive: zipfile.ZipFile,
+    members: Mapping[str, zipfile.ZipInfo],
+    path: Path,
+    max_gigabytes: float,
+) -> None:
+    """Raise InputError if the arrays would take too much memory, by what their headers claim."""
+    needed = 0
+    for name, member in members.items():
+        with archive.open(member) as stream:
+            needed += _working_bytes(name, read_header(stream, f"{path}: {name}"))
+    limit = max_gigabytes * 1e9 + MAX_FACTOR * path.stat().st_size
+    if needed > limit:
+        raise InputError(
+            f"{path} would take {needed / 1e9:.1f} GB of memory, expected at most "
+            f"{limit / 1e9:.1f} GB for a file of {path.stat().st_size / 1e6:.1f} MB: "
+            "raise max_gigabytes if it is meant to be so large"
+        )
+
+
+def _working_bytes(name: str, header: NpyHeader) -> int:
+    """Return how much memory an array takes at most until it is part of a data set."""
+    count = math.prod(header.shape)
+    if name.startswith("x"):
+        converted = 0 if _has_torch_dtype(header.dtype) else count * 8
+        return 2 * header.size + converted  # as read, and without the held-out samples
+    per_item = BYTES_PER_LABEL if name.startswith("y") else BYTES_PER_GROUP
+    return per_item * count + TEXT_COPIES * header.size
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:
@@ -211,9 +245,10 @@ def _check_split(inputs: Array, labels: Array, groups: Array | None, name: str) 
 
 
 def _check_finite(inputs: Array, name: str) -> None:
-    for start in range(0, len(inputs), ROWS_AT_ONCE):
+    rows_at_once = max(1, NUMBERS_AT_ONCE // math.prod(inputs.shape[1:]))
+    for start in range(0, len(inputs), rows_at_once):
         with np.errstate(over="ignore"):
-            finite = np.isfinite(inputs[start : start + ROWS_AT_ONCE].astype(np.float32))
+            finite = np.isfinite(inputs[start : start + rows_at_once].astype(np.float32))
         if not finite.all():
             row = start + int(np.flatnonzero(~finite.reshape(len(finite), -1).all(axis=1))[0])
             raise InputError(
@@ -249,6 +284,11 @@ def encode_labels(
     """
     if train.dtype.kind == "U" and test.dtype.kind == "U":
         names, numbers = np.unique(np.concatenate([train, test]), return_inverse=True)
+        if len(names) > MAX_CLASSES:
+            raise InputError(
+                f"{source} has labels of {len(names)} different texts, expected at most "
+                f"{MAX_CLASSES} classes: choose other labels"
+            )
         return len(names), tuple(names.tolist()), (numbers[: len(train)], numbers[len(train) :])
     if "U" in (train.dtype.kind, test.dtype.kind):
         raise InputError(
@@ -258,7 +298,8 @@ def encode_labels(
     for labels in (train, test):
         low = labels.min()
         high = labels.max()
-        if not (low >= 0 and high < MAX_CLASSES and np.all(labels == np.floor(labels))):
+        is_whole = labels.dtype.kind != "f" or np.all(labels == np.floor(labels))
+        if not (low >= 0 and high < MAX_CLASSES and is_whole):
             raise InputError(
                 f"{source} has labels from {low} to {high}, expected whole numbers 0, 1, ... "
                 f"below {MAX_CLASSES}, one for each class: number the classes"
@@ -294,6 +335,10 @@ def _channels_first(array: Array) -> Array:
 
 def to_torch_dtype(array: Array) -> Array:
     """Return the same numbers in a type that torch can index: it lacks most unsigned ones."""
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        return array.astype(np.int64)
-    return array if array.dtype.itemsize <= 8 else array.astype(np.float64)
+    if _has_torch_dtype(array.dtype):
+        return array
+    return array.astype(np.int64 if array.dtype.kind == "u" else np.float64)
+
+
+def _has_torch_dtype(dtype: np.dtype[Any]) -> bool:
+    return dtype.itemsize <= (1 if dtype.kind == "u" else 8)

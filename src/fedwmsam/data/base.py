@@ -29,6 +29,8 @@ TEST_FRACTION = 0.2
 """The share of the samples that is held out for testing where the files do not name a test set."""
 MAX_CLASSES = 1 << 16
 """The limit that class numbers in files must stay below."""
+MAX_GROUPS = 1 << 20
+"""The most groups of a data set; each has a name, and is a client of the rule `natural`."""
 
 
 @dataclass(frozen=True, eq=False)  # eq would compare tensors, whose == is not a truth value
@@ -184,10 +186,16 @@ def held_out_mask(count: int, *indices: int) -> npt.NDArray[np.bool_]:
 def encode_groups(train: Array, test: Array) -> tuple[Array, Array, tuple[str, ...]]:
     """Return the groups of training and test samples as numbers, and the groups' names.
 
-    Groups of the training samples are numbered first, in sorted order.
+    Groups of the training samples are numbered first, in sorted order. Raise InputError if there
+    are too many.
     """
     train_names, train_numbers = np.unique(train, return_inverse=True)
     names = np.concatenate([train_names, np.setdiff1d(test, train_names)])
+    if len(names) > MAX_GROUPS:
+        raise InputError(
+            f"the data hold {len(names)} groups, expected at most {MAX_GROUPS}, each a client of "
+            "many samples: join some, or leave the groups out"
+        )
     order = np.argsort(names, kind="stable")
     test_numbers = order[np.searchsorted(names, test, sorter=order)]
     return train_numbers, test_numbers, tuple(map(str, names.tolist()))
@@ -211,14 +219,20 @@ def standardise(train: Array, test: Array, columns: Sequence[str], source: str) 
     mean = train.mean(axis=0)
     std = train.std(axis=0)
     std = np.where(std > 0, std, 1.0)  # a constant column becomes zeros
+
+    def scale(rows: Array) -> Array:
+        difference = rows - mean
+        difference /= std  # in place: a table may fill much of the memory
+        return difference.astype(np.float32)
+
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled_train = ((train - mean) / std).astype(np.float32)
-        scaled_test = ((test - mean) / std).astype(np.float32)
+        scaled_train = scale(train)
+        scaled_test = scale(test)
     finite = np.isfinite(scaled_train).all(axis=0) & np.isfinite(scaled_test).all(axis=0)
     bad_columns = np.flatnonzero(~finite)
     if len(bad_columns):
         raise InputError(
-            f"{source}: the numbers of the column {columns[bad_columns[0]]!r} are too far apart to "
-            "be standardised, expected numbers of similar size, correct or drop the column"
+            f"{source}: the numbers of the column {columns[bad_columns[0]][:60]!r} are too far "
+            "apart to be standardised, expected numbers of similar size, correct or drop the column"
         )
     return scaled_train, scaled_test

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from fedwmsam.data.base import Array, Dataset, Normalise, Split, make_split
+from fedwmsam.data.base import Dataset, Normalise, Split, make_split
 from fedwmsam.data.download import DownloadError, download, file_md5
 from fedwmsam.data.idx import read_idx
 from fedwmsam.data.paths import DATA_ENV_VAR, cache_folder, candidate_folders
@@ -174,10 +172,8 @@ def _read_split(folder: Path, part: str) -> Split:
     assert images_path is not None and labels_path is not None, (
         "the folder was chosen because it holds them"
     )
-    images = read_idx(images_path)
-    labels = read_idx(labels_path)
-    _check_bytes(images, (28, 28), images_path)
-    _check_bytes(labels, (), labels_path)
+    images = read_idx(images_path, (28, 28))
+    labels = read_idx(labels_path, ())
     if len(images) != len(labels):
         raise InputError(
             f"{images_path} holds {len(images)} images but {labels_path} holds {len(labels)} "
@@ -188,13 +184,3 @@ def _read_split(folder: Path, part: str) -> Split:
             f"{labels_path} holds the label {labels.max()}, expected 0 to 9: get it again"
         )
     return make_split(images[:, None], labels)
-
-
-def _check_bytes(array: Array, item_shape: tuple[int, ...], path: Path) -> None:
-    if array.dtype != np.uint8 or array.shape[1:] != item_shape:
-        expected = " x ".join(map(str, ("n", *item_shape)))
-        actual = " x ".join(map(str, array.shape))
-        raise InputError(
-            f"{path} holds {actual} items of {array.dtype}, expected {expected} of uint8: "
-            "get it again"
-        )

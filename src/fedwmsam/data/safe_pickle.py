@@ -3,11 +3,14 @@
 Plain data are dictionaries, lists, numbers, text and byte arrays. Unpickling runs whatever a file
 names. Here the file's instructions are walked by pickletools, which executes nothing, and the few
 that plain data need are carried out on a stack of our own: no import, no call, and no memory for a
-length that is merely claimed. Everything else is refused. Two placeholder classes below stand for
-numpy's arrays and types.
+length that is merely claimed. Everything else is refused. An instruction is a byte or two and makes
+an object of a hundred, or a copy of a text that the file holds once; so the instructions are
+counted, and all copies together are no longer than the file. Two placeholder classes below stand
+for numpy's arrays and types.
 """
 
 import math
+import os
 import pickletools
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +19,13 @@ from typing import Any
 import numpy as np
 
 from fedwmsam.data.base import Array
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, printable
 
+MAX_INSTRUCTIONS = 2_000_000
+"""Instructions of one file; 50,000 images with two labels and a name each take about 200,000."""
+MAX_KEY_LENGTH = 100
+"""Characters of a key of a dictionary, of a type's name and the like."""
+MAX_DIMENSIONS = 8
 ARRAY_MAKERS = {"numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct"}
 ALLOWED_GLOBALS = {*ARRAY_MAKERS, "numpy ndarray", "numpy dtype", "_codecs encode"}
 LITERAL_OPCODES = {
@@ -77,8 +85,10 @@ class ArrayPlaceholder:
     def fill(self, state: tuple[Any, ...]) -> None:
         """Make the array of a pickled state, or raise UnsupportedPickle if it is inconsistent."""
         _version, shape, dtype, fortran, content = state
-        content = content.encode("latin-1") if isinstance(content, str) else content
-        sizes_are_right = all(type(size) is int and size > 0 for size in shape)
+        # Many sizes of many digits would take hours to multiply.
+        sizes_are_right = len(shape) <= MAX_DIMENSIONS and all(
+            type(size) is int and 0 < size <= len(content) for size in shape
+        )
         if (
             not isinstance(dtype, Uint8Dtype)
             or not sizes_are_right
@@ -95,9 +105,12 @@ def read_plain_pickle(path: Path, max_bytes: int) -> dict[str, Any]:
     `max_bytes`, or holds anything but a dictionary of plain data.
     """
     try:
-        if not 0 < path.stat().st_size <= max_bytes:
-            raise UnsupportedPickle(f"it is not 1 to {max_bytes} bytes long")
-        result = _PickleMachine().run(path.read_bytes())
+        with path.open("rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if not 0 < size <= max_bytes:
+                raise UnsupportedPickle(f"it is not 1 to {max_bytes} bytes long")
+            content = stream.read(size)
+        result = _PickleMachine(copy_budget=size).run(content)
         if not isinstance(result, dict):
             raise UnsupportedPickle("it holds no dictionary")
     except OSError as error:
@@ -115,17 +128,18 @@ def read_plain_pickle(path: Path, max_bytes: int) -> dict[str, Any]:
 
 
 def _short(error: BaseException) -> str:
-    words = " ".join(str(error).split())
-    return words[:200] or type(error).__name__
+    return printable(error, 200) or type(error).__name__
 
 
 class _PickleMachine:
     """The stack machine of the pickle format, reduced to plain data.
 
     Its methods carry out the instructions; `OPCODE_HANDLERS` says which instruction needs which.
+    Texts of `copy_budget` bytes together may be copied.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, copy_budget: int) -> None:
+        self.copy_budget = copy_budget
         self.stack: list[Any] = []
         self.metastack: list[list[Any]] = []
         """The stacks below each mark."""
@@ -133,7 +147,9 @@ class _PickleMachine:
 
     def run(self, content: bytes) -> Any:
         """Return the object that a pickle describes, or raise UnsupportedPickle."""
-        for opcode, argument, _ in pickletools.genops(content):
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+            if count >= MAX_INSTRUCTIONS:
+                raise UnsupportedPickle(f"it has more than {MAX_INSTRUCTIONS} instructions")
             name = opcode.name
             if name in LITERAL_OPCODES:
                 self.stack.append(argument)
@@ -201,28 +217,36 @@ class _PickleMachine:
         elif name.text == "numpy dtype" and _text(arguments[0]) in ("u1", "uint8"):
             self.stack.append(Uint8Dtype())
         elif name.text == "_codecs encode" and arguments[1:] in (("latin1",), ("latin-1",)):
-            self.stack.append(arguments[0].encode("latin-1"))
+            self.stack.append(self.encode(arguments[0]))
         else:
             raise UnsupportedPickle(
                 f"it calls {name.text.replace(' ', '.')} with other arguments than plain data need"
             )
+
+    def encode(self, text: str) -> bytes:
+        """Return the bytes that a text stands for, a copy that counts."""
+        self.copy_budget -= len(text)
+        if self.copy_budget < 0:
+            raise UnsupportedPickle("it copies its texts again and again")
+        return text.encode("latin-1")
 
     def build(self) -> None:
         """Give the object on top of the stack its state."""
         (state,) = self.pop_many(1)
         target = self.stack[-1]
         if isinstance(target, ArrayPlaceholder):
-            target.fill(state)
+            *start, content = state
+            target.fill((*start, self.encode(content) if isinstance(content, str) else content))
         elif not isinstance(target, Uint8Dtype):  # a dtype's state only repeats what its name said
             raise UnsupportedPickle(f"it changes a {type(target).__name__}")
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode("latin-1")
-    if not isinstance(value, str):
+    if not isinstance(value, bytes | str):
         raise UnsupportedPickle(f"it uses a {type(value).__name__} as a key")
-    return value
+    if len(value) > MAX_KEY_LENGTH:
+        raise UnsupportedPickle(f"it uses a text of {len(value)} characters as a key")
+    return value.decode("latin-1") if isinstance(value, bytes) else value
 
 
 def _put(machine: _PickleMachine, index: int) -> None:

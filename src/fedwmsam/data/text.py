@@ -10,7 +10,9 @@ does not occur in the training text.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,8 @@ UNKNOWN = "<unknown>"
 """The name of the class 0."""
 MAX_CONTEXT = 100_000
 """The limit of the options `context` and `stride`."""
+MAX_LINE_BYTES = 1 << 24
+"""Bytes of one line: what JSON expresses takes thirty times as much memory as its text."""
 MAX_CHARACTERS = 8_000_000_000
 """Characters in all windows together, which are stored one after the other."""
 CodePoints = npt.NDArray[np.uint32]
@@ -76,39 +80,36 @@ def _load(name: str, path: Path, context: int, stride: int) -> Dataset:
 
 def _decode(path: Path, context: int, stride: int) -> Decoded:
     texts = _read_speakers(path)
-    parts = {speaker: _split_train_test(text) for speaker, text in sorted(texts.items())}
-    parts = {speaker: pair for speaker, pair in parts.items() if min(map(len, pair)) > context}
-    _check_window_count(path, parts, context, stride)
-    characters: CodePoints = np.unique(np.concatenate([train for train, _ in parts.values()]))
+    speakers = [name for name in sorted(texts) if _has_windows(texts[name], context)]
+    dropped = len(texts) - len(speakers)
+    texts = {name: texts[name] for name in speakers}
+    _check_window_count(path, texts, context, stride)
+    characters = _training_characters(texts)
+    numbers = _number_texts(texts, characters)
     arrays: dict[str, Array] = {}
-    for index, part in enumerate(("train", "test")):
-        windows = [
-            _sliding_windows(_encode(pair[index], characters), context, stride)
-            for pair in parts.values()
-        ]
-        window_counts = [len(speaker_windows) for speaker_windows in windows]
-        joined = np.concatenate(windows)
-        arrays[f"{part}_inputs"] = np.ascontiguousarray(joined[:, :-1])
-        arrays[f"{part}_labels"] = joined[:, -1].astype(np.int64)
-        arrays[f"{part}_groups"] = np.repeat(np.arange(len(windows)), window_counts)
+    for part in ("train", "test"):
+        pieces = [_select_part(speaker_numbers, part) for speaker_numbers in numbers]
+        counts = [_window_count(len(piece), context, stride) for piece in pieces]
+        arrays[f"{part}_inputs"] = _gather_windows(pieces, counts, context, stride)
+        labels = [piece[context::stride] for piece in pieces]
+        arrays[f"{part}_labels"] = np.concatenate(labels).astype(np.int64)
+        arrays[f"{part}_groups"] = np.repeat(np.arange(len(pieces)), counts)
     metadata = {
         "characters": [UNKNOWN, *map(chr, characters.tolist())],
-        "speakers": list(parts),
-        "dropped": len(texts) - len(parts),
+        "speakers": speakers,
+        "dropped": dropped,
     }
     return Decoded(arrays, metadata)
 
 
-def _check_window_count(
-    path: Path, parts: Mapping[str, tuple[CodePoints, CodePoints]], context: int, stride: int
-) -> None:
-    if not parts:
+def _check_window_count(path: Path, texts: Mapping[str, str], context: int, stride: int) -> None:
+    if not texts:
         raise InputError(
             f"{path} has no speaker with enough text for windows of {context} characters to train "
             f"and to test, expected at least {5 * (context + 1)} characters from one: "
             "shorten the context"
         )
-    text_length = sum(len(train) + len(test) for train, test in parts.values())
+    text_length = sum(map(len, texts.values()))
     if text_length // stride * context > MAX_CHARACTERS:
         raise InputError(
             f"{path} gives windows of more than {MAX_CHARACTERS} characters at context {context} "
@@ -138,10 +139,19 @@ def _read_speakers(path: Path) -> dict[str, str]:
 
 
 def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with their numbers."""
+    """Yield the lines that are not empty, with their numbers.
+
+    Raise InputError if one is so long that what it may hold would fill memory.
+    """
     try:
         with path.open("rb") as stream:
-            for number, line in enumerate(stream, start=1):
+            lines = iter(partial(stream.readline, MAX_LINE_BYTES), b"")
+            for number, line in enumerate(lines, start=1):
+                if len(line) == MAX_LINE_BYTES:
+                    raise InputError(
+                        f"{path}, line {number}: {MAX_LINE_BYTES} bytes or more, expected fewer: "
+                        "divide the text, a speaker's lines are joined"
+                    )
                 if line.strip():
                     yield number, line
     except OSError as error:
@@ -150,22 +160,60 @@ def _numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
 
 
-def _split_train_test(text: str) -> tuple[CodePoints, CodePoints]:
-    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
-    end = len(codes) * 4 // 5
-    return codes[:end], codes[end:]
+def _train_length(length: int) -> int:
+    """Return how many of that many characters of a speaker are for training."""
+    return length * 4 // 5
 
 
-def _encode(codes: CodePoints, characters: CodePoints) -> Array:
-    """Return characters as their class numbers, in the smallest type that holds them all."""
-    positions = np.minimum(np.searchsorted(characters, codes), len(characters) - 1)
-    numbers = np.where(characters[positions] == codes, positions + 1, 0)
-    if len(characters) < 1 << 8:
-        return numbers.astype(np.uint8)
-    if len(characters) < 1 << 15:
-        return numbers.astype(np.int16)
-    return numbers.astype(np.int32)
+def _has_windows(text: str, context: int) -> bool:
+    """Return whether a speaker's text gives a window to train and one to test."""
+    train = _train_length(len(text))
+    return min(train, len(text) - train) > context
 
 
-def _sliding_windows(numbers: Array, context: int, stride: int) -> Array:
-    return np.lib.stride_tricks.sliding_window_view(numbers, context + 1)[::stride]
+def _select_part(numbers: Array, part: str) -> Array:
+    end = _train_length(len(numbers))
+    return numbers[:end] if part == "train" else numbers[end:]
+
+
+def _code_points(text: str) -> CodePoints:
+    return np.frombuffer(text.encode("utf-32-le"), np.uint32)
+
+
+def _training_characters(texts: Mapping[str, str]) -> CodePoints:
+    """Return the code points of the training text, each once and in their order."""
+    occurs = np.zeros(sys.maxunicode + 1, np.bool_)
+    for text in texts.values():
+        occurs[_code_points(text[: _train_length(len(text))])] = True
+    return np.flatnonzero(occurs).astype(np.uint32)
+
+
+def _number_texts(texts: dict[str, str], characters: CodePoints) -> list[Array]:
+    """Return the texts as class numbers, in the smallest type that holds them all.
+
+    Each text is let go when it has been numbered, as the windows need the memory.
+    """
+    number_type: type[np.generic] = np.uint8
+    if len(characters) >= 1 << 8:
+        number_type = np.int16 if len(characters) < 1 << 15 else np.int32
+    class_numbers = np.zeros(sys.maxunicode + 1, number_type)
+    class_numbers[characters] = np.arange(1, len(characters) + 1)
+    return [class_numbers[_code_points(texts.pop(name))] for name in list(texts)]
+
+
+def _window_count(length: int, context: int, stride: int) -> int:
+    """Return how many windows with a character after them a text of that length gives."""
+    return -(-(length - context) // stride)
+
+
+def _gather_windows(
+    pieces: Sequence[Array], counts: Sequence[int], context: int, stride: int
+) -> Array:
+    """Return the windows of all pieces, one after the other."""
+    gathered = np.empty((sum(counts), context), pieces[0].dtype)
+    end = 0
+    for piece, count in zip(pieces, counts, strict=True):
+        windows = np.lib.stride_tricks.sliding_window_view(piece, context)[::stride]
+        gathered[end : end + count] = windows[:count]
+        end += count
+    return gathered

@@ -11,6 +11,7 @@ from fedwmsam.models.input_shape import InputShape
 from fedwmsam.models.lenet import lenet
 from fedwmsam.models.mlp import linear, mlp
 from fedwmsam.models.resnet import BasicBlock, Bottleneck, make_resnet_factory
+from fedwmsam.models.size import check_model_fits
 from fedwmsam.models.text import char_mlp
 
 MODELS: dict[str, Callable[[InputShape, int], nn.Module]] = {
@@ -36,11 +37,12 @@ def model_factory(name: str, shape: InputShape, classes: int) -> Callable[[], nn
     """Return a function that makes the model of that name.
 
     A model of the user's own is named as "package.module:function". Raise InputError if there is no
-    such model.
+    such model, or if this machine's memory cannot hold it.
     """
     if ":" in name:
         return imported_factory(name, shape, classes)
     if name not in MODELS:
         message = unknown_name_message("model", name, MODELS)
         raise InputError(f"{message} A model of your own is named as 'package.module:function'.")
+    check_model_fits(name, MODELS[name], shape, classes)
     return lambda: MODELS[name](shape, classes)
