@@ -29,7 +29,7 @@ from fedwmsam.data.base import (
     unit_range_normaliser,
 )
 from fedwmsam.data.npy import NpyHeader, check_size, memmap_npy, read_header
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, printable
 
 UNSPLIT_NAMES = ("x", "y")
 SPLIT_NAMES = ("x_train", "y_train", "x_test", "y_test")
@@ -45,11 +45,11 @@ MAX_COMPRESSION_RATIO = 1000
 """The ratio above which a larger member is taken for an attack."""
 MAX_FACTOR = 4
 """Bytes of memory for each byte of an archive that it may take beside `max_gigabytes`."""
-BYTES_PER_LABEL = 32
+BYTES_PER_LABEL = 16
 BYTES_PER_GROUP = 64
 """Bytes for each label or group, whatever its type, until it is a class or client number."""
-TEXT_COPIES = 8
-"""Copies of labels and groups, until they are sorted and numbered."""
+COPIES_TO_SORT = 8
+"""Copies of texts and groups, until they are sorted and numbered."""
 NUMBERS_AT_ONCE = 1 << 22
 """Numbers that are checked at once, so that mapped arrays are not read all at once."""
 ZIP_ERRORS = (
@@ -96,7 +96,8 @@ def load_npz(path: Path, *, max_gigabytes: float = 1.0, tokens: bool = False) ->
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{path} is not a complete .npz file ({error}): save it again with numpy.savez"
+            f"{path} is not a complete .npz file ({printable(error, 200)}): "
+            "save it again with numpy.savez"
         ) from error
     return _build_dataset(arrays, path, tokens)
 
@@ -160,8 +161,9 @@ def _working_bytes(name: str, header: NpyHeader) -> int:
     if name.startswith("x"):
         converted = 0 if _has_torch_dtype(header.dtype) else count * 8
         return 2 * header.size + converted  # as read, and without the held-out samples
-    per_item = BYTES_PER_LABEL if name.startswith("y") else BYTES_PER_GROUP
-    return per_item * count + TEXT_COPIES * header.size
+    if name.startswith("y") and header.dtype.kind != "U":
+        return BYTES_PER_LABEL * count + 2 * header.size
+    return BYTES_PER_GROUP * count + COPIES_TO_SORT * header.size
 
 
 def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo, name: str) -> Array:

@@ -221,7 +221,7 @@ def standardise(train: Array, test: Array, columns: Sequence[str], source: str) 
     std = np.where(std > 0, std, 1.0)  # a constant column becomes zeros
 
     def scale(rows: Array) -> Array:
-        difference = rows - mean
+        difference: Array = rows - mean
         difference /= std  # in place: a table may fill much of the memory
         return difference.astype(np.float32)
 

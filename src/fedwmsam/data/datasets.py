@@ -17,8 +17,10 @@ from fedwmsam.data.image_folder import DOMAIN_DATASETS, load_domain_dataset, loa
 from fedwmsam.data.mnist import MNIST_VARIANTS, load_mnist
 from fedwmsam.data.table import load_csv
 from fedwmsam.data.text import load_jsonl, load_shakespeare
-from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.errors import InputError, printable, unknown_name_message
 
+MAX_MESSAGE_LENGTH = 5000
+"""Characters of the message about a file."""
 Loader = Callable[..., Dataset]
 """A function that reads the files of a data set and returns a `Dataset`.
 
@@ -50,14 +52,18 @@ def load_dataset(name_or_path: str, data_dir: str | Path | None = None, **option
                 f"the data folder {data_dir} is not an existing folder: "
                 "create it or name another one"
             )
+    location: Path | None = data_dir
     loader = DATASETS.get(name_or_path)
-    if loader is not None:
-        _check_options(name_or_path, loader, options)
-        return loader(data_dir, **options)
-    path = _resolve_path(name_or_path, data_dir)
-    loader = load_image_folder if path.is_dir() else FILE_LOADERS[path.suffix.lower()]
+    if loader is None:
+        path = _resolve_path(name_or_path, data_dir)
+        loader = FOLDER_LOADER if path.is_dir() else FILE_LOADERS[path.suffix.lower()]
+        location = path
     _check_options(name_or_path, loader, options)
-    return loader(path, **options)
+    try:
+        return loader(location, **options)
+    except InputError as error:
+        # It may name a stranger's folders, columns and arrays, which hold what they like.
+        raise InputError(printable(error, MAX_MESSAGE_LENGTH)) from error
 
 
 def dataset_options(name_or_path: str) -> dict[str, Any]:
@@ -65,7 +71,7 @@ def dataset_options(name_or_path: str) -> dict[str, Any]:
     loader = (
         DATASETS.get(name_or_path)
         or FILE_LOADERS.get(Path(name_or_path).suffix.lower())
-        or load_image_folder
+        or FOLDER_LOADER
     )
     return _keyword_defaults(loader)
 
@@ -151,3 +157,5 @@ FILE_LOADERS: dict[str, Loader] = {
     ".jsonl": load_jsonl,
 }
 """The loaders of single files by their suffix, called with the path."""
+FOLDER_LOADER: Loader = load_image_folder
+"""The loader of folders, called with the path."""

@@ -23,8 +23,8 @@ from fedwmsam.data.base import (
     standardise,
     unit_range_normaliser,
 )
-from fedwmsam.data.image_folder import MAX_IMAGE_SIZE, decode_image, resize_to_square
-from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.data.image_folder import MAX_IMAGE_SIZE, decode_image, read_limited, resize_to_square
+from fedwmsam.errors import InputError, describe_error, printable, unknown_name_message
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
 """The names of splits that are taken for test data, the first that exists."""
@@ -249,7 +249,7 @@ def decode_hub_image(value: Any, name: str, size: int) -> Array:
     try:
         if isinstance(value, Mapping):
             content = value.get("bytes")
-            value = content if content is not None else Path(value["path"]).read_bytes()
+            value = content if content is not None else read_limited(Path(value["path"]), name)
         if isinstance(value, bytes):
             return decode_image(value, name, size)
         if not hasattr(value, "convert"):
@@ -261,7 +261,8 @@ def decode_hub_image(value: Any, name: str, size: int) -> Array:
         raise
     except Exception as error:  # whatever such an object raises, it is not an image
         raise InputError(
-            f"{name} is not a picture ({type(error).__name__}: {error}): replace or remove it"
+            f"{name} is not a picture ({printable(describe_error(error), 200)}): "
+            "replace or remove it"
         ) from error
 
 

@@ -10,6 +10,8 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,8 @@ from fedwmsam.data.base import (
 )
 from fedwmsam.data.cache import Decoded, load_or_decode
 from fedwmsam.data.paths import DATA_ENV_VAR, cache_folder, candidate_folders
-from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.errors import InputError, printable, unknown_name_message
+from fedwmsam.machine import machine_memory
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -108,6 +111,7 @@ def _load(
             f"{root} gives {len(train)} training and {len(test)} test pictures, "
             "expected at least one of each: add pictures"
         )
+    _check_memory(root, len(train) + len(test), size)
 
     def decode() -> Decoded:
         arrays = {
@@ -120,6 +124,17 @@ def _load(
     options = {"size": size, "train": len(train)}
     decoded = load_or_decode("pictures", paths, options, decode)
     return _build_dataset(name, root, train, test, decoded)
+
+
+def _check_memory(root: Path, count: int, size: int) -> None:
+    """Raise InputError if the decoded images would take more than half of the machine's memory."""
+    needed = count * 3 * size * size
+    if needed > machine_memory() // 2:
+        raise InputError(
+            f"{root} holds {count} pictures, which would need {needed / 1e9:.0f} GB at "
+            f"{size} x {size} pixels, this machine has {machine_memory() / 1e9:.0f} GB: "
+            "lower image_size"
+        )
 
 
 def _build_dataset(
@@ -176,15 +191,15 @@ def _split_stratified(files: list[ImageFile]) -> tuple[list[ImageFile], list[Ima
 
     The shuffle depends on nothing but the order of the files.
     """
-    domains = sorted({file.domain for file in files})
-    labels = sorted({file.label for file in files})
+    domains = {name: i for i, name in enumerate(sorted({file.domain for file in files}))}
+    labels = {name: j for j, name in enumerate(sorted({file.label for file in files}))}
     train: list[ImageFile] = []
     test: list[ImageFile] = []
-    for i, domain in enumerate(domains):
-        for j, label in enumerate(labels):
-            members = [file for file in files if (file.domain, file.label) == (domain, label)]
-            for file, is_test in zip(members, held_out_mask(len(members), i, j), strict=True):
-                (test if is_test else train).append(file)
+    for (domain, label), group in groupby(sorted(files), attrgetter("domain", "label")):
+        members = list(group)
+        mask = held_out_mask(len(members), domains[domain], labels[label])
+        for file, is_test in zip(members, mask, strict=True):
+            (test if is_test else train).append(file)
     return train, test
 
 
@@ -261,24 +276,28 @@ def decode_images(files: Sequence[ImageFile], size: int) -> Array:
     """Return the images of these files as bytes of the shape (n, 3, size, size)."""
     images = np.empty((len(files), 3, size, size), np.uint8)
     for image, file in zip(images, files, strict=True):
-        image[...] = decode_image(read_limited(file.path), str(file.path), size)
+        image[...] = decode_image(read_limited(file.path, str(file.path)), str(file.path), size)
     return images
 
 
-def read_limited(path: Path) -> bytes:
-    """Return a file's bytes, or raise InputError if there are too many.
+def read_limited(path: Path, name: str) -> bytes:
+    """Return a file's bytes, or raise InputError, which begins with `name`, if it is too large.
 
     They are read before they are decoded, as decoders ask an open file for as much as a header
     claims.
     """
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path} is larger than {MAX_BYTES} bytes: make the picture smaller")
-        return path.read_bytes()
+        if not path.is_file():  # opening a pipe would wait for ever
+            raise InputError(f"{name} is not a file: replace or remove it")
+        with path.open("rb") as stream:
+            content = stream.read(min(path.stat().st_size, MAX_BYTES) + 1)
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read ({error.strerror or error}): check the file"
+            f"{name} cannot be read ({error.strerror or error}): check the file"
         ) from error
+    if len(content) > MAX_BYTES:
+        raise InputError(f"{name} is larger than {MAX_BYTES} bytes: make the picture smaller")
+    return content
 
 
 def decode_image(content: bytes, name: str, size: int) -> Array:
@@ -301,7 +320,7 @@ def decode_image(content: bytes, name: str, size: int) -> Array:
             "make it smaller"
         ) from error
     except Exception as error:  # decoders of damaged images raise almost anything
-        reason = str(error) or type(error).__name__
+        reason = printable(error, 200) or type(error).__name__
         raise InputError(
             f"{name} is not a readable picture ({reason}): replace or remove it"
         ) from error

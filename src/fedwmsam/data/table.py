@@ -57,7 +57,8 @@ class _TextColumn:
     def encode(self, names: Sequence[str]) -> Array:
         """Return the place of each row's text among the names."""
         places = {name: place for place, name in enumerate(names)}
-        return np.array([places[text] for text in self.numbers], np.int64)[np.array(self.rows)]
+        places_by_number: Array = np.array([places[text] for text in self.numbers], np.int64)
+        return places_by_number.take(np.array(self.rows))
 
 
 class _CsvColumns:

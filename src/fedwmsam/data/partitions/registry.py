@@ -28,8 +28,12 @@ from fedwmsam.data.partitions.rules import (
     assign_shards,
 )
 from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.machine import machine_memory
 from fedwmsam.rng import generator
 from fedwmsam.settings.options import parse_float_or_nan
+
+BYTES_PER_COUNT = 24
+"""Bytes for each client and class: the count, a reference to it, and its text in data.json."""
 
 
 @dataclass(frozen=True)
@@ -222,6 +226,13 @@ def _check_sizes(labels: Labels, clients: int, classes: int) -> None:
         raise InputError(
             f"{clients} clients for {len(labels)} samples: expected at least one sample each, "
             "ask for fewer clients"
+        )
+    needed = clients * classes * BYTES_PER_COUNT
+    if needed > machine_memory():
+        raise InputError(
+            f"the class counts of {clients} clients and {classes} classes would need "
+            f"{needed / 1e9:,.0f} GB, this machine has {machine_memory() / 1e9:.0f} GB: "
+            "ask for fewer clients or join classes"
         )
     if labels.min() < 0 or labels.max() >= classes:
         raise InputError(
