@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import http.server
+import os
 import struct
 import threading
 import tracemalloc
@@ -17,6 +18,7 @@ from helpers.data_files import catch_refusal, encode_idx
 
 from fedwmsam.data import DATASETS, dataset_options, download, load_dataset, mnist, paths
 from fedwmsam.data.idx import read_idx
+from fedwmsam.errors import InputError
 
 SYSTEM_FASHION = Path("/usr/share/datasets/fashion-mnist")
 FASHION_NAMES = list(mnist.IDX_FILES)
@@ -514,3 +516,40 @@ def test_two_downloads_at_once_do_not_disturb_each_other(
     for thread in threads:
         thread.join()
     assert sizes == [6] * 4 and len(server.requests) == 4
+
+
+# --- names of a stranger's
+
+
+ESCAPE = "red\x1b[2J\nError: forged"
+
+
+def test_names_in_files_cannot_write_lines_of_their_own(tmp_path: Path) -> None:
+    csv = tmp_path / "a.csv"
+    csv.write_text(f'"{ESCAPE}",label\nx,a\ny,b\n')
+    for label in (None, "absent"):
+        message = catch_refusal(lambda label=label: load_dataset(str(csv), label=label))
+        assert "\x1b" not in message and "red" in message
+    folder = tmp_path / "pictures" / ESCAPE
+    folder.mkdir(parents=True)
+    (folder / "0.png").write_bytes(b"no picture")
+    (folder / "1.png").write_bytes(b"no picture")
+    message = catch_refusal(lambda: load_dataset(str(tmp_path / "pictures")))
+    assert "\x1b" not in message and "red\\x1b[2J\\nError" in message
+
+
+def test_a_table_of_many_columns_gives_a_short_message(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(",".join(f"c{i}" for i in range(300_000)) + "\n")
+    with pytest.raises(InputError) as caught:
+        load_dataset(str(path), label="absent")
+    assert len(str(caught.value)) < 5100
+
+
+@pytest.mark.parametrize("name", ["a.npz", "a.csv", "a.jsonl", "x.npy"])
+def test_pipes_and_devices_are_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    assert "neither a file" in catch_refusal(lambda: load_dataset(str(tmp_path / name)))
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    assert "neither a file" in catch_refusal(lambda: load_dataset(str(tmp_path / name)))

@@ -3,6 +3,7 @@
 import itertools
 import os
 import struct
+import time
 import zlib
 from pathlib import Path
 
@@ -253,3 +254,23 @@ def test_the_real_office_caltech10() -> None:
         "webcam": 295,
     }
     assert (data.test.groups.bincount() / together - 0.2).abs().max() < 0.02
+
+
+def test_pictures_that_memory_cannot_hold_are_refused_with_the_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(image_folder, "machine_memory", lambda: 24 * 10**6)
+    root = str(write_classes(tmp_path / "root"))
+    assert "lower image_size" in catch_refusal(lambda: load_dataset(root, image_size=1000))
+    assert len(load_dataset(root, image_size=10).train) == 16
+
+
+def test_many_classes_take_no_longer_than_their_pictures(tmp_path: Path) -> None:
+    files = [
+        image_folder.ImageFile("", f"{label:06}", Path(f"{label:06}/{index}.png"))
+        for label, index in itertools.product(range(15_000), range(2))
+    ]
+    begin = time.monotonic()
+    train, test = image_folder.split_stratified(files)
+    assert (len(train), len(test)) == (15_000, 15_000)
+    assert time.monotonic() - begin < 30  # half a billion comparisons were not made

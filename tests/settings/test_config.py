@@ -1,6 +1,7 @@
 """Settings: which layer wins, what a preset holds, what is refused, and what config.toml holds."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,22 @@ def test_the_ends_of_a_range_are_inside_it() -> None:
 
 
 # Clients per round
+
+
+WHOLE_NUMBERS = [name for name, types in field_types(RunConfig).items() if types[0] is int]
+
+
+@pytest.mark.parametrize("name", WHOLE_NUMBERS)
+@pytest.mark.parametrize("value", [2**31, 2**63 - 1, 2**63, 10**30, 10**400])
+def test_no_whole_number_is_larger_than_a_run_can_use(name: str, value: int) -> None:
+    with pytest.raises(InputError, match=f"{name} must be a whole number between"):
+        resolve_config({name: value})
+
+
+@pytest.mark.parametrize("value", [1e308, math.inf, 10**400])
+def test_a_number_beyond_all_ranges_is_told_the_largest(value: float) -> None:
+    with pytest.raises(InputError, match=r"lr must be a number above 0 and at most 1e\+30, not"):
+        resolve_config({"lr": value})
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ configuration: runs of different configurations cannot be mixed up.
 """
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ SettingValues = dict[str, Any]
 GridAxes = Mapping[str, Sequence[Any]]
 GRID_KEYS = ("methods", "seeds", "grid", "variants")
 """Keys of a comparison's file that are not settings of its runs."""
+MAX_RUNS = 100_000
+"""Runs of one comparison: a line of its file can ask for more than anybody waits for."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,14 @@ class Grid:
     def run_specs(self) -> list[RunSpec]:
         """Return every run once, all methods of one seed before the next seed.
 
-        Early results are comparable in this order. Raise InputError for an invalid configuration.
+        Early results are comparable in this order. Raise InputError for an invalid configuration,
+        and if there are too many.
         """
+        if self.run_count() > MAX_RUNS:
+            raise InputError(
+                f"The comparison has {self.run_count():,} runs, expected at most {MAX_RUNS:,}: "
+                "give fewer seeds, variants or values."
+            )
         specs: dict[str, RunSpec] = {}
         for seed in self.seeds:
             for values in self.combinations():
@@ -81,6 +90,12 @@ class Grid:
                 spec = RunSpec(make_spec_label(values, config), config)
                 specs.setdefault(spec.folder_name, spec)
         return list(specs.values())
+
+    def run_count(self) -> int:
+        """Return how many runs the grid has, those that are the same counted twice."""
+        return len(self.seeds) * sum(
+            math.prod(map(len, self.axes_of(variant).values())) for variant in self.variants
+        )
 
     def method_of(self, values: SettingValues) -> str:
         """Return the method's name in a combination of values, or the common one."""
@@ -97,11 +112,15 @@ class Grid:
             if accepts_key(key, method) or key not in options
         }
 
+    def axes_of(self, variant: SettingValues) -> GridAxes:
+        """Return the axes that the method of a variant accepts."""
+        method = self.method_of(variant)
+        return {key: values for key, values in self.axes.items() if accepts_key(key, method)}
+
     def combinations(self) -> Iterable[SettingValues]:
         """Yield each variant with each combination of the axes that its method accepts."""
         for variant in self.variants:
-            method = self.method_of(variant)
-            axes = {key: values for key, values in self.axes.items() if accepts_key(key, method)}
+            axes = self.axes_of(variant)
             for point in itertools.product(*axes.values()):
                 yield variant | dict(zip(axes, point, strict=True))
 
@@ -264,6 +283,10 @@ def parse_seeds(value: Any) -> list[int]:
                 f"seeds must be a number or a list of numbers, not {truncated_repr(value)}."
             ) from error
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        if value > MAX_RUNS:
+            raise InputError(
+                f"seeds is {truncated_repr(value)}, expected at most {MAX_RUNS}: give fewer."
+            )
         return list(range(value))
     if not is_nonempty_list(value) or not all(type(seed) is int and seed >= 0 for seed in value):
         raise InputError(

@@ -175,7 +175,7 @@ def _split_files(
         return _list_images(root / "train", root, None), _list_images(test_folder, root, None)
     files = _list_images(root, root, domains)
     if leave_out is None:
-        return _split_stratified(files)
+        return split_stratified(files)
     existing_domains = sorted({file.domain for file in files} - {""})
     if leave_out not in existing_domains:
         raise InputError(
@@ -186,7 +186,7 @@ def _split_files(
     return train, test
 
 
-def _split_stratified(files: list[ImageFile]) -> tuple[list[ImageFile], list[ImageFile]]:
+def split_stratified(files: list[ImageFile]) -> tuple[list[ImageFile], list[ImageFile]]:
     """Return the files with a fifth of each class of each domain for testing.
 
     The shuffle depends on nothing but the order of the files.

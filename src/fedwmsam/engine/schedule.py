@@ -10,8 +10,12 @@ from typing import Protocol
 import torch
 
 from fedwmsam import rng
+from fedwmsam.errors import InputError
 from fedwmsam.settings.parsers import round_half_up
 from fedwmsam.training.local import Step
+
+MAX_STEPS = 1_000_000
+"""Local steps of a client in one round, all of whose batches are drawn before the first."""
 
 
 class Schedule(Protocol):
@@ -70,6 +74,11 @@ class SeededSchedule:
         return self.learning_rate * self.lr_decay**round
 
     def steps(self, round: int, client: int, samples: int) -> list[Step]:
+        if self.step_count(round, client, samples) > MAX_STEPS:
+            raise InputError(
+                f"Client {client} would take {self.step_count(round, client, samples):,} steps in "
+                f"a round, expected at most {MAX_STEPS:,}: lower local_epochs or raise batch_size."
+            )
         random = rng.generator(self.seed, "batches", round, client)
         batches: list[torch.Tensor] = []
         for _ in range(self.local_epochs):

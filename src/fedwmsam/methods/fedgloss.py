@@ -33,7 +33,7 @@ class FedGloSS(Averaging):
         0.0, "radius of the clients' own SAM (0: plain gradients, one backprop)", low=0.0
     )
     beta: float = option(10.0, "β, inverse strength of the pull and of the duals", above=0.0)
-    warmup: int = option(0, "T_s, rounds over which ρ grows from 0.001", low=0)
+    warmup: int = option(0, "T_s, rounds over which ρ grows from 0.001", low=0, high=10**9)
 
     name: ClassVar[str] = "fedgloss"
     paper: ClassVar[str] = "Caldarola et al. 2025"

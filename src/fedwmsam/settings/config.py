@@ -92,6 +92,8 @@ RECORDABLE = ("alignment", "drift", "echo")
 """The dynamics of training that the setting `record` may name."""
 DEFAULT_DELTA = 1e-5
 """The δ of differential privacy that is used unless `dp_delta` is set."""
+MOST = 10**9
+"""The largest whole number of a setting: no run needs more, and 32 bits hold it."""
 DEFAULT_CLIENTS = 20
 """The number of clients if neither the user nor the data determine it."""
 
@@ -117,13 +119,13 @@ class Settings:
     """The settings that `fit`, the command line and Flower share."""
 
     rounds: int = option(
-        50, "rounds to train", low=1, high=10**9, panel=ROUNDS, must_match=True, ends_run=True
+        50, "rounds to train", low=1, high=MOST, panel=ROUNDS, must_match=True, ends_run=True
     )
     participation: float = option(
         0.25, "share of the clients that train in a round", above=0, high=1, panel=ROUNDS
     )
     clients_per_round: int | None = option(
-        None, "clients that train in a round, instead of the share", low=1, panel=ROUNDS
+        None, "clients that train in a round, instead of the share", low=1, high=MOST, panel=ROUNDS
     )
     sampling: str = option(
         "fixed",
@@ -131,8 +133,10 @@ class Settings:
         choices=SAMPLING,
         panel=ROUNDS,
     )
-    local_epochs: int = option(5, "passes over a client's data in a round", low=1, panel=LOCAL)
-    batch_size: int = option(50, "samples per local step", low=1, panel=LOCAL)
+    local_epochs: int = option(
+        5, "passes over a client's data in a round", low=1, high=10**6, panel=LOCAL
+    )
+    batch_size: int = option(50, "samples per local step", low=1, high=MOST, panel=LOCAL)
     lr: float = option(0.1, "local step size in the first round", above=0, panel=LOCAL)
     lr_decay: float = option(
         0.998, "factor on the step size from round to round", above=0, high=1, panel=LOCAL
@@ -227,11 +231,17 @@ class Settings:
         1,
         "rounds from one evaluation to the next (the last is always evaluated)",
         low=1,
+        high=MOST,
         panel=EVALUATION,
         must_match=True,
     )
     checkpoint_every: int = option(
-        10, "rounds from one checkpoint to the next", low=1, panel=SAVING, affects_results=False
+        10,
+        "rounds from one checkpoint to the next",
+        low=1,
+        high=MOST,
+        panel=SAVING,
+        affects_results=False,
     )
     target_accuracy: float | None = option(
         None,
@@ -246,6 +256,7 @@ class Settings:
         None,
         "stop after so many rounds without a better validation score",
         low=1,
+        high=MOST,
         panel=EVALUATION,
         must_match=True,
         ends_run=True,
@@ -269,6 +280,7 @@ class Settings:
         None,
         "keep the state before every so many rounds, for later analysis",
         low=1,
+        high=MOST,
         panel=SAVING,
         affects_results=False,
         flower_refusal=FLOWER_NO_CLIENT_DATA,
@@ -285,6 +297,7 @@ class Settings:
         10,
         "rounds from one recording to the next (an echo is recorded in each)",
         low=1,
+        high=MOST,
         panel=SAVING,
         affects_results=False,
     )
@@ -409,6 +422,7 @@ class RunConfig(Settings):
         None,
         "number of clients: 20, or what the data say with natural",
         low=1,
+        high=MOST,
         panel=RUN,
         must_match=True,
     )

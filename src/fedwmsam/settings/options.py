@@ -105,6 +105,8 @@ def validate_value(
     if not is_number or not is_in_range(value, metadata):
         kind = "a whole number" if types[0] is int else "a number"
         allowed = describe_range(metadata)
+        if is_number and value > LARGEST == metadata["high"]:
+            allowed += f" and at most {LARGEST:g}"
         raise InputError(f"{name} must be {kind} {allowed}, not {truncated_repr(value)}.")
     return types[0](value)
 
