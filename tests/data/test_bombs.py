@@ -127,10 +127,6 @@ def endless_row(folder: Path) -> Bomb:
     return write_text(folder / "a.csv", "a,label\n" + "āb," * 12_000_000 + "\n")
 
 
-def endless_header(folder: Path) -> Bomb:
-    return write_text(folder / "a.csv", ",".join(map(str, range(10**6, 7 * 10**6))) + ",a\n1\n")
-
-
 def long_client(folder: Path) -> Bomb:
     rows = "1,x,a\n1,x,b\n" * 3000
     return write_text(folder / "a.csv", f"a,client,label\n1,{'x' * 130_000},a\n{rows}")
@@ -156,7 +152,6 @@ BOMBS: list[Callable[[Path], Bomb]] = [
     zeros_in_an_archive,
     zeros_that_grow_when_converted,
     endless_row,
-    endless_header,
     long_client,
     line_of_lists,
     long_text,

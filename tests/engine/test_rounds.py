@@ -333,3 +333,9 @@ def test_a_batch_of_one_for_batchnorm_is_explained_and_other_errors_stay_as_they
     federation = make_federation(Fails())
     with pytest.raises(ValueError, match=r"^my own mistake$"):
         run_round(federation, first_state(federation))
+
+
+def test_more_steps_than_memory_holds_are_refused() -> None:
+    schedule = SeededSchedule(0, 4, 2, "fixed", 10**6, 5, 0.1, 1.0)
+    with pytest.raises(InputError, match="2,000,000 steps in a round, expected at most 1,000,000"):
+        schedule.steps(0, 1, 10)

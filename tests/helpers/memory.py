@@ -10,13 +10,14 @@ import resource
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 ADDRESS_SPACE_BYTES = 4 << 30
 """The address space of a measured process: a bomb must not take the machine's memory."""
 TIMEOUT_SECONDS = 120
+"""Seconds of a processor after which a measured process is killed."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,10 @@ def main() -> None:
         if child == 0:
             print(json.dumps(measure(*arguments)), flush=True)
             os._exit(0)
-        os.waitpid(child, 0)
+        _, status = os.waitpid(child, 0)
+        if status != 0:
+            died = Measurement(f"killed: {status}", False, ADDRESS_SPACE_BYTES, TIMEOUT_SECONDS)
+            print(json.dumps(asdict(died)), flush=True)
 
 
 if __name__ == "__main__":

@@ -140,8 +140,7 @@ def _check_memory(root: Path, count: int, size: int) -> None:
 def _build_dataset(
     name: str, root: Path, train: list[ImageFile], test: list[ImageFile], decoded: Decoded
 ) -> Dataset:
-    class_names = sorted({file.label for file in (*train, *test)})
-    class_numbers = {label: number for number, label in enumerate(class_names)}
+    class_numbers = _number_names({file.label for file in (*train, *test)})
     train_labels = np.array([class_numbers[file.label] for file in train])
     test_labels = np.array([class_numbers[file.label] for file in test])
     groups = None
@@ -154,11 +153,16 @@ def _build_dataset(
         str(root),
         (decoded.arrays["train_inputs"], decoded.arrays["test_inputs"]),
         (train_labels, test_labels),
-        num_classes=len(class_names),
+        num_classes=len(class_numbers),
         transform=unit_range_normaliser(3),
-        class_names=tuple(class_names),
+        class_names=tuple(class_numbers),
         groups=groups,
     )
+
+
+def _number_names(names: set[str]) -> dict[str, int]:
+    """Return the names in sorted order, each with its place."""
+    return {name: number for number, name in enumerate(sorted(names))}
 
 
 def _split_files(
@@ -191,13 +195,13 @@ def split_stratified(files: list[ImageFile]) -> tuple[list[ImageFile], list[Imag
 
     The shuffle depends on nothing but the order of the files.
     """
-    domains = {name: i for i, name in enumerate(sorted({file.domain for file in files}))}
-    labels = {name: j for j, name in enumerate(sorted({file.label for file in files}))}
+    domain_numbers = _number_names({file.domain for file in files})
+    label_numbers = _number_names({file.label for file in files})
     train: list[ImageFile] = []
     test: list[ImageFile] = []
     for (domain, label), group in groupby(sorted(files), attrgetter("domain", "label")):
         members = list(group)
-        mask = held_out_mask(len(members), domains[domain], labels[label])
+        mask = held_out_mask(len(members), domain_numbers[domain], label_numbers[label])
         for file, is_test in zip(members, mask, strict=True):
             (test if is_test else train).append(file)
     return train, test
