@@ -35,10 +35,18 @@ class Deployment:
     """
 
     def __init__(
-        self, folder: Path, nodes: int, *, secure: bool = False, programs: Path = PROGRAMS
+        self,
+        folder: Path,
+        nodes: int,
+        *,
+        secure: bool = False,
+        spare_keys: int = 0,
+        programs: Path = PROGRAMS,
     ) -> None:
         self.folder = folder
         self.count = nodes
+        self.spare_keys = spare_keys
+        """Keys that are registered, but whose nodes are not started."""
         self.secure = secure
         self.programs = programs
         self.home = folder / "home"
@@ -69,11 +77,12 @@ class Deployment:
             self.write_app()
             self.write_connection()
             self.start_link()
-            for node in range(self.count):
+            for node in range(self.count + self.spare_keys):
                 if self.secure:
                     public_key = self.folder / "keys" / f"node-{node}.pub"
                     self.flwr("supernode", "register", public_key, "test")
-                self.start_node(node)
+                if node < self.count:
+                    self.start_node(node)
         except BaseException:
             self.stop()
             raise
@@ -92,7 +101,7 @@ class Deployment:
     def write_connection(self) -> None:
         security = "insecure = true"
         if self.secure:
-            make_keys(self.folder / "keys", [HOST], self.count)
+            make_keys(self.folder / "keys", [HOST], self.count + self.spare_keys)
             security = f'root-certificates = "{self.folder / "keys" / "ca.crt"}"'
         (self.home / "config.toml").write_text(
             f'[superlink.test]\naddress = "{HOST}:{self.port}"\n{security}\n'
@@ -110,7 +119,9 @@ class Deployment:
     def link_options(self) -> list[object]:
         return ["--host", HOST, "--port", self.port, "--database", self.folder / "link.db"]
 
-    def start_node(self, node: int) -> None:
+    def start_node(self, node: int, claim: int | None = None) -> None:
+        """Start a SuperNode with the key of this number, which claims to be this client."""
+        partition = node if claim is None else claim
         security = ["--insecure"]
         if self.secure:
             keys = self.folder / "keys"
@@ -121,7 +132,7 @@ class Deployment:
                 keys / f"node-{node}.key",
             ]
         faults = self.fault_file(node)
-        config = f"partition-id={node} num-partitions={self.count} misbehaviour='{faults}'"
+        config = f"partition-id={partition} num-partitions={self.count} misbehaviour='{faults}'"
         address = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", free_port()]
         self.nodes[node] = self.start(
             f"node-{node}", "flower-supernode", *address, *security, "--node-config", config
@@ -164,7 +175,7 @@ class Deployment:
 
     def kill_node(self, node: int) -> None:
         """Kill the SuperNode and its client process, as if their machine lost its power."""
-        option = f"partition-id={node} "
+        option = str(self.fault_file(node))
         self.kill([pid for pid, command in self.processes().items() if option in command])
         self.kill(descendants(self.nodes[node].pid))
         self.nodes.pop(node).wait()

@@ -38,15 +38,41 @@ def keys(
     """Make a certificate for the SuperLink and keys for the SuperNodes.
 
     `ca.key` and `server.key` stay on the server, each node gets its own `node-K.key` and `ca.crt`.
+    `identities.toml` binds client K to the key of node K.
 
     Example: `fedwmsam flower keys keys --host fl.example.org --nodes 10`
     """
-    from fedwmsam.flower.keys import make_keys
+    from fedwmsam.flower.keys import IDENTITIES, make_keys
 
     written = make_keys(folder, host, nodes)
     print_written(written)
     if not written:
         say(f"Everything is in {folder} already.")
+    if nodes:
+        say(
+            f"Let no other node be client K: flwr run . NAME --run-config {folder / IDENTITIES}, "
+            "or copy its two lines into [tool.flwr.app.config]."
+        )
+
+
+@app.command()
+def release(
+    folder: Annotated[Path, typer.Argument(help="Folder of a run that is not going on.")],
+    client: Annotated[int, typer.Argument(min=0, help="Client whose place is released.")],
+) -> None:
+    """Let a node with another key be a client of a run, from its next start on.
+
+    With authentication a client belongs to one key for the whole run; this undoes it.
+
+    Example: `fedwmsam flower release /srv/runs/first 3`
+    """
+    from fedwmsam.flower.identities import release as release_client
+
+    key = release_client(folder, client)
+    say(
+        f"Client {client} belonged to {key}. Unless identities names another key, the first node "
+        "that says it is this client gets its place."
+    )
 
 
 @app.command()

@@ -16,7 +16,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from fedwmsam import toml
 from fedwmsam.engine.checkpoint import rounds_in
 from fedwmsam.engine.run_folder import is_run
 from fedwmsam.errors import InputError
+from fedwmsam.settings.config import Settings
 
 FIRST_TESTED = (1, 41)
 """The first version of Flower that is known to work."""
@@ -178,6 +179,8 @@ def flatten_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]
 
 def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
     """Check the run config of an app as FlowerStrategy would, and the run folder in it."""
+    from fedwmsam.flower.identities import make_identities
+    from fedwmsam.flower.sizes import make_size_rule
     from fedwmsam.flower.strategy import (
         FlowerStrategy,
         absolute_run_folder,
@@ -186,7 +189,8 @@ def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
         settings_from_values,
     )
 
-    parameters = inspect.signature(FlowerStrategy).parameters
+    names = {f.name for f in fields(Settings)}
+    parameters = set(inspect.signature(FlowerStrategy).parameters) - names
     try:
         method, values = from_run_config(config)
         settings = settings_from_values(
@@ -197,10 +201,21 @@ def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
         check_arguments(method, clients, quorum, values.get("transport", "float32"))
         settings.cohort_size(clients)
         folder = absolute_run_folder(values.get("run_folder"))
+        identities = make_identities(
+            clients, values.get("authenticated", False), values.get("identities")
+        )
+        sizes = [values.get(name) for name in ("client_sizes", "largest_share", "sizes")]
+        rule = make_size_rule(clients, settings.averaging, *sizes)
     except InputError as reason:
         yield error(f"[tool.flwr.app.config]: {reason}")
         return
     yield ok(f"{method} over {clients} clients, {settings.rounds} rounds.")
+    if identities is None:
+        yield ok("authenticated is false: any node can say that it is any client.")
+    else:
+        yield ok(f"Clients belong to the keys of their nodes; known beforehand: {identities}.")
+    if rule.believes_nodes:
+        yield warning("sizes = 'reported': a node that reports many samples can take over.")
     yield from check_run_folder(folder)
 
 

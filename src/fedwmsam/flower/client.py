@@ -21,7 +21,7 @@ from fedwmsam.data.clients import Collate
 from fedwmsam.engine.rounds import Federation, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
-from fedwmsam.flower.exchange import NUM_EXAMPLES
+from fedwmsam.flower.replies import METRICS, NUM_EXAMPLES
 from fedwmsam.flower.wire import TrainConfig, WireError
 from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
@@ -141,7 +141,7 @@ class Client:
             samples = self.load_samples(task, context.node_config, test=True)
             values = task.evaluate(job.down["w"], job.buffers, samples)
         metrics = MetricRecord({NUM_EXAMPLES: len(samples), **values})
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+        return Message(RecordDict({METRICS: metrics}), reply_to=message)
 
     def try_training(self, node_config: NodeConfig) -> int:
         """Load the data, compute a gradient on a few samples, and return how many there are."""

@@ -6,16 +6,18 @@ holds which client's data, and `LostMessages` finds the messages that no node wi
 """
 
 import logging
-import math
-import re
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+import httpx
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedwmsam.errors import describe_error
 from fedwmsam.flower import wire
+from fedwmsam.flower.identities import Identities, fingerprint
+from fedwmsam.flower.replies import Introduction, NodeFailure, Reply
 from fedwmsam.flower.wire import TrainConfig, WireError
 
 log = logging.getLogger("flwr.fedwmsam")
@@ -29,8 +31,6 @@ TTL_MARGIN = 60.0
 """Seconds a message outlives its deadline, so that a late reply can be told from none."""
 SILENCE_SECONDS = 60.0
 """Seconds without a reply after which a node is asked whether it still is the same process."""
-NUM_EXAMPLES = "num-examples"
-"""Flower's key for the number of samples that a client's metrics were computed over."""
 
 
 class Mailbox:
@@ -45,22 +45,40 @@ class Mailbox:
         """Send a message, which gets its id by that, and return whether Flower accepted it."""
         return any(self.grid.push_messages([message]))
 
-    def fetch(self, message_ids: Collection[str]) -> list[Message]:
+    def fetch(self, message_ids: Collection[str]) -> dict[str, Reply]:
         """Return the replies to these messages that have arrived; log and drop overdue ones."""
-        awaited = [*message_ids, *self.overdue]
-        replies = list(self.grid.pull_messages(awaited)) if awaited else []
-        for reply in replies:
-            subject = self.overdue.pop(reply.metadata.reply_to_message_id, None)
-            if subject and not reply.has_error():
+        replies = {message_id: self.fetch_one(message_id) for message_id in message_ids}
+        for message_id, subject in list(self.overdue.items()):
+            reply = None if message_id in replies else self.fetch_one(message_id)
+            if reply is None:
+                continue
+            del self.overdue[message_id]
+            if isinstance(reply, WireError) or not reply.has_error():
                 log.warning("An answer came after its deadline and is not used: %s.", subject)
-        return [reply for reply in replies if reply.metadata.reply_to_message_id in message_ids]
+        return {message_id: reply for message_id, reply in replies.items() if reply is not None}
+
+    def fetch_one(self, message_id: str) -> Reply | None:
+        """Return the reply to a message, or None if it has not arrived.
+
+        Each reply is fetched by itself. Flower reads the bytes of a reply as it fetches it, raises
+        whatever their sender makes it raise, and loses all that it fetched together with them. And
+        the SuperLink makes sure that only the recipient of a message replies to it, but which
+        message a reply belongs to is in the sender's hand where several are fetched.
+        """
+        try:
+            return next(iter(self.grid.pull_messages([message_id])), None)
+        except (httpx.HTTPError, OSError):  # the SuperLink, not a node
+            raise
+        except Exception as error:
+            return WireError(f"Flower cannot read it: {describe_error(error)}.")
 
 
 class PendingReplies:
     """An iterable over the replies to some messages, as they arrive, until a deadline.
 
-    `pending` maps the ids of the messages to what they are about. With `lost_messages`, a message
-    that no node will reply to is no longer waited for; its id is in `lost_ids` then.
+    It yields the ids of the messages with the replies. `pending` maps the ids to what the messages
+    are about. With `lost_messages`, a message that no node will reply to is no longer waited for;
+    its id is in `lost_ids` then.
     """
 
     def __init__(
@@ -80,11 +98,11 @@ class PendingReplies:
         """Wait no longer than this many seconds from now on."""
         self.deadline = min(self.deadline, time.monotonic() + seconds)
 
-    def __iter__(self) -> Iterator[Message]:
+    def __iter__(self) -> Iterator[tuple[str, Reply]]:
         while self.pending:
-            for reply in self.mailbox.fetch(self.pending):
-                del self.pending[reply.metadata.reply_to_message_id]
-                yield reply
+            for message_id, reply in self.mailbox.fetch(self.pending).items():
+                del self.pending[message_id]
+                yield message_id, reply
             if self.lost_messages:
                 self.give_up(self.lost_messages.find(self.pending))
             if time.monotonic() >= self.deadline:
@@ -114,15 +132,27 @@ class Node:
 class NodeRegistry:
     """The connected nodes, by the client whose data they hold.
 
-    The nodes say themselves which client they are: a node's id is a random number, and another one
-    after a restart.
+    The nodes say themselves which client they are. With `identities` a client's node must have the
+    key that the client is bound to. Without them whoever comes first is the client, for as long as
+    that node is connected: a node's id is a random number, and another one after a restart.
     """
 
-    def __init__(self, mailbox: Mailbox, clients: int, train_config: TrainConfig) -> None:
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        clients: int,
+        train_config: TrainConfig,
+        identities: Identities | None = None,
+    ) -> None:
         self.mailbox = mailbox
         self.clients = clients
         self.train_config = train_config
+        self.identities = identities
         self.by_client: dict[int, Node] = {}
+        self.places: dict[int, int] = {}
+        """Clients → ids of the connected nodes that have their places, also after an error."""
+        self.public_keys: dict[int, bytes] = {}
+        """Ids of the connected nodes → their keys, if identities are checked."""
         self.unanswered: dict[str, int] = {}
         """Ids of whoami messages without a reply → ids of the nodes they went to."""
         self.refused_at: dict[int, float] = {}
@@ -133,12 +163,15 @@ class NodeRegistry:
         return self.by_client[client].samples if client in self.by_client else 0
 
     def forget(self, client: int) -> None:
-        """Remove a client whose reply was an error, so that its node is asked again who it is."""
+        """Remove a client whose reply was an error, so that its node is asked again who it is.
+
+        As long as the node is connected no other node can take the client's place.
+        """
         self.by_client.pop(client, None)
 
     def refresh(self) -> None:
         """Remove nodes that left, ask new ones who they are, and register those that replied."""
-        connected = set(self.mailbox.grid.get_node_ids())
+        connected = self.connected_nodes()
         self.remove_disconnected(connected)
         self.refused_at = {
             node: refused_at
@@ -150,8 +183,17 @@ class NodeRegistry:
         for node in sorted(new):
             if message_id := self.send_whoami(node):
                 self.unanswered[message_id] = node
-        for reply in self.mailbox.fetch(self.unanswered):
-            self.register(self.unanswered.pop(reply.metadata.reply_to_message_id), reply)
+        for message_id, reply in self.mailbox.fetch(self.unanswered).items():
+            self.register(self.unanswered.pop(message_id), reply)
+
+    def connected_nodes(self) -> set[int]:
+        """Return the ids of the connected nodes, and note their keys if identities are checked."""
+        if self.identities is None:
+            return set(self.mailbox.grid.get_node_ids())
+        self.public_keys = {
+            node.node_id: node.public_key for node in self.mailbox.grid.get_nodes()
+        }
+        return set(self.public_keys)
 
     def remove_disconnected(self, connected: Collection[int]) -> None:
         """Remove the clients whose node is not among the connected ones."""
@@ -159,6 +201,7 @@ class NodeRegistry:
             if node.id not in connected:
                 log.warning("Client %d is no longer connected.", client)
                 del self.by_client[client]
+        self.places = {client: node for client, node in self.places.items() if node in connected}
 
     def send_whoami(self, node: int) -> str | None:
         """Ask a node which client it is; return the message's id, or None if it was not sent."""
@@ -178,36 +221,34 @@ class NodeRegistry:
             time.sleep(POLL_SECONDS)
             self.refresh()
 
-    def register(self, node_id: int, reply: Message) -> None:
+    def register(self, node_id: int, reply: Reply) -> None:
         """Register a node by its whoami reply, or refuse it for a while and log the reason."""
         try:
-            client, node = self.read_whoami_reply(node_id, reply)
+            introduction = Introduction.read(reply)
+            self.take_place(node_id, introduction.client)
         except WireError as reason:
             log.warning("Node %d cannot take part: %s", node_id, reason)
             self.refused_at[node_id] = time.monotonic()
             return
-        log.info(
-            "Client %d is connected as node %d with %d samples.", client, node_id, node.samples
-        )
-        self.by_client[client] = node
+        client = introduction.client
+        samples = introduction.samples
+        log.info("Client %d is connected as node %d with %d samples.", client, node_id, samples)
+        self.by_client[client] = Node(node_id, samples, introduction.process)
 
-    def read_whoami_reply(self, node_id: int, reply: Message) -> tuple[int, Node]:
-        """Return the client and its node; raise WireError with the reason to refuse it."""
-        if reply.has_error():
-            raise WireError(describe_error(reply))
-        record = wire.config_record_of(reply.content)
-        client = wire.typed_entry(record, "client", int)
-        samples = wire.typed_entry(record, "samples", int)
-        if not 0 <= client < self.clients:
+    def take_place(self, node_id: int, client: int) -> None:
+        """Give a node the place of a client; raise WireError with the reason to refuse it."""
+        if client >= self.clients:
             raise WireError(
                 f"it says it is client {client}, "
                 f"but there are clients 0 to {self.clients - 1} only."
             )
-        if samples < 1:
-            raise WireError(f"it says it has {samples} samples.")
-        if client in self.by_client:
-            raise WireError(f"node {self.by_client[client].id} is client {client} already.")
-        return client, Node(node_id, samples, wire.typed_entry(record, "process", str))
+        holder = self.places.get(client, node_id)
+        if holder != node_id:
+            raise WireError(f"node {holder} is client {client} already.")
+        if self.identities is not None:
+            self.identities.bind(client, fingerprint(self.public_keys.get(node_id, b"")))
+        kept = {place: node for place, node in self.places.items() if node != node_id}
+        self.places = kept | {client: node_id}
 
     def wait_for(self, clients: Collection[int], seconds: float) -> None:
         """Wait until all of these clients are connected, or the time is over."""
@@ -264,61 +305,16 @@ class LostMessages:
 
     def check_processes(self) -> Iterator[str]:
         """Yield the messages whose node, as its reply shows, is another process than before."""
-        for reply in self.nodes.mailbox.fetch(self.whoami_of):
-            message_id = self.whoami_of.pop(reply.metadata.reply_to_message_id)
-            if reply.has_error():
+        for whoami_id, reply in self.nodes.mailbox.fetch(self.whoami_of).items():
+            message_id = self.whoami_of.pop(whoami_id)
+            try:
+                process = Introduction.read(reply).process
+            except NodeFailure:
                 # The node is too busy to reply in time and is asked again, or it is gone and its
                 # train message ends with an error, too.
                 continue
-            if process_of(reply) != self.recipients[message_id].process:
+            except WireError:
+                process = ""
+            if process != self.recipients[message_id].process:
                 yield message_id
             self.checked.add(message_id)
-
-
-def process_of(reply: Message) -> object:
-    """Return the process that a whoami reply names, and None if it names none."""
-    record = reply.content.get(wire.CONFIG_KEY)
-    return record.get("process") if isinstance(record, ConfigRecord) else None
-
-
-def describe_error(reply: Message) -> str:
-    """Return the error of a node on one line, with Flower's code.
-
-    Code 2 means that the client raised, 5 that the node was lost, 8 that its process died.
-    """
-    error = reply.error
-    text = " ".join(str(error.reason or "no reason given").split())
-    raised = re.fullmatch(r"<class '[\w.]+'>:<'(.*)'>", text)
-    return f"error {error.code}: {raised[1] if raised else text}"[:300]
-
-
-def read_evaluation(reply: Message) -> dict[str, float]:
-    """Return the metrics in a client's reply.
-
-    Raise WireError unless all of them are finite and the number of samples is among them.
-    """
-    if reply.has_error():
-        raise WireError(describe_error(reply))
-    record = reply.content.metric_records.get("metrics", MetricRecord())
-    values = {
-        name: float(value) for name, value in record.items() if isinstance(value, int | float)
-    }
-    is_complete = len(values) == len(record) and values.get(NUM_EXAMPLES, 0) > 0
-    if not is_complete or not all(map(math.isfinite, values.values())):
-        raise WireError(f"its numbers cannot be used: {dict(record)}.")
-    return values
-
-
-def mean_evaluation(evaluations: list[dict[str, float]]) -> dict[str, float]:
-    """Return the means of the metrics that all clients have, weighted by their numbers of samples.
-
-    Their names begin with "clients_".
-    """
-    total = math.fsum(evaluation[NUM_EXAMPLES] for evaluation in evaluations)
-    means = {}
-    for name in evaluations[0]:
-        if name == NUM_EXAMPLES or not all(name in evaluation for evaluation in evaluations):
-            continue
-        weighted = (evaluation[name] * evaluation[NUM_EXAMPLES] for evaluation in evaluations)
-        means[f"clients_{name}"] = math.fsum(weighted) / total
-    return means

@@ -1,6 +1,8 @@
 """Making the certificates of the SuperLink and the keys of the SuperNodes, as Flower needs them."""
 
+import base64
 import datetime
+import hashlib
 import ipaddress
 import os
 from pathlib import Path
@@ -19,13 +21,15 @@ from fedwmsam.errors import InputError
 
 DAYS = 730
 """Days for which certificates are valid."""
+IDENTITIES = "identities.toml"
+"""Name of the file with the settings that bind client K to the key of node K."""
 
 
 def make_keys(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
     """Write all keys and certificates that are missing, and return the paths of the new files.
 
-    These are a certificate authority, the server's certificate for the given hosts, and one key
-    pair per node.
+    These are a certificate authority, the server's certificate for the given hosts, one key pair
+    per node, and the settings that bind each client to its node's key.
     """
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -37,7 +41,29 @@ def make_keys(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
         path = folder / f"node-{node}.key"
         if not path.exists():
             written += make_node_keys(path)
+    if nodes:
+        written += write_identities_file(folder, nodes)
     return written
+
+
+def write_identities_file(folder: Path, nodes: int) -> list[Path]:
+    """Write the settings that bind client K to node-K.pub; return the path if they are new."""
+    pairs = []
+    for node in range(nodes):
+        line = (folder / f"node-{node}.pub").read_bytes()
+        pairs.append(f"{node}={fingerprint_of(line)}")
+    text = f'authenticated = true\nidentities = "{",".join(pairs)}"\n'
+    path = folder / IDENTITIES
+    if path.exists() and path.read_text() == text:
+        return []
+    path.write_text(text)
+    return [path]
+
+
+def fingerprint_of(line: bytes) -> str:
+    """Return the fingerprint of a public key in OpenSSH's format, as `ssh-keygen -lf` shows it."""
+    digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def make_authority(folder: Path) -> list[Path]:

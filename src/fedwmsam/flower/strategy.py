@@ -26,7 +26,9 @@ from fedwmsam.engine.run_folder import FolderBusy, RunFolder
 from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.experiment.assembly import config_values, execute_run, make_run, open_folder
 from fedwmsam.experiment.result import Result
-from fedwmsam.flower.exchange import mean_evaluation, read_evaluation
+from fedwmsam.flower.identities import FILE, make_identities, read_identities
+from fedwmsam.flower.replies import Evaluation
+from fedwmsam.flower.sizes import make_size_rule, mean_evaluation
 from fedwmsam.flower.training import (
     Outcome,
     RemoteClients,
@@ -35,7 +37,7 @@ from fedwmsam.flower.training import (
     find_reply_layout,
     on_meta_device,
 )
-from fedwmsam.flower.wire import TRANSPORTS, TrainConfig, WireError
+from fedwmsam.flower.wire import TRANSPORTS, TrainConfig
 from fedwmsam.methods import Method, make_method, method_class
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import MetricFunction, make_objective
@@ -84,11 +86,16 @@ def settings_from_values(values: Mapping[str, Any]) -> Settings:
 def from_run_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
     """Return the method and the other arguments of FlowerStrategy that a run config holds.
 
-    Hyphens in its keys stand for underscores, and the value "none" for None.
+    Hyphens in its keys stand for underscores, and the value "none" for None. Flower turns the table
+    `identities = {0 = "SHA256:…"}` into keys such as "identities.0".
     """
-    values = {}
+    values: dict[str, Any] = {}
     for key, value in config.items():
-        values[key.replace("-", "_")] = None if value == "none" else value
+        name, _, client = key.replace("-", "_").partition(".")
+        if name == "identities" and client:
+            values[name] = values.get(name, {}) | {client: value}
+        else:
+            values[key.replace("-", "_")] = None if value == "none" else value
     name = str(values.pop("method", "fedwmsam"))
     options = {f.name: values.pop(f.name) for f in fields(method_class(name)) if f.name in values}
     return make_method(name, **options), values
@@ -141,6 +148,13 @@ class FlowerStrategy(Strategy):
     wait: seconds to wait for nodes before the first round, and for a quorum later.
     transport: "float16" halves the traffic; the error that it makes is in the metrics.
     evaluate_clients: also evaluate on the clients' own test data (`load_test` of their app).
+    authenticated: the SuperLink authenticates SuperNodes (`--enable-supernode-auth`): a client
+        belongs to the key of the first node that is it, for the rest of the run.
+    identities: the keys that clients belong to, given beforehand: {0: "SHA256:…"} or
+        "0=SHA256:…,1=SHA256:…", as `fedwmsam flower keys` writes them.
+    client_sizes, largest_share, sizes: with averaging="size" one of them: your own numbers of
+        samples ([120, 80] or "120,80"), the largest share of one client in a mean, or "reported"
+        to believe the nodes.
     """
 
     def __init__(
@@ -162,6 +176,11 @@ class FlowerStrategy(Strategy):
         wait: float = 300.0,
         transport: str = "float32",
         evaluate_clients: bool = False,
+        authenticated: bool = False,
+        identities: Mapping[int, str] | str | None = None,
+        client_sizes: Sequence[int] | str | None = None,
+        largest_share: float | None = None,
+        sizes: str | None = None,
         callbacks: Sequence[Callback] = (),
         rounds: int = Settings.rounds,
         participation: float = Settings.participation,
@@ -214,6 +233,8 @@ class FlowerStrategy(Strategy):
         }
         self.settings = settings_from_values(values | others)
         self.folder = absolute_run_folder(run_folder)
+        self.identities = make_identities(clients, authenticated, identities)
+        self.sizes = make_size_rule(clients, averaging, client_sizes, largest_share, sizes)
         self.evaluate_clients = evaluate_clients
         self.clients = RemoteClients(clients)
         with deterministic_torch():
@@ -234,8 +255,11 @@ class FlowerStrategy(Strategy):
                 test_samples,
                 validation_samples,
                 [*callbacks, self.log_round],
+                self.sizes.client_sizes,
             )
         self.config = config_values(self.settings, method, clients, task, loss, validation)
+        # A None is not written: runs that began before these two existed go on.
+        self.config |= {"client_sizes": self.sizes.client_sizes, "largest_share": largest_share}
         self.config["transport"] = transport
         self.run.extra_columns = self.extra_metrics
         self.train_config = TrainConfig.of(self.run.federation, transport)
@@ -249,9 +273,13 @@ class FlowerStrategy(Strategy):
             grace=grace,
             timeout=timeout,
             wait=wait,
+            sizes=self.sizes,
+            identities=self.identities,
         )
         self.train_messages: list[tuple[Job, Message | None]] = []
         """The jobs of the round that `configure_train` began; None for a client not connected."""
+        self.evaluate_messages: list[tuple[int, Message]] = []
+        """The clients that `configure_evaluate` has asked, with the messages to them."""
         self.evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None
         self.result: Result | None = None
 
@@ -283,19 +311,39 @@ class FlowerStrategy(Strategy):
         if num_rounds is not None:
             self.config["rounds"] = num_rounds
             self.run.settings = replace(self.run.settings, rounds=num_rounds)
-        self.training.connect(grid)
-        self.summary()
-        with deterministic_torch():
-            if initial_arrays:
-                self.run.warm_start(initial_arrays.to_torch_state_dict())
-            self.run.federation = replace(
-                self.run.federation, trainer=self.training.train, total_samples=self.total_samples()
-            )
-            if self.folder:
-                self.run.folder = open_folder_when_free(self.folder, self.config)
-            self.result = execute_run(self.run, self.config, self.adapter)
+        try:
+            self.open_run_folder()
+            self.training.connect(grid)
+            self.summary()
+            with deterministic_torch():
+                if initial_arrays:
+                    self.run.warm_start(initial_arrays.to_torch_state_dict())
+                self.run.federation = replace(
+                    self.run.federation,
+                    trainer=self.training.train,
+                    total_samples=self.total_samples(),
+                )
+                self.result = execute_run(self.run, self.config, self.adapter)
+        finally:
+            self.run.close()
         log.info("The run is over: %s after %d rounds.", self.result.status, self.result.rounds)
         return flower_result(self.result)
+
+    def open_run_folder(self) -> None:
+        """Open the run folder, if there is to be one, and bind clients to the keys noted in it.
+
+        Raise InputError if it notes keys but authentication is not in use.
+        """
+        if not self.folder:
+            return
+        if self.identities is None and read_identities(self.folder):
+            raise InputError(
+                f"{self.folder / FILE} binds clients to keys; set authenticated=true, "
+                "or remove that file to let any node be any client."
+            )
+        self.run.folder = open_folder_when_free(self.folder, self.config)
+        if self.identities is not None:
+            self.identities.open(self.run.folder)
 
     def total_samples(self) -> int | None:
         """Return the samples of all clients together, or None if clients count equally.
@@ -304,13 +352,12 @@ class FlowerStrategy(Strategy):
         """
         if self.settings.averaging != "size":
             return None
-        sizes = [len(self.clients[client]) for client in range(len(self.clients))]
-        if 0 in sizes:
+        missing = [client for client in range(len(self.clients)) if not len(self.clients[client])]
+        if missing and self.sizes.client_sizes is None:
             raise InputError(
-                f"Averaging by size needs all clients at the start; "
-                f"client {sizes.index(0)} is missing."
+                f"Averaging by size needs all clients at the start; client {missing[0]} is missing."
             )
-        return sum(sizes)
+        return sum(self.training.weigh_clients(range(len(self.clients))).values())
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -369,22 +416,32 @@ class FlowerStrategy(Strategy):
         """Return messages with the global model to all connected clients, if clients evaluate."""
         if not self.evaluate_clients:
             return []
-        return self.training.make_evaluate_messages(self.run.state)
+        self.evaluate_messages = self.training.make_evaluate_messages(self.run.state)
+        return [message for _, message in self.evaluate_messages]
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the means of the clients' metrics on their own test data; None if none came."""
-        evaluations = []
+        clients = {
+            message.metadata.message_id: client for client, message in self.evaluate_messages
+        }
+        evaluations = {}
         for reply in replies:
-            try:
-                evaluations.append(read_evaluation(reply))
-            except WireError as reason:
-                log.warning("An evaluation is not used: %s", reason)
+            client = clients.get(reply.metadata.reply_to_message_id)
+            if client is None:
+                log.warning("An evaluation that was not asked for is not used.")
+            elif evaluation := self.training.check_evaluation(client, reply):
+                evaluations[client] = evaluation
+        means = self.mean_evaluations(evaluations)
+        return MetricRecord(means) if means else None
+
+    def mean_evaluations(self, evaluations: Mapping[int, Evaluation]) -> Record:
+        """Return the means of the clients' evaluations, and how many there are, if any."""
         if not evaluations:
-            return None
-        means = mean_evaluation(evaluations)
-        return MetricRecord({**means, "clients_evaluated": len(evaluations)})
+            return {}
+        means = mean_evaluation(evaluations, self.training.weigh_clients(evaluations))
+        return {**means, "clients_evaluated": len(evaluations)}
 
     def extra_metrics(self, state: State, is_due: bool) -> Record:
         """Return what a round's line in the metrics holds besides the columns of the engine.
@@ -393,8 +450,7 @@ class FlowerStrategy(Strategy):
         """
         record: Record = {}
         if is_due and self.evaluate_clients and self.training.mailbox:
-            replies = self.training.request_evaluations(state)
-            record |= self.aggregate_evaluate(state.round, replies) or {}
+            record |= self.mean_evaluations(self.training.collect_evaluations(state))
         if is_due and self.evaluate_fn:
             arrays = ArrayRecord(
                 self.run.federation.task.state_dict(state.server["w"], state.buffers)
@@ -426,6 +482,17 @@ class FlowerStrategy(Strategy):
             self.train_config.transport,
             self.folder or "none",
         )
+        if self.identities is None:
+            log.warning(
+                "SuperNodes are not authenticated (authenticated=false): "
+                "any node can say that it is any client."
+            )
+        else:
+            log.info("Clients belong to the keys of their nodes: %s", self.identities)
+        if self.sizes.believes_nodes:
+            log.warning(
+                "sizes='reported': a node that reports many samples can take over the model."
+            )
 
 
 def metric_record(record: Record) -> MetricRecord:

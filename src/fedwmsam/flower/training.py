@@ -24,7 +24,6 @@ from fedwmsam.engine.rounds import (
     Federation,
     Job,
     State,
-    all_finite,
     make_jobs,
     sample_cohort,
 )
@@ -37,8 +36,10 @@ from fedwmsam.flower.exchange import (
     Mailbox,
     NodeRegistry,
     PendingReplies,
-    describe_error,
 )
+from fedwmsam.flower.identities import Identities
+from fedwmsam.flower.replies import Answer, Evaluation, NodeFailure, Reply
+from fedwmsam.flower.sizes import SizeRule
 from fedwmsam.flower.wire import TrainConfig, WireError
 from fedwmsam.training.local import LocalResult
 from fedwmsam.training.task import Samples
@@ -114,6 +115,8 @@ class RemoteTraining:
         grace: float | None,
         timeout: float,
         wait: float,
+        sizes: SizeRule,
+        identities: Identities | None,
     ) -> None:
         self.run = run
         self.clients = clients
@@ -123,6 +126,10 @@ class RemoteTraining:
         self.grace = grace
         self.timeout = timeout
         self.wait = wait
+        self.sizes = sizes
+        self.identities = identities
+        self.logged_sizes: dict[int, int] = {}
+        """Clients → the sizes that they report and that have been logged."""
         self.buffer_layout = RowLayout.from_row(run.federation.task.initial_buffers)
         self.traffic = Traffic()
         self.mailbox: Mailbox | None = None
@@ -132,7 +139,9 @@ class RemoteTraining:
         """Use this grid from now on, and if it is a new one, wait for the clients to connect."""
         if self.mailbox is None or self.nodes is None or self.mailbox.grid is not grid:
             self.mailbox = Mailbox(grid)
-            self.nodes = NodeRegistry(self.mailbox, len(self.clients), self.train_config)
+            self.nodes = NodeRegistry(
+                self.mailbox, len(self.clients), self.train_config, self.identities
+            )
             self.clients.nodes = self.nodes
             self.nodes.wait_for(range(len(self.clients)), self.wait)
 
@@ -140,7 +149,18 @@ class RemoteTraining:
         """Find out which clients of the cohort are connected, and count traffic from zero."""
         assert self.nodes
         self.nodes.refresh_until_identified(cohort)
+        self.log_other_sizes()
         self.traffic = Traffic()
+
+    def log_other_sizes(self) -> None:
+        """Log, once each, the sizes that nodes report and that are not those of the operator."""
+        for client, size in enumerate(self.sizes.client_sizes or ()):
+            reported = len(self.clients[client])
+            if reported not in (0, size, self.logged_sizes.get(client)):
+                self.logged_sizes[client] = reported
+                log.warning(
+                    "Client %d reports %d samples; it counts with %d.", client, reported, size
+                )
 
     def train(
         self, federation: Federation, jobs: Iterable[Job]
@@ -190,8 +210,8 @@ class RemoteTraining:
             clients[message_id] = job.client
         lost_messages = LostMessages(self.nodes, clients)
         replies = PendingReplies(self.mailbox, pending, self.timeout, lost_messages)
-        for reply in replies:
-            job = sent[reply.metadata.reply_to_message_id]
+        for message_id, reply in replies:
+            job = sent[message_id]
             outcome[job.client] = job, self.check_reply(job, reply)
             if self.grace is not None and count_accepted(outcome) >= self.quorum_size(outcome):
                 replies.shorten_deadline(self.grace)
@@ -213,8 +233,8 @@ class RemoteTraining:
         round = str(job.info.round + 1)
         return Message(content, node.id, "train", group_id=round, ttl=self.timeout + TTL_MARGIN)
 
-    def make_evaluate_messages(self, state: State) -> list[Message]:
-        """Return a message with the global model to every connected client."""
+    def make_evaluate_messages(self, state: State) -> list[tuple[int, Message]]:
+        """Return every connected client with a message that holds the global model."""
         assert self.nodes
         _, info = sample_cohort(self.run.federation, state.round)
         messages = []
@@ -223,37 +243,56 @@ class RemoteTraining:
             job = Job(client, {"w": state.server["w"]}, state.buffers, client_info)
             content, _ = wire.pack_job(job, self.train_config)
             self.traffic.bytes_down += wire.payload_size(content)
-            messages.append(Message(content, node.id, "evaluate", ttl=self.timeout + TTL_MARGIN))
+            message = Message(content, node.id, "evaluate", ttl=self.timeout + TTL_MARGIN)
+            messages.append((client, message))
         return messages
 
-    def request_evaluations(self, state: State) -> PendingReplies:
-        """Send every connected client the global model to evaluate, and return the replies."""
+    def collect_evaluations(self, state: State) -> dict[int, Evaluation]:
+        """Let every connected client evaluate the global model, and return what can be used."""
         assert self.mailbox
-        pending = {}
-        for message in self.make_evaluate_messages(state):
+        sent = {}
+        for client, message in self.make_evaluate_messages(state):
             if self.mailbox.send(message):
-                pending[message.metadata.message_id] = f"evaluation, round {state.round}"
-        return PendingReplies(self.mailbox, pending, self.timeout)
+                sent[message.metadata.message_id] = client
+        pending = {
+            message_id: f"evaluation of client {client}, round {state.round}"
+            for message_id, client in sent.items()
+        }
+        evaluations = {}
+        for message_id, reply in PendingReplies(self.mailbox, pending, self.timeout):
+            if evaluation := self.check_evaluation(sent[message_id], reply):
+                evaluations[sent[message_id]] = evaluation
+        return evaluations
 
-    def check_reply(self, job: Job, reply: Message) -> LocalResult | ClientFailure:
+    def check_evaluation(self, client: int, reply: Reply) -> Evaluation | None:
+        """Return the evaluation in a client's reply; None, and a line in the log, if it has none."""
+        try:
+            return Evaluation.read(reply)
+        except WireError as reason:
+            log.warning("The evaluation of client %d is not used: %s", client, reason)
+            return None
+
+    def check_reply(self, job: Job, reply: Reply) -> LocalResult | ClientFailure:
         """Return the result in a client's reply, or the reason why it cannot be used."""
-        if reply.has_error():
+        if isinstance(reply, Message) and reply.has_content():
+            self.traffic.bytes_up += wire.payload_size(reply.content)
+        try:
+            answer = Answer.read(reply, job, self.reply_layout, self.buffer_layout)
+        except NodeFailure as reason:
             if self.nodes:
                 self.nodes.forget(job.client)
-            return ClientFailure(describe_error(reply), rejected=False)
-        self.traffic.bytes_up += wire.payload_size(reply.content)
-        try:
-            result, error = wire.unpack_result(
-                reply.content, job, self.reply_layout, self.buffer_layout
-            )
+            return ClientFailure(str(reason), rejected=False)
         except WireError as reason:
             return ClientFailure(f"its answer is rejected: {reason}", rejected=True)
-        if not all_finite(result.up) or not all_finite(result.buffers):
-            return ClientFailure("its answer is rejected: the update is not finite.", rejected=True)
-        self.traffic.error_up = max(self.traffic.error_up, error)
+        self.traffic.error_up = max(self.traffic.error_up, answer.transport_error)
+        result = answer.result
         device = self.run.federation.task.device
         up = to_device(result.up, device)
         return replace(result, up=up, buffers=to_device(result.buffers, device))
+
+    def weigh_clients(self, clients: Iterable[int]) -> dict[int, int]:
+        """Return how much these clients weigh in a mean."""
+        return self.sizes.weigh({client: len(self.clients[client]) for client in clients})
 
     def quorum_size(self, outcome: Outcome) -> int:
         """Return how many clients of a round must reply with a result that can be used."""
@@ -277,7 +316,25 @@ class RemoteTraining:
                 f"and needs {needed}; mend the clients and start the app again: "
                 f"it goes on from round {number}."
             )
-        yield from outcome.values()
+        yield from self.weigh_results(outcome)
+
+    def weigh_results(self, outcome: Outcome) -> Iterator[tuple[Job, LocalResult | ClientFailure]]:
+        """Yield the jobs with their results, where clients count by size with that size.
+
+        A client trains on the samples it has, but what counts is the weight that the rule gives it.
+        """
+        if self.sizes.averaging != "size":
+            yield from outcome.values()
+            return
+        accepted = {
+            client: job.info.samples
+            for client, (job, result) in outcome.items()
+            if not isinstance(result, ClientFailure)
+        }
+        weights = self.sizes.weigh(accepted)
+        for client, (job, result) in outcome.items():
+            samples = weights.get(client, job.info.samples)
+            yield replace(job, info=replace(job.info, samples=samples)), result
 
 
 def find_reply_layout(federation: Federation, state: State) -> RowLayout:

@@ -21,9 +21,10 @@ from fedwmsam import rng
 from fedwmsam.engine.client_state import RowLayout, as_bytes, digest_of
 from fedwmsam.engine.rounds import Federation, Job
 from fedwmsam.engine.schedule import SeededSchedule
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, printable
 from fedwmsam.methods import Info, Method, make_method
 from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.options import truncated_repr
 from fedwmsam.training.local import LocalResult, LocalRules
 from fedwmsam.training.task import Task
 
@@ -41,12 +42,41 @@ VECTORS = "vectors"
 """Key of the ArrayRecord with the downlink or the uplink."""
 BUFFERS = "buffers"
 """Key of the ArrayRecord with the buffers of the model."""
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint8,
+        torch.bool,
+    )
+}
+"""The types that an array may have, by name."""
+MAX_DIMENSIONS = 16
+"""Dimensions that an array may have."""
+MAX_NUMBERS = 2**40
+"""Numbers that an array may have, and the largest size of a dimension."""
+LARGEST_COUNT = 2**40
+"""The largest number of samples, rounds, steps or the like that is believed."""
 assert sys.byteorder == "little"
 Scalar = TypeVar("Scalar", int, float, str)
+Number = TypeVar("Number", int, float)
 
 
 class WireError(InputError):
-    """The content of a message is not what the other side should have sent."""
+    """The content of a message is not what the other side should have sent.
+
+    Whatever the reason quotes of it, it is one line of at most 300 characters.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(printable(reason, 300))
 
 
 def pack(vectors: Vectors, transport: str = "float32") -> tuple[ArrayRecord, float]:
@@ -93,14 +123,7 @@ def unpack(record: object, expected: RowLayout | None = None) -> Vectors:
 
 def unpack_array(name: str, array: Array, expected: RowLayout | None) -> Tensor:
     """Return the array as a tensor; raise WireError if type, shape or length do not fit."""
-    dtype = getattr(torch, array.dtype, None)
-    shape = tuple(array.shape)
-    is_known = isinstance(dtype, torch.dtype) and array.stype in (RAW, HALF)
-    if not is_known or any(size < 0 for size in shape):
-        raise WireError(
-            f"{name!r} is written in an unknown way ({array.stype!r}, {array.dtype!r})."
-        )
-    assert isinstance(dtype, torch.dtype)
+    dtype, shape = check_description(name, array)
     if expected is not None and (dtype, shape) != expected.parts[name]:
         expected_dtype, expected_shape = expected.parts[name]
         raise WireError(
@@ -117,6 +140,27 @@ def unpack_array(name: str, array: Array, expected: RowLayout | None) -> Tensor:
     if not scale_bytes:
         return value
     return value.to(dtype) * tensor_from_bytes(dtype, (), array.data[:scale_bytes])
+
+
+def check_description(name: str, array: Array) -> tuple[torch.dtype, tuple[int, ...]]:
+    """Return the type and the shape that an array claims to have.
+
+    Raise WireError if it is of no type in DTYPES, too large, or serialized in an unknown way.
+    """
+    dtype = DTYPES.get(array.dtype) if isinstance(array.dtype, str) else None
+    is_serialized = isinstance(array.data, bytes) and array.stype in (RAW, HALF)
+    # Only vectors of float32 travel in half precision: see `pack`.
+    is_half_possible = dtype == torch.float32 and len(array.shape) > 0
+    if dtype is None or not is_serialized or (array.stype == HALF and not is_half_possible):
+        raise WireError(
+            f"{name!r} is written in an unknown way "
+            f"({truncated_repr(array.stype)}, {truncated_repr(array.dtype)})."
+        )
+    shape = tuple(array.shape)
+    is_shape = all(type(size) is int and 0 <= size <= MAX_NUMBERS for size in shape)
+    if len(shape) > MAX_DIMENSIONS or not is_shape or math.prod(shape) > MAX_NUMBERS:
+        raise WireError(f"{name!r} has the impossible shape {truncated_repr(shape)}.")
+    return dtype, shape
 
 
 def tensor_from_bytes(dtype: torch.dtype, shape: tuple[int, ...], data: bytes) -> Tensor:
@@ -143,7 +187,17 @@ def typed_entry(record: Mapping[str, Any], key: str, kind: type[Scalar]) -> Scal
     """Return the entry of a record; raise WireError if it is missing or of another type."""
     value = record.get(key)
     if not isinstance(value, kind) or isinstance(value, bool):
-        raise WireError(f"its {key!r} is {value!r}, not {kind.__name__}.")
+        raise WireError(f"its {key!r} is {truncated_repr(value)}, not {kind.__name__}.")
+    return value
+
+
+def number_entry(
+    record: Mapping[str, Any], key: str, kind: type[Number], low: Number, high: Number
+) -> Number:
+    """Return the number in a record; raise WireError unless it lies between `low` and `high`."""
+    value = typed_entry(record, key, kind)
+    if not low <= value <= high:  # NaN does not
+        raise WireError(f"its {key!r} is {truncated_repr(value)}, not {low} to {high}.")
     return value
 
 
@@ -190,8 +244,8 @@ def config_record_of(content: RecordDict) -> ConfigRecord:
         raise WireError("it carries no fedwmsam record: the other side is no fedwmsam app.")
     if record.get("version") != VERSION:
         raise WireError(
-            f"it speaks version {record.get('version')!r} of the format, this side {VERSION}; "
-            "update both."
+            f"it speaks version {truncated_repr(record.get('version'))} of the format, "
+            f"this side {VERSION}; update both."
         )
     return record
 
@@ -252,15 +306,20 @@ class TrainConfig:
         except (ValueError, RecursionError) as error:
             raise WireError(f"its options are not JSON: {error}.") from error
         if not isinstance(options, dict):
-            raise WireError(f"its options are {options!r}, not names with values.")
+            raise WireError(
+                f"its options are {truncated_repr(options)}, not names with values."
+            )
+        transport = typed_entry(record, "transport", str)
+        if transport not in TRANSPORTS:
+            raise WireError(f"its 'transport' is {truncated_repr(transport)}, not known here.")
         return cls(
             method=make_method(typed_entry(record, "method", str), **options),
             local_rules=LocalRules(**fields_from_record(record, LocalRules)),
             seed=typed_entry(record, "seed", int),
-            local_epochs=typed_entry(record, "local_epochs", int),
-            batch_size=typed_entry(record, "batch_size", int),
+            local_epochs=number_entry(record, "local_epochs", int, 1, LARGEST_COUNT),
+            batch_size=number_entry(record, "batch_size", int, 1, LARGEST_COUNT),
             task=typed_entry(record, "task", str),
-            transport=typed_entry(record, "transport", str),
+            transport=transport,
         )
 
     def schedule(self, info: Info) -> SeededSchedule:
@@ -330,31 +389,6 @@ def pack_result(job: Job, result: LocalResult, transport: str) -> RecordDict:
         }
     )
     return RecordDict({CONFIG_KEY: record, VECTORS: vectors, BUFFERS: buffers})
-
-
-def unpack_result(
-    content: RecordDict, job: Job, up: RowLayout, buffers: RowLayout
-) -> tuple[LocalResult, float]:
-    """Return the result of `job` in a client's reply, and the relative error of its transport.
-
-    Raise WireError if the reply belongs to another job, or does not have the layouts `up` and
-    `buffers`.
-    """
-    record = config_record_of(content)
-    round = typed_entry(record, "round", int)
-    client = typed_entry(record, "client", int)
-    if (round, client) != (job.info.round, job.client):
-        raise WireError(
-            f"it is client {client}'s for round {round + 1}, "
-            f"not client {job.client}'s for round {job.info.round + 1}."
-        )
-    result = LocalResult(
-        up=unpack(content.get(VECTORS), up),
-        buffers=unpack(content.get(BUFFERS), buffers),
-        loss=typed_entry(record, "loss", float),
-        backprops=typed_entry(record, "backprops", int),
-    )
-    return result, typed_entry(record, "transport_error", float)
 
 
 def payload_size(content: RecordDict) -> int:
