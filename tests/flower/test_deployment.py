@@ -3,7 +3,10 @@
 Each client process takes seconds to start.
 """
 
+import json
 import sys
+import time
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +22,8 @@ from fedwmsam import rng
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.rounds import ClientFailure, train_client
 from fedwmsam.experiment.assembly import make_run
+from fedwmsam.flower.exchange import REFUSED_RETRY_SECONDS
+from fedwmsam.flower.keys import fingerprint_of
 from fedwmsam.methods import make_method
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import OBJECTIVES
@@ -110,6 +115,77 @@ def kill_and_restart(deployment):
     failure = "Round 2 goes on without client 2: "
     assert failure + "error 5" in log or failure + "its node was restarted" in log
     assert "Client 2 is connected" in log
+
+
+def test_a_registered_node_with_another_key_cannot_be_a_client(tmp_path):
+    with Deployment(tmp_path, nodes=3, secure=True, spare_keys=1) as deployment:
+        settings = {"method": "fedwmsam", **SETTINGS}
+        log = run_with_an_impostor(deployment, settings)
+        assert log.count(REFUSED.format(0, fingerprint(tmp_path, 0), fingerprint(tmp_path, 3))) >= 2
+        rows = deployment.metrics("bound")
+        assert [row.get("missing") for row in rows[:3]] == [None] * 3
+        assert [row.get("missing") for row in rows[3:6]] == [[0]] * 3
+        assert rows[-1]["cohort"] == 3 and not any("rejected" in row for row in rows)
+        assert_same(model_of(tmp_path / "bound"), simulate("fedwmsam", rows))
+        keys = json.loads((tmp_path / "bound" / "identities.json").read_text())
+        assert keys == {str(node): fingerprint(tmp_path, node) for node in range(3)}
+        # The impostor is there from the beginning, but the place is given to another key.
+        deployment.kill_node(0)
+        identities = tomllib.loads((tmp_path / "keys" / "identities.toml").read_text())
+        identities["identities"] = identities["identities"].rpartition(",")[0]
+        run = deployment.run("given", rounds=1, **settings | {"wait": 90, **identities})
+        deployment.finish("given", run)
+        assert deployment.metrics("given")[0]["missing"] == [0]
+        assert "client 0 belongs to the key" in deployment.flwr("log", run, "test", "--show")
+
+
+REFUSED = "cannot take part: client {} belongs to the key {}, its own is {}."
+
+
+def fingerprint(folder, node):
+    return fingerprint_of((folder / "keys" / f"node-{node}.pub").read_bytes())
+
+
+def run_with_an_impostor(deployment, settings):
+    """Let node 3 claim to be client 0 while that is there and after it was killed.
+
+    Client 0 is started again for the last rounds. Return the log.
+    """
+    deployment.misbehave(3, {round: "NaN" for round in range(1, 9)})  # would show if it were asked
+    deployment.misbehave(0, {2: "hold"})
+    run = deployment.run("bound", rounds=8, authenticated=True, **settings)
+    deployment.wait_for_hold(0)
+    deployment.start_node(3, claim=0)
+    wait_until(lambda: "SuperNode ID" in deployment.log("node-3"), "node 3 is connected")
+    deployment.misbehave(1, {3: "hold"})
+    deployment.behave(0)
+    deployment.wait_for_hold(1)
+    wait_until(lambda: "Sent successfully" in deployment.log("node-3"), "node 3 says who it is")
+    deployment.forget_hold(0)
+    deployment.misbehave(0, {4: "hold"})
+    deployment.behave(1)
+    deployment.wait_for_hold(0)
+    wait_until(lambda: count_refusals(deployment, run) == 1, "node 3 is refused")
+    asked_again = time.monotonic() + REFUSED_RETRY_SECONDS
+    deployment.forget_hold(1)
+    deployment.misbehave(1, {6: "hold"})
+    deployment.misbehave(2, {5: "hold"})
+    deployment.kill_node(0)
+    deployment.behave(0)
+    deployment.wait_for_hold(2)
+    wait_until(lambda: time.monotonic() > asked_again, "node 3 is asked again")
+    deployment.behave(2)
+    deployment.wait_for_hold(1)
+    wait_until(lambda: count_refusals(deployment, run) >= 2, "node 3 is refused again")
+    deployment.restart_node(0)
+    deployment.behave(1)
+    deployment.finish("bound", run)
+    return deployment.flwr("log", run, "test", "--show")
+
+
+def count_refusals(deployment, run):
+    log = deployment.flwr("log", run, "test", "--show")
+    return log.count("cannot take part: client 0 belongs to the key")
 
 
 def test_a_run_cut_off_by_its_superlink_goes_on_in_a_new_one_and_bad_answers_are_left_out(tmp_path):

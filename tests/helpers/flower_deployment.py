@@ -153,6 +153,10 @@ class Deployment:
         reached = self.fault_file(node).with_suffix(".reached")
         wait_until(reached.exists, f"client {node} is held", self.assert_running)
 
+    def forget_hold(self, node: int) -> None:
+        """Let `wait_for_hold` wait for the next time that this client is held."""
+        self.fault_file(node).with_suffix(".reached").unlink()
+
     def fault_file(self, node: int) -> Path:
         return self.folder / f"misbehaviour-{node}.json"
 

@@ -5,10 +5,14 @@ Tests say what goes wrong on the way.
 
 import itertools
 from collections.abc import Callable, Iterable
+from functools import cache
 
 import torch
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
@@ -40,8 +44,11 @@ def load_test(partition, node_config):
 
 
 SETTINGS = {"participation": 0.5, "rounds": 3, "local_epochs": 2, "batch_size": 10, "seed": 4}
-Fault = Callable[[Message, Callable[[], Message]], Message | None]
-"""A function from a message and a call for the honest reply to the reply that arrives, or None."""
+Fault = Callable[[Message, Callable[[], Message]], Message | Exception | None]
+"""A function from a message and a call for the honest reply to the reply that arrives, or None.
+
+An exception instead is what Flower raises when it reads the reply.
+"""
 
 
 class FakeGrid(Grid):
@@ -51,8 +58,13 @@ class FakeGrid(Grid):
         self.app = app or make_client_app(network, load_data, load_test=load_test)
         self.nodes = {1000 + client: {"partition-id": client} for client in range(clients)}
         self.faults: dict[tuple[int, int], Fault] = {}
-        """Faults by round (from 1) and client."""
-        self.replies: dict[str, Message] = {}
+        """Faults of train messages by round (from 1) and client."""
+        self.node_faults: dict[tuple[str, int], Fault] = {}
+        """Faults by the type of the message and the node that it goes to."""
+        self.public_keys: dict[int, bytes] = {}
+        """The keys of nodes, where there are any."""
+        self.replies: dict[str, Message | Exception] = {}
+        """Replies by message; an exception is raised when somebody asks for it."""
         self.sent: list[Message] = []
         self.number = itertools.count()
 
@@ -68,6 +80,11 @@ class FakeGrid(Grid):
     def get_node_ids(self) -> list[int]:
         return list(self.nodes)
 
+    def get_nodes(self) -> list[NodeInfo]:
+        return [
+            NodeInfo(node_id=node, public_key=self.public_keys.get(node, b"")) for node in self.nodes
+        ]
+
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         return [self.deliver(message) for message in messages]
 
@@ -80,7 +97,9 @@ class FakeGrid(Grid):
             reply = Message(Error(5, "node unavailable"), reply_to=message)
         else:
             key = (int(message.metadata.group_id or 0), node.get("partition-id"))
-            fault = self.faults.get(key) if message.metadata.message_type == "train" else None
+            kind = message.metadata.message_type
+            fault = self.faults.get(key) if kind == "train" else None
+            fault = fault or self.node_faults.get((kind, message.metadata.dst_node_id))
             if fault:
                 reply = fault(message, lambda: self.reply_to(message))
             else:
@@ -99,7 +118,11 @@ class FakeGrid(Grid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         arrived = [message_id for message_id in message_ids if message_id in self.replies]
-        return [self.replies.pop(message_id) for message_id in arrived]
+        replies = [self.replies.pop(message_id) for message_id in arrived]
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return replies
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -114,6 +137,20 @@ class FakeGrid(Grid):
             if message.metadata.message_type == "train" and message.metadata.group_id == str(round)
         ]
         return [message.content[wire.CONFIG_KEY]["client"] for message in messages]
+
+
+@cache
+def public_key(number: int) -> bytes:
+    """Return a public key in the format in which Flower tells the keys of nodes."""
+    key = ec.generate_private_key(ec.SECP384R1()).public_key()
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def authenticated_grid(clients: int = CLIENTS) -> FakeGrid:
+    """Return a grid whose nodes have keys; the key of client K's node is `public_key(K)`."""
+    grid = FakeGrid(clients=clients)
+    grid.public_keys = {1000 + client: public_key(client) for client in range(clients)}
+    return grid
 
 
 def no_reply(message: Message, honest_reply: Callable[[], Message]) -> None:
