@@ -47,6 +47,16 @@ def test_a_new_app_has_nothing_wrong(app, cli):
     assert "Client 0 has 500 samples" in result.out and "FedWMSAM" in result.out
 
 
+def test_who_may_be_whom_and_whose_numbers_count_is_said(app, cli):
+    result = cli("flower", "check", app)
+    assert "any node can say that it is any client" in result.out
+    replace(app / "pyproject.toml", "seed = 0", 'averaging = "size"\nsizes = "reported"')
+    replace(app / "pyproject.toml", "authenticated = false", "authenticated = true")
+    result = cli("flower", "check", app)
+    assert "Clients belong to the keys of their nodes; known beforehand: none yet." in result.out
+    assert "warning sizes = 'reported': a node" in result.out and result.code == 0
+
+
 def test_nothing_is_overwritten(app, cli):
     result = cli("flower", "new", app)
     assert result.code == 2 and "not empty" in result.err
@@ -68,6 +78,10 @@ def test_nothing_is_overwritten(app, cli):
             "lacks 'components'",
         ),
         ("pyproject.toml", "[project]", "[project", "not valid TOML"),
+        ("pyproject.toml", "lr = 0.1", "lr = -1.0", "lr must be"),
+        ("pyproject.toml", "seed = 0", 'averaging = "size"', "averaging='size' on Flower needs"),
+        ("pyproject.toml", 'identities = "none"', 'identities = "0=mine"', "identities must be"),
+        ("pyproject.toml", "authenticated = false", "authenticated = 1", "authenticated must be"),
         ("server.py", "app = ServerApp()", "application = ServerApp()", "serverapp"),
         ("client.py", "from .task", "from .tusk", "cannot be trained on: ModuleNotFoundError"),
         (
@@ -205,7 +219,7 @@ def test_keys_are_what_flower_takes_and_nobody_else_reads(tmp_path, cli):
     assert isinstance(key.curve, ec.SECP384R1) and key.public_key() == public_key
     for path in folder.glob("*.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix != ".toml"}
     assert "node-2.key" in cli("flower", "keys", folder, "--host", HOST, "--nodes", 3).out
     assert {name: (folder / name).read_bytes() for name in before} == before
 

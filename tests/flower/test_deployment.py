@@ -151,7 +151,7 @@ def run_with_an_impostor(deployment, settings):
 
     Client 0 is started again for the last rounds. Return the log.
     """
-    deployment.misbehave(3, {round: "NaN" for round in range(1, 9)})  # would show if it were asked
+    deployment.misbehave(3, dict.fromkeys(range(1, 9), "NaN"))  # would show if it were asked
     deployment.misbehave(0, {2: "hold"})
     run = deployment.run("bound", rounds=8, authenticated=True, **settings)
     deployment.wait_for_hold(0)

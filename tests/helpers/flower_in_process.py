@@ -82,7 +82,8 @@ class FakeGrid(Grid):
 
     def get_nodes(self) -> list[NodeInfo]:
         return [
-            NodeInfo(node_id=node, public_key=self.public_keys.get(node, b"")) for node in self.nodes
+            NodeInfo(node_id=node, public_key=self.public_keys.get(node, b""))
+            for node in self.nodes
         ]
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:

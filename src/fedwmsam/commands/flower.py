@@ -29,7 +29,7 @@ def new(
 
 @app.command()
 def keys(
-    folder: Annotated[Path, typer.Argument(help="Where to write them; what is there stays.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write them; keys that are there stay.")],
     host: Annotated[
         list[str], typer.Option(help="Name or address clients reach the server by; repeatable.")
     ],

@@ -190,9 +190,7 @@ class NodeRegistry:
         """Return the ids of the connected nodes, and note their keys if identities are checked."""
         if self.identities is None:
             return set(self.mailbox.grid.get_node_ids())
-        self.public_keys = {
-            node.node_id: node.public_key for node in self.mailbox.grid.get_nodes()
-        }
+        self.public_keys = {node.node_id: node.public_key for node in self.mailbox.grid.get_nodes()}
         return set(self.public_keys)
 
     def remove_disconnected(self, connected: Collection[int]) -> None:
@@ -242,11 +240,11 @@ class NodeRegistry:
                 f"it says it is client {client}, "
                 f"but there are clients 0 to {self.clients - 1} only."
             )
+        if self.identities is not None:
+            self.identities.bind(client, fingerprint(self.public_keys.get(node_id, b"")))
         holder = self.places.get(client, node_id)
         if holder != node_id:
             raise WireError(f"node {holder} is client {client} already.")
-        if self.identities is not None:
-            self.identities.bind(client, fingerprint(self.public_keys.get(node_id, b"")))
         kept = {place: node for place, node in self.places.items() if node != node_id}
         self.places = kept | {client: node_id}
 

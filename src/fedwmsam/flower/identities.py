@@ -139,7 +139,7 @@ def parse_identities(value: object) -> dict[int, str]:
         pairs = [(str(client), str(key)) for client, key in value.items()]
     else:
         pairs = [("", "")]
-    keys = {}
+    keys: dict[int, str] = {}
     for client, key in pairs:
         if not re.fullmatch(r"[0-9]{1,9}", client) or not FINGERPRINT.fullmatch(key):
             raise InputError(
@@ -155,7 +155,7 @@ def parse_identities(value: object) -> dict[int, str]:
 
 @lru_cache(maxsize=10_000)
 def fingerprint(public_key: bytes) -> str:
-    """Return the fingerprint of a public key in PEM format; raise WireError if it is no such key."""
+    """Return the fingerprint of a public key in PEM format; raise WireError if it is none."""
     try:
         line = load_pem_public_key(public_key).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     except (ValueError, TypeError, UnsupportedAlgorithm):

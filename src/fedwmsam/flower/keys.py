@@ -41,20 +41,17 @@ def make_keys(folder: Path, hosts: list[str], nodes: int) -> list[Path]:
         path = folder / f"node-{node}.key"
         if not path.exists():
             written += make_node_keys(path)
-    if nodes:
-        written += write_identities_file(folder, nodes)
-    return written
+    return written + write_identities_file(folder)
 
 
-def write_identities_file(folder: Path, nodes: int) -> list[Path]:
+def write_identities_file(folder: Path) -> list[Path]:
     """Write the settings that bind client K to node-K.pub; return the path if they are new."""
-    pairs = []
-    for node in range(nodes):
-        line = (folder / f"node-{node}.pub").read_bytes()
-        pairs.append(f"{node}={fingerprint_of(line)}")
+    pairs: list[str] = []
+    while (public_path := folder / f"node-{len(pairs)}.pub").exists():
+        pairs.append(f"{len(pairs)}={fingerprint_of(public_path.read_bytes())}")
     text = f'authenticated = true\nidentities = "{",".join(pairs)}"\n'
     path = folder / IDENTITIES
-    if path.exists() and path.read_text() == text:
+    if not pairs or (path.exists() and path.read_text() == text):
         return []
     path.write_text(text)
     return [path]

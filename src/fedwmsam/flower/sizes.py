@@ -108,18 +108,19 @@ def make_size_rule(
         )
     if sizes is not None and sizes != REPORTED:
         raise InputError(f"sizes must be '{REPORTED}', not {truncated_repr(sizes)}.")
-    if largest_share is not None and not is_share(largest_share):
-        raise InputError(
-            f"largest_share must be a share above 0 and at most 1, "
-            f"not {truncated_repr(largest_share)}."
-        )
+    share = None if largest_share is None else parse_share(largest_share)
     counts = None if client_sizes is None else parse_client_sizes(client_sizes, clients)
-    return SizeRule(averaging, counts, largest_share)
+    return SizeRule(averaging, counts, share)
 
 
-def is_share(value: object) -> bool:
-    """Return whether a value is a number above 0 and at most 1."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1
+def parse_share(value: object) -> float:
+    """Return the largest share of a client; raise InputError unless it is above 0 and at most 1."""
+    share = value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    if not 0 < share <= 1:  # NaN is not
+        raise InputError(
+            f"largest_share must be a share above 0 and at most 1, not {truncated_repr(value)}."
+        )
+    return float(share)
 
 
 def parse_client_sizes(value: object, clients: int) -> tuple[int, ...]:

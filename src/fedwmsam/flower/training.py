@@ -265,7 +265,7 @@ class RemoteTraining:
         return evaluations
 
     def check_evaluation(self, client: int, reply: Reply) -> Evaluation | None:
-        """Return the evaluation in a client's reply; None, and a line in the log, if it has none."""
+        """Return the evaluation in a client's reply, or None after logging why it has none."""
         try:
             return Evaluation.read(reply)
         except WireError as reason:

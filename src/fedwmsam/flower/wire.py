@@ -306,9 +306,7 @@ class TrainConfig:
         except (ValueError, RecursionError) as error:
             raise WireError(f"its options are not JSON: {error}.") from error
         if not isinstance(options, dict):
-            raise WireError(
-                f"its options are {truncated_repr(options)}, not names with values."
-            )
+            raise WireError(f"its options are {truncated_repr(options)}, not names with values.")
         transport = typed_entry(record, "transport", str)
         if transport not in TRANSPORTS:
             raise WireError(f"its 'transport' is {truncated_repr(transport)}, not known here.")
