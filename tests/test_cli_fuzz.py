@@ -101,6 +101,7 @@ FLAGS = {
     "analyse landscape": ("--to", "--points", "--round", "--plane"),
     "analyse dynamics": ("--states", "--sample"),
     "analyse theory": ("--rounds", "--cohort", "--rho", "--smoothness"),
+    "flower release": (),
 }
 LEFT_OUT = {"analyse embedding", "flower new", "flower keys", "flower check"}
 """Commands that take too long, write keys or need Flower."""

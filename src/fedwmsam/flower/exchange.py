@@ -14,7 +14,7 @@ import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedwmsam.errors import describe_error
+from fedwmsam.errors import InputError, describe_error
 from fedwmsam.flower import wire
 from fedwmsam.flower.identities import Identities, fingerprint
 from fedwmsam.flower.replies import Introduction, NodeFailure, Reply
@@ -224,7 +224,7 @@ class NodeRegistry:
         try:
             introduction = Introduction.read(reply)
             self.take_place(node_id, introduction.client)
-        except WireError as reason:
+        except InputError as reason:
             log.warning("Node %d cannot take part: %s", node_id, reason)
             self.refused_at[node_id] = time.monotonic()
             return
@@ -234,7 +234,7 @@ class NodeRegistry:
         self.by_client[client] = Node(node_id, samples, introduction.process)
 
     def take_place(self, node_id: int, client: int) -> None:
-        """Give a node the place of a client; raise WireError with the reason to refuse it."""
+        """Give a node the place of a client; raise InputError with the reason to refuse it."""
         if client >= self.clients:
             raise WireError(
                 f"it says it is client {client}, "

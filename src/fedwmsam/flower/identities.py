@@ -22,7 +22,6 @@ from fedwmsam.engine.records import read_json
 from fedwmsam.engine.run_folder import RunFolder
 from fedwmsam.errors import InputError
 from fedwmsam.flower.keys import fingerprint_of
-from fedwmsam.flower.wire import WireError
 from fedwmsam.settings.options import truncated_repr
 
 FILE = "identities.json"
@@ -61,13 +60,15 @@ class Identities:
         self.save()
 
     def bind(self, client: int, key: str) -> None:
-        """Bind a client to a key; raise WireError if either belongs to another already."""
+        """Bind a client to a key; raise InputError if either belongs to another already."""
         owner = self.keys.get(client, key)
         if owner != key:
-            raise WireError(f"client {client} belongs to the key {owner}, its own is {key}.")
+            raise InputError(f"client {client} belongs to the key {owner}, its own is {key}.")
         for other, other_key in self.keys.items():
             if other_key == key and other != client:
-                raise WireError(f"its key {key} is client {other}'s, so it is not client {client}.")
+                raise InputError(
+                    f"its key {key} is client {other}'s, so it is not client {client}."
+                )
         if client not in self.keys:
             self.keys[client] = key
             self.save()
@@ -155,11 +156,11 @@ def parse_identities(value: object) -> dict[int, str]:
 
 @lru_cache(maxsize=10_000)
 def fingerprint(public_key: bytes) -> str:
-    """Return the fingerprint of a public key in PEM format; raise WireError if it is none."""
+    """Return the fingerprint of a public key in PEM format; raise InputError if it is none."""
     try:
         line = load_pem_public_key(public_key).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise WireError(
+        raise InputError(
             "Flower names no key of it; authenticated=true needs a SuperLink with "
             "--enable-supernode-auth."
         ) from None

@@ -75,7 +75,9 @@ def mean_evaluation(
     report has none: one node cannot add columns.
     """
     means = {}
-    names = dict.fromkeys(name for each in evaluations.values() for name in each.metrics)
+    names: dict[str, float] = {}
+    for evaluation in evaluations.values():
+        names |= evaluation.metrics
     for name in names:
         reporting = [client for client in evaluations if name in evaluations[client].metrics]
         if 2 * len(reporting) < len(evaluations):
