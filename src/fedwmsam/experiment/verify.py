@@ -6,7 +6,6 @@ another implementation computed on it: the global model after every round and, w
 round loop, in float64 on one thread, and returns the largest difference for each of them.
 """
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,8 +16,10 @@ from torch import Tensor, nn
 
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine import rounds
+from fedwmsam.engine.records import JSON_LIMIT, parse_record
 from fedwmsam.engine.schedule import Schedule
 from fedwmsam.errors import InputError, describe_error, printable
+from fedwmsam.files import read_named
 from fedwmsam.methods import Method, make_method, method_class
 from fedwmsam.settings.options import truncated_repr
 from fedwmsam.training.local import LocalResult, LocalRules, Step
@@ -145,14 +146,13 @@ def largest_error(computed: Tensor, expected: Tensor) -> float:
 def read_reference_file(path: Path) -> dict[str, Any]:
     """Return the content of a reference-vector file; raise InputError if it is none."""
     try:
-        file = json.loads(path.read_text())
+        file = parse_record(read_named(path, JSON_LIMIT))
     except FileNotFoundError as error:
         raise InputError(f"There is no file {path}.") from error
-    # A number of thousands of digits is a ValueError, deeply nested lists are a RecursionError.
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a reference-vector file: {error}.") from error
-    if not isinstance(file, dict) or not isinstance(file.get("config", {}), dict):
-        raise InputError(f"{path} is not a reference-vector file: it holds no JSON object.")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not a reference-vector file: {printable(error)}.") from error
+    if not isinstance(file.get("config", {}), dict):
+        raise InputError(f"{path} is not a reference-vector file: its config is no JSON object.")
     for key in ("config", "x", "y", "selected", "global"):
         if key not in file:
             raise InputError(f"{path} is not a reference-vector file: it has no {key!r}.")
