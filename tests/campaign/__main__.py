@@ -2,22 +2,19 @@
 went wrong."""
 
 import argparse
-import json
 import random
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
+from campaign.results import CampaignResult, markdown_table, shuffle_kinds, write_results
 from campaign.trials import (
     CASES,
     FAULTS,
     REFUSED,
     SAME,
-    FaultKind,
     Reference,
     Trial,
     run_reference,
@@ -26,8 +23,6 @@ from campaign.trials import (
 
 WRONG = "wrong"
 OUTCOMES = (SAME, REFUSED, WRONG)
-TrialResult = dict[str, Any]
-"""Number, fault, case and outcome of a trial, and the reason if it went wrong."""
 
 
 def main() -> int:
@@ -41,9 +36,9 @@ def main() -> int:
             case: run_reference(case, folder / "undisturbed" / str(number))
             for number, case in enumerate(CASES)
         }
-        names = shuffle_faults(supported, options.seed)
+        names = shuffle_kinds(supported, options.seed)
         numbers = range(options.trials) if options.only is None else [options.only]
-        results: list[TrialResult] = []
+        results: list[CampaignResult] = []
         for number in numbers:
             fault = names[number % len(names)]
             result = run_numbered_trial(number, fault, options.seed, references, folder)
@@ -51,8 +46,14 @@ def main() -> int:
             print_progress(results, options.trials, time.monotonic() - start)
             if result["outcome"] == WRONG and options.keep:
                 copy_folder(folder / "trials" / str(number), options.keep / str(number))
-    print(markdown_table(results, skipped))
-    write_results(options.json, options.seed, results, skipped, time.monotonic() - start)
+    order = list(FAULTS)
+    by_fault = sorted(results, key=lambda result: order.index(result["fault"]))
+    print(markdown_table(by_fault, ("fault", "trials"), OUTCOMES))
+    for name in skipped:
+        print(f"Not possible on this machine: {name}")
+    seconds = round(time.monotonic() - start)
+    head = {"seed": options.seed, "trials": len(results), "seconds": seconds, "skipped": skipped}
+    write_results(options.json, head, results)
     return int(any(result["outcome"] == WRONG for result in results))
 
 
@@ -68,18 +69,9 @@ def parse_options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def shuffle_faults(kinds: dict[str, FaultKind], seed: int) -> list[str]:
-    """Return the names of the faults in a random order, each as often as its weight says."""
-    names: list[str] = []
-    for name, kind in kinds.items():
-        names += [name] * kind.weight
-    random.Random(seed).shuffle(names)
-    return names
-
-
 def run_numbered_trial(
     number: int, fault: str, seed: int, references: dict[str, Reference], folder: Path
-) -> TrialResult:
+) -> CampaignResult:
     """Run a trial, which depends on its number and the seed only: it can be repeated alone."""
     rng = random.Random(f"{seed} {number}")
     kind = FAULTS[fault]
@@ -98,7 +90,7 @@ def copy_folder(source: Path, target: Path) -> None:
     subprocess.run(["cp", "-r", source, target], check=False)
 
 
-def print_progress(results: list[TrialResult], total: int, seconds: float) -> None:
+def print_progress(results: list[CampaignResult], total: int, seconds: float) -> None:
     last = results[-1]
     if last["outcome"] == WRONG:
         print(
@@ -108,34 +100,6 @@ def print_progress(results: list[TrialResult], total: int, seconds: float) -> No
         )
     if len(results) % 20 == 0 or len(results) == total:
         print(f"{len(results)} of {total} trials, {seconds:.0f} s", file=sys.stderr, flush=True)
-
-
-def markdown_table(results: list[TrialResult], skipped: list[str]) -> str:
-    """Return the table of how often each fault had each outcome."""
-    counts = Counter((result["fault"], result["outcome"]) for result in results)
-    lines = [f"| fault | trials | {' | '.join(OUTCOMES)} |", "|---|---|---|---|---|"]
-    for name in FAULTS:
-        by_outcome = [counts[name, outcome] for outcome in OUTCOMES]
-        if any(by_outcome):
-            lines.append(table_line(name, by_outcome))
-    outcomes = Counter(result["outcome"] for result in results)
-    lines.append(table_line("all", [outcomes[outcome] for outcome in OUTCOMES]))
-    lines += [f"Not possible on this machine: {name}" for name in skipped]
-    return "\n".join(lines)
-
-
-def table_line(name: str, counts: list[int]) -> str:
-    return f"| {name} | {sum(counts)} | {' | '.join(map(str, counts))} |"
-
-
-def write_results(
-    path: Path, seed: int, results: list[TrialResult], skipped: list[str], seconds: float
-) -> None:
-    """Write the results as JSON, with one line per trial."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    head = {"seed": seed, "trials": len(results), "seconds": round(seconds), "skipped": skipped}
-    lines = ",\n".join(map(json.dumps, results))
-    path.write_text(f'{{"campaign": {json.dumps(head)}, "results": [\n{lines}\n]}}\n')
 
 
 if __name__ == "__main__":
