@@ -42,17 +42,17 @@ class InputKind:
 
 
 KINDS = {
-    "run: value in a text file": InputKind(hostile_runs.choose_value_attack, 60),
+    "run: value in a text file": InputKind(hostile_runs.choose_value_attack, 110),
     "run: key in a text file": InputKind(hostile_runs.choose_key_attack, 20),
-    "run: metrics and status": InputKind(hostile_runs.choose_column_attack, 20),
+    "run: metrics and status": InputKind(hostile_runs.choose_column_attack, 45),
     "run: bytes of a file": InputKind(hostile_runs.choose_damage_attack, 25),
     "run: link, FIFO, 100 GB …": InputKind(hostile_runs.choose_special_attack, 45),
     "run: folder as a link": InputKind(hostile_runs.choose_folder_attack, 12),
-    "run: planted where it writes": InputKind(hostile_runs.choose_planted_attack, 25),
-    "run: forged checkpoint": InputKind(hostile_runs.choose_checkpoint_attack, 40),
+    "run: planted where it writes": InputKind(hostile_runs.choose_planted_attack, 40),
+    "run: forged checkpoint": InputKind(hostile_runs.choose_checkpoint_attack, 45),
     "run: other weights": InputKind(hostile_runs.choose_weights_attack, 12),
-    "run: names code to import": InputKind(hostile_runs.choose_import_attack, 12),
-    "run: claims": InputKind(hostile_runs.choose_claim_attack, 35),
+    "run: names code to import": InputKind(hostile_runs.choose_import_attack, 15),
+    "run: claims": InputKind(hostile_runs.choose_claim_attack, 40),
     "run in a comparison": InputKind(hostile_runs.choose_comparison_folder_attack, 10),
     "data: .npz, .npy": InputKind(hostile_data.choose_array_attack, 20),
     "data: .csv": InputKind(hostile_data.choose_table_attack, 12),
@@ -63,9 +63,9 @@ KINDS = {
     "configuration file": InputKind(hostile_settings.choose_configuration_attack, 22),
     "comparison file": InputKind(hostile_settings.choose_comparison_attack, 20),
     "reference vectors": InputKind(hostile_settings.choose_vectors_attack, 18),
-    "message: introduction": InputKind(hostile_messages.choose_introduction_attack, 15),
-    "message: answer": InputKind(hostile_messages.choose_reply_attack, 25),
-    "message: evaluation": InputKind(hostile_messages.choose_evaluation_attack, 15),
+    "message: introduction": InputKind(hostile_messages.choose_introduction_attack, 25),
+    "message: answer": InputKind(hostile_messages.choose_reply_attack, 30),
+    "message: evaluation": InputKind(hostile_messages.choose_evaluation_attack, 25),
 }
 
 
@@ -155,7 +155,11 @@ def finish_input(
     """Return the result with its outcome; the folder stays only if it is to be kept."""
     seen = process.observe()
     outcome, reason = sandbox.judge(seen)
-    result |= {"outcome": outcome, "memory_mb": seen.memory >> 20}
+    result |= {
+        "outcome": outcome,
+        "seconds": round(seen.seconds, 1),
+        "memory_mb": seen.memory >> 20,
+    }
     if outcome == BAD:
         result["reason"] = reason
         if options.keep:

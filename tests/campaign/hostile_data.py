@@ -27,7 +27,7 @@ SIZES = [b"\xff" * 4, b"\x7f" + b"\xff" * 7, bytes(8), b"\x80" + bytes(7), b"\0\
 
 
 def train_on(dataset: object, model: str = "linear", *options: object) -> Callable[[], None]:
-    """Return the command that trains a round on a data set."""
+    """Return the command that trains a round on a data set, or with --dry-run a few steps."""
     return command("run", "--dataset", dataset, "--model", model, *options, *TINY_RUN)
 
 
@@ -166,7 +166,7 @@ def choose_text_attack(rng: random.Random, stage: Stage) -> Attack:
     what = "damaged"
     if choice == 0:
         what = "hostile text"
-        texts = [r"\u001b[31m", rf"a\n{FORGED}", r"\ud800", r"\u0000", "x" * 3_000_000, ""]
+        texts = [r"\u001b[31m", rf"a\n{FORGED}", r"\ud800", r"\u0000", "x" * 200_000, ""]
         key = rng.choice(["speaker", "text"])
         lines[0] = f'{{"speaker": "a", "text": "b", "{key}": "{rng.choice(texts)}"}}'
     elif choice == 1:
@@ -180,15 +180,17 @@ def choose_text_attack(rng: random.Random, stage: Stage) -> Attack:
         what = "a speaker for each line"
         lines = [line % n for n in range(30_000)]
     elif choice == 4:
-        what = "one line of 40 MB"
-        lines = [f'{{"speaker": "a", "text": "{"a b" * 13_000_000}"}}']
+        what = "one line of 9 MB"
+        lines = [f'{{"speaker": "a", "text": "{"a b" * 3_000_000}"}}']
     content = "\n".join(lines).encode(errors="surrogatepass")
     if choice > 4:
         content = damage_bytes(content, rng)
     path = stage.input / "a.jsonl"
     path.write_bytes(content)
     options = rng.choice(["", "", ",context=1", ",context=99999", ",stride=0", ",context=-1"])
-    return Attack(f".jsonl: {what}{options}", train_on(f"{path}{options}", "char"))
+    # Such a text may well be trained on, for longer than this campaign lasts.
+    dry = ["--dry-run"] if choice in (2, 3, 4) else []
+    return Attack(f".jsonl: {what}{options}", train_on(f"{path}{options}", "char", *dry))
 
 
 def zero_members(total: int) -> bytes:

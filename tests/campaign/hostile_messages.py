@@ -26,7 +26,7 @@ Spoil = Callable[[Message, random.Random], Message]
 
 def choose_entry(rng: random.Random) -> Any:
     """Return a value that a record of Flower can hold."""
-    return rng.choice(rng.choice([INTEGERS, FLOATS, TEXTS, OTHERS]))
+    return rng.choice(rng.choice([INTEGERS, INTEGERS, FLOATS, FLOATS, TEXTS, OTHERS]))
 
 
 def spoil_config(reply: Message, rng: random.Random) -> Message:
@@ -102,10 +102,11 @@ def spoil_metrics(reply: Message, rng: random.Random) -> Message:
     """Remove, replace or add metrics of an evaluation."""
     entries: dict[str, Any] = dict(reply.content["metrics"])
     for _ in range(rng.randint(1, 2)):
-        key = rng.choice([*entries, exchange.NUM_EXAMPLES, "accuracy", "new", f"a\n{FORGED}"])
+        names = [*entries, *[exchange.NUM_EXAMPLES] * 3, "accuracy", "new", f"a\n{FORGED}"]
+        key = rng.choice(names)
         entries.pop(key, None)
-        if rng.random() < 0.85:
-            entries[key] = rng.choice([*INTEGERS, *FLOATS, [1, 2], [1.5]])
+        if rng.random() < 0.9:
+            entries[key] = rng.choice(rng.choice([INTEGERS, FLOATS, [1.7e308], [[1, 2], [1.5]]]))
     reply.content["metrics"] = MetricRecord(entries)
     return reply
 

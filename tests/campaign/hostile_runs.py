@@ -55,13 +55,15 @@ COMMANDS = {
     "evaluate --best": "evaluate RUN --best",
     "evaluate --averaged": "evaluate RUN --averaged --fine-tune 1",
     "resume": "resume RUN --rounds 4 -q",
-    "flatness": f"analyse flatness RUN {MEASURED}",
+    "flatness": f"analyse flatness RUN {MEASURED} --seed 1",
+    "flatness again": f"analyse flatness RUN {MEASURED}",
     "flatness --rounds": f"analyse flatness RUN --rounds 2 {MEASURED}",
-    "dynamics": "analyse dynamics RUN --states 1 --sample 20 -q",
+    "dynamics": "analyse dynamics RUN --states 1 --sample 30 -q",
+    "dynamics again": "analyse dynamics RUN --states 1 --sample 20 -q",
     "landscape": "analyse landscape RUN --points 3 --samples 50 --clients 0 -q",
     "theory": "analyse theory RUN -q",
 }
-"""Names of commands that read a run → their arguments."""
+"""Names of commands that read a run → their arguments; "again": as the results that are there."""
 SMALL = "--model linear --clients 4 --rounds 3 --local-epochs 1 --validation 0.1"
 COMPARISON = f"compare --methods fedavg,fedcm {SMALL} --jobs 1"
 REFERENCE_COMMANDS = {
@@ -92,7 +94,7 @@ def readers_of(name: str) -> list[str]:
     if name.startswith("states"):
         return ["dynamics", "flatness --rounds", "theory", "resume"]
     if name.startswith("analysis"):
-        return ["report", "flatness", "dynamics", "theory"]
+        return ["report", "report", "flatness", "flatness again", "dynamics", "dynamics again"]
     if name in ("config.toml", "data.json"):
         return ["report", "report", "evaluate", "resume", "resume", "flatness", "dynamics"]
     if name in ("summary.json", "clients.json", "timings.jsonl", "recordings.jsonl"):
@@ -121,23 +123,26 @@ def edited_run(rng: random.Random, stage: Stage, rename: bool) -> Attack:
 
 
 COLUMNS = ("epsilon", "accuracy", "loss", "round", "rejected", "averaged_loss", "bytes_up", "\n=x")
+STATUS_TEXTS = ("line breaks", "LaTeX", "HTML", "ESC", "a formula", "a long text", "a C1 control")
 
 
 def choose_column_attack(rng: random.Random, stage: Stage) -> Attack:
-    """Put a hostile value into a column of every round, and another status into the summary."""
+    """Put a hostile value into a column of every round, or another status into the summary."""
     run = stage.copy_reference("fedwmsam")
-    column = rng.choice(COLUMNS)
-    name, value = choose_value(rng)
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    edited = [line[:-1] + f", {json.dumps(column)}: {value}}}\n" for line in lines]
-    (run / "metrics.jsonl").write_text("".join(edited))
-    status = rng.choice(["line breaks", "LaTeX", "HTML", "ESC", "a formula", "a long text", "-1"])
-    beginning = rng.choice(["", "diverged", "stopped: "])
-    text = VALUES[status].replace('"', f'"{beginning}', 1)
-    (run / "summary.json").write_text(
-        f'{{"status": {text}, "rounds": 3, "best_round": {value}, "metrics": {{}}}}'
-    )
-    what = f"metrics.jsonl: {column!r} = {name}, status {beginning}{status}"
+    if rng.random() < 0.5:
+        column = rng.choice(COLUMNS)
+        name, value = choose_value(rng)
+        lines = (run / "metrics.jsonl").read_text().splitlines()
+        edited = [line[:-1] + f", {json.dumps(column)}: {value}}}\n" for line in lines]
+        (run / "metrics.jsonl").write_text("".join(edited))
+        what = f"metrics.jsonl: {column!r} = {name}"
+    else:
+        name = rng.choice(STATUS_TEXTS)
+        beginning = rng.choice(["", "diverged ", "stopped: "])
+        text = VALUES[name].replace('"', f'"{beginning}', 1)
+        summary = f'{{"status": {text}, "rounds": 3, "best_round": null, "metrics": {{}}}}'
+        (run / "summary.json").write_text(summary)
+        what = f"summary.json: status {beginning}{name}"
     return attack_run(stage, rng.choice(["report", "report", "report --twins"]), what, run)
 
 
@@ -159,12 +164,6 @@ def link_to_run(path: Path, stage: Stage, name: str) -> None:
 
 def link_to_letter(path: Path, stage: Stage, name: str) -> None:
     path.symlink_to(stage.foreign / "letter.txt")
-
-
-def hard_link(path: Path, stage: Stage, name: str) -> None:
-    """Put a copy there that is the same file under a second name in the input."""
-    (stage.input / "twin").write_bytes((stage.foreign / "run" / name).read_bytes())
-    os.link(stage.input / "twin", path)
 
 
 def dangling_link(path: Path, stage: Stage, name: str) -> None:
@@ -215,7 +214,6 @@ def unreadable(path: Path, stage: Stage, name: str) -> None:
 SPECIAL_FILES: dict[str, Callable[[Path, Stage, str], None]] = {
     "a link to a run": link_to_run,
     "a link to a letter": link_to_letter,
-    "a second name": hard_link,
     "a dangling link": dangling_link,
     "a link to /dev/zero": endless_link,
     "a link to itself": circular_link,
@@ -434,10 +432,8 @@ def choose_import_attack(rng: random.Random, stage: Stage) -> Attack:
     marker = str(stage.foreign / "imported")
     (stage.work / "stranger.py").write_text(MODULE.format(marker=marker))
     (run / "stranger.py").write_text(MODULE.format(marker=marker))
-    model = rng.choice(
-        ["stranger:make", "stranger:make", "os:system", "stranger:nothing", ":", "x:"]
-    )
-    key = rng.choice(["model", "model", "model", "method", "dataset", "loss", "augmentation"])
+    model = rng.choice([*["stranger:make"] * 5, "os:system", "stranger:nothing", ":", "x:"])
+    key = rng.choice([*["model"] * 6, "method", "dataset", "loss", "augmentation"])
     set_in_config(run, key, json.dumps(model))
     names = ["report", "evaluate", "resume", "flatness", "dynamics", "landscape", "theory"]
     return attack_run(stage, rng.choice(names), f"{key} = {model}", run)

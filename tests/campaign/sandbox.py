@@ -164,8 +164,9 @@ class Observation:
     code: int
     """Its exit code, negative: the signal that ended it."""
     timed_out: bool
+    seconds: float
     memory: int
-    """Bytes that it had at its peak beyond what it was forked with."""
+    """Bytes that it had at its peak beyond those it was forked with."""
     memory_limit: int
     output: str = ""
     errors: str = ""
@@ -180,11 +181,12 @@ class SandboxedProcess(ForkedProcess):
 
     def __init__(self, attack: Attack, stage: Stage, seconds: float = SECONDS) -> None:
         self.stage = stage
-        self.memory_before = resident_bytes()
+        self.memory_before = status_bytes("RssAnon")
+        self.started = time.monotonic()
         self.limit = ALLOWANCE + ALLOWANCE_BY_SIZE * stage.input_size()
         self.files_before = stage.foreign_files()
         self.watch = Watch(stage.foreign)
-        self.deadline = time.monotonic() + seconds
+        self.deadline = self.started + seconds
         self.timed_out = False
         self.peak = 0
         sys.stdout.flush()
@@ -220,6 +222,7 @@ class SandboxedProcess(ForkedProcess):
         return Observation(
             code,
             self.timed_out,
+            time.monotonic() - self.started,
             self.peak - self.memory_before,
             self.limit,
             (self.stage.folder / "stdout").read_text(errors="replace"),
@@ -246,7 +249,7 @@ def enter(stage: Stage) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (SAFETY_NET, SAFETY_NET))
     # Private memory only: a file that is mapped for reading takes none.
-    limit = private_bytes() + SAFETY_NET
+    limit = status_bytes("VmData") + SAFETY_NET
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
@@ -255,14 +258,10 @@ def refuse_network(*_: object, **__: object) -> Never:
     raise OSError("no network here")
 
 
-def resident_bytes() -> int:
-    """Return how much memory this process has."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
-def private_bytes() -> int:
-    """Return what Linux counts against the limit of a process's data."""
-    return int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()
+def status_bytes(name: str) -> int:
+    """Return a number from what Linux says about the memory of this process."""
+    (line,) = re.findall(rf"^{name}:\s+(\d+) kB$", Path("/proc/self/status").read_text(), re.M)
+    return int(line) * 1024
 
 
 def kill_all(pid: int) -> None:
