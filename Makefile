@@ -8,7 +8,7 @@ SIMULATION := $(VENV)/simulation
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-slow faults endurance coverage mutation check docs notebooks release-check bench results clean
+.PHONY: demo test test-slow faults hostile endurance coverage mutation check docs notebooks release-check bench results clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
@@ -23,6 +23,10 @@ test-slow: $(VENV)/installed
 # Runs killed, starved and damaged (docs/reliability.md); `make faults FAULTS="--trials 43 --seed 2"` passes options on.
 faults: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m campaign $(FAULTS)
+
+# Files and messages of a stranger (docs/reliability.md); `make hostile HOSTILE="--only 98"` repeats one of them.
+hostile: $(VENV)/installed
+	PYTHONPATH=tests $(BIN)/python -m campaign.hostile $(HOSTILE)
 
 endurance: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m campaign.endurance

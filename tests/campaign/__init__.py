@@ -1,4 +1,5 @@
 """Hundreds of runs that are killed, starved, damaged and disturbed: `make faults`.
 
-docs/reliability.md says more.
+And hundreds of inputs that a stranger made to do harm: `make hostile`. docs/reliability.md says
+more.
 """

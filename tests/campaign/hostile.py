@@ -94,6 +94,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--inputs", type=int, default=sum(k.weight for k in KINDS.values()))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="repeat one input")
+    parser.add_argument("--kinds", default="", help="only kinds that begin so: run, data, message")
     parser.add_argument(
         "--json", type=Path, default=Path("build/hostile.json"), help="where the results go"
     )
@@ -120,13 +121,16 @@ def run_in(folder: Path, arguments: str) -> None:
 def run_inputs(options: argparse.Namespace, root: Path) -> Iterator[CampaignResult]:
     """Yield the result of each input, with several at the same time."""
     names = shuffle_kinds(KINDS, options.seed)
-    numbers = list(range(options.inputs)) if options.only is None else [options.only]
+    kinds = {number: names[number % len(names)] for number in range(options.inputs)}
+    numbers = [number for number, kind in kinds.items() if kind.startswith(options.kinds)]
+    if options.only is not None:
+        numbers = [options.only]
     running: list[tuple[CampaignResult, SandboxedProcess]] = []
     done = 0
     while numbers or running:
         while numbers and len(running) < JOBS:
             number = numbers.pop(0)
-            running.append(start_input(number, names[number % len(names)], options, root))
+            running.append(start_input(number, kinds[number], options, root))
         ended = [pair for pair in running if pair[1].poll() is not None]
         for result, process in ended:
             running.remove((result, process))

@@ -236,10 +236,12 @@ def enter(stage: Stage) -> None:
     """Confine this process: its folders, its output, its memory and the size of its files."""
     os.setsid()
     os.chdir(stage.work)
-    for descriptor, path in enumerate(["/dev/null", stage.folder / "stdout"]):
-        file = os.open(path, os.O_RDWR | os.O_CREAT)
-        os.dup2(file, descriptor)
-    os.dup2(os.open(stage.folder / "stderr", os.O_RDWR | os.O_CREAT), 2)
+    streams = ["/dev/null", stage.folder / "stdout", stage.folder / "stderr"]
+    for descriptor, path in enumerate(streams):
+        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), descriptor)
+    # Anew, because a test replaces what Python prints to; a half character is an error as always.
+    sys.stdout = os.fdopen(1, "w", closefd=False, encoding="utf-8")
+    sys.stderr = os.fdopen(2, "w", 1, closefd=False, encoding="utf-8", errors="backslashreplace")
     os.environ |= {"HOME": str(stage.work / "home"), "TMPDIR": str(stage.work / "tmp")}
     os.environ["XDG_CACHE_HOME"] = str(stage.work / "home")
     os.environ.pop("FEDWMSAM_DATA", None)

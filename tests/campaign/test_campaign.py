@@ -1,6 +1,6 @@
-"""A short campaign of faults and a short endurance run.
+"""A short campaign of faults, one of hostile inputs and a short endurance run.
 
-`make faults` and `make endurance` do the long ones.
+`make faults`, `make hostile` and `make endurance` do the long ones.
 """
 
 import os
@@ -28,6 +28,13 @@ def run_module(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_no_run_is_lost(tmp_path: Path) -> None:
     options = ["--trials", "22", "--seed", "7", "--json", tmp_path / "faults.json"]
     process = run_module("campaign", *options)
+    assert process.returncode == 0, process.stdout + process.stderr
+
+
+@pytest.mark.slow
+def test_no_stranger_does_harm(tmp_path: Path) -> None:
+    options = ["--inputs", "60", "--seed", "7", "--json", tmp_path / "hostile.json"]
+    process = run_module("campaign.hostile", *options)
     assert process.returncode == 0, process.stdout + process.stderr
 
 
