@@ -211,7 +211,7 @@ def choose_idx_attack(rng: random.Random, stage: Stage) -> Attack:
     name = rng.choice(list(contents))
     choice = rng.randrange(6)
     what = "damaged"
-    header = struct.pack(">2xBB3I", 8, 3, *rng.choice([(60_000, 28, 28), (1 << 31, 28, 28)]))
+    header = struct.pack(">2xBB3I", 8, 3, *rng.choice([(10_000_000, 28, 28), (1 << 31, 28, 28)]))
     packed = {name: gzip.compress(content, 1) for name, content in contents.items()}
     if choice == 0:
         packed[name] = gzip.compress(damage_bytes(contents[name], rng), 1)
@@ -262,7 +262,7 @@ def choose_pickle_attack(rng: random.Random, stage: Stage) -> Attack:
     rows = np.random.default_rng(0).integers(0, 255, (20, 3072)).astype(np.uint8)
     good = {"data": rows, release.label_key: [n % 10 for n in range(20)], "filenames": ["a"] * 20}
     content = pickle.dumps(good, 2)
-    choice = rng.randrange(8)
+    choice = rng.choice([0, 0, 1, 2, 3, 4, 5, 6, 7])
     what = "damaged"
     if choice == 0:
         what = "a bomb of copies"
