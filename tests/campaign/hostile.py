@@ -60,8 +60,8 @@ KINDS = {
     "data: IDX, .gz": InputKind(hostile_data.choose_idx_attack, 18),
     "data: CIFAR's pickles": InputKind(hostile_data.choose_pickle_attack, 20),
     "data: pictures": InputKind(hostile_data.choose_picture_attack, 14),
-    "configuration file": InputKind(hostile_settings.choose_configuration_attack, 22),
-    "comparison file": InputKind(hostile_settings.choose_comparison_attack, 20),
+    "configuration file": InputKind(hostile_settings.choose_configuration_attack, 40),
+    "comparison file": InputKind(hostile_settings.choose_comparison_attack, 36),
     "reference vectors": InputKind(hostile_settings.choose_vectors_attack, 18),
     "message: introduction": InputKind(hostile_messages.choose_introduction_attack, 25),
     "message: answer": InputKind(hostile_messages.choose_reply_attack, 30),
@@ -130,7 +130,9 @@ def run_inputs(options: argparse.Namespace, root: Path) -> Iterator[CampaignResu
     while numbers or running:
         while numbers and len(running) < JOBS:
             number = numbers.pop(0)
-            running.append(start_input(number, kinds[number], options, root))
+            turn = list(kinds.values())[:number].count(kinds[number])
+            stage = Stage(root / str(number), root / "references", turn)
+            running.append(start_input(number, kinds[number], options, stage))
         ended = [pair for pair in running if pair[1].poll() is not None]
         for result, process in ended:
             running.remove((result, process))
@@ -142,11 +144,10 @@ def run_inputs(options: argparse.Namespace, root: Path) -> Iterator[CampaignResu
 
 
 def start_input(
-    number: int, kind: str, options: argparse.Namespace, root: Path
+    number: int, kind: str, options: argparse.Namespace, stage: Stage
 ) -> tuple[CampaignResult, SandboxedProcess]:
     """Make an input, which depends on its number and the seed only, and have it read."""
     rng = random.Random(f"{options.seed} {number}")
-    stage = Stage(root / str(number), root / "references")
     stage.set_up()
     attack = KINDS[kind].make(rng, stage)
     result = {"input": number, "kind": kind, "what": attack.description}

@@ -78,7 +78,7 @@ def good_arrays() -> dict[str, bytes]:
 def choose_array_attack(rng: random.Random, stage: Stage) -> Attack:
     """Forge an .npz or .npy file."""
     members = good_arrays()
-    choice = rng.randrange(10)
+    choice = stage.turn % 10
     what = "damaged"
     content = pack_zip(members, rng.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
     if choice < 3:
@@ -93,9 +93,9 @@ def choose_array_attack(rng: random.Random, stage: Stage) -> Attack:
         content = pack_zip(members)
     elif choice == 5:
         what = "few samples, a model of 131 GB"
-        members["x.npy"] = pack_npy(np.zeros((40, 200), np.float32))
+        members["x.npy"] = pack_npy(np.zeros((40, 500_000), np.uint8))
         labels = np.arange(40)
-        labels[-1] = rng.choice([163_840_000, 1 << 40, (1 << 63) - 1])
+        labels[-1] = rng.choice([65_535, 65_535, 1 << 40])
         members["y.npy"] = pack_npy(labels)
         content = pack_zip(members)
     elif choice == 6:
@@ -132,7 +132,7 @@ def choose_array_attack(rng: random.Random, stage: Stage) -> Attack:
 def choose_table_attack(rng: random.Random, stage: Stage) -> Attack:
     """Forge a CSV file."""
     rows = [["a", "b", "label"], *([str(n), str(n * 2), str(n % 3)] for n in range(40))]
-    choice = rng.randrange(7)
+    choice = stage.turn % 7
     what = "damaged"
     if choice == 0:
         what = "hostile cells"
@@ -162,7 +162,7 @@ def choose_text_attack(rng: random.Random, stage: Stage) -> Attack:
     """Forge a JSON-lines file of texts."""
     line = '{"speaker": "s%d", "text": "hello there, it is a fine day to be here, is it not?"}'
     lines = [line % (n % 3) for n in range(12)]
-    choice = rng.randrange(7)
+    choice = stage.turn % 7
     what = "damaged"
     if choice == 0:
         what = "hostile text"
@@ -209,7 +209,7 @@ def choose_idx_attack(rng: random.Random, stage: Stage) -> Attack:
         shape = (30, 28, 28) if "images" in name else (30,)
         contents[name] = encode_idx(generator.integers(0, 9, shape).astype(np.uint8))
     name = rng.choice(list(contents))
-    choice = rng.randrange(6)
+    choice = stage.turn % 6
     what = "damaged"
     header = struct.pack(">2xBB3I", 8, 3, *rng.choice([(10_000_000, 28, 28), (1 << 31, 28, 28)]))
     packed = {name: gzip.compress(content, 1) for name, content in contents.items()}
@@ -262,7 +262,7 @@ def choose_pickle_attack(rng: random.Random, stage: Stage) -> Attack:
     rows = np.random.default_rng(0).integers(0, 255, (20, 3072)).astype(np.uint8)
     good = {"data": rows, release.label_key: [n % 10 for n in range(20)], "filenames": ["a"] * 20}
     content = pickle.dumps(good, 2)
-    choice = rng.choice([0, 0, 1, 2, 3, 4, 5, 6, 7])
+    choice = stage.turn % 8
     what = "damaged"
     if choice == 0:
         what = "a bomb of copies"
@@ -322,7 +322,7 @@ def choose_picture_attack(rng: random.Random, stage: Stage) -> Attack:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(pack_picture("PNG"))
     victim = root / "class0" / "0.png"
-    choice = rng.randrange(8)
+    choice = stage.turn % 8
     what = "damaged"
     if choice < 2:
         form = rng.choice(["PNG", "JPEG", "BMP", "WEBP"])

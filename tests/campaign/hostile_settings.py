@@ -98,15 +98,17 @@ def put_line(text: str, line: str) -> str:
     return "\n".join([*first, *kept, *([] if first else [line])]) + "\n"
 
 
-def edited_file(rng: random.Random, text: str, lines: tuple[str, ...]) -> tuple[bytes, str]:
+def edited_file(
+    rng: random.Random, turn: int, text: str, lines: tuple[str, ...]
+) -> tuple[bytes, str]:
     """Return a TOML file with one hostile thing in it, and what that is."""
-    choice = rng.randrange(10)
-    if choice < 4:
-        line = rng.choice(lines)
+    choice = rng.randrange(4)
+    if turn < len(lines):
+        line = lines[turn]
         return put_line(text, line).encode(), repr(line[:60])
-    if choice == 4:
+    if choice == 0:
         return damage_bytes(text.encode(), rng), "damaged"
-    if choice == 5:
+    if choice == 1:
         text, what = rename_in_toml(text, rng)
     else:
         text, what = replace_in_toml(text, rng)
@@ -115,11 +117,11 @@ def edited_file(rng: random.Random, text: str, lines: tuple[str, ...]) -> tuple[
 
 def choose_configuration_attack(rng: random.Random, stage: Stage) -> Attack:
     """Run a configuration file, or a name or value of the command line that came from a file."""
-    content, what = edited_file(rng, RUN_FILE, RUN_LINES)
+    content, what = edited_file(rng, stage.turn, RUN_FILE, RUN_LINES)
     path = stage.input / "settings.toml"
     path.write_bytes(content)
     options: list[object] = ["--rounds", "1", "-q"]
-    if rng.random() < 0.3:
+    if stage.turn >= len(RUN_LINES) and rng.random() < 0.3:
         path.write_text(RUN_FILE)
         names = ["../../x", "/tmp/../../x", "a\x1b[31m", "a\nFORGED", "x" * 300, ".", "..", "a/b"]
         name = rng.choice(names)
@@ -130,7 +132,7 @@ def choose_configuration_attack(rng: random.Random, stage: Stage) -> Attack:
 
 def choose_comparison_attack(rng: random.Random, stage: Stage) -> Attack:
     """Run a comparison file; a round takes a second, so what is accepted ends soon."""
-    content, what = edited_file(rng, COMPARISON_FILE, COMPARISON_LINES)
+    content, what = edited_file(rng, stage.turn, COMPARISON_FILE, COMPARISON_LINES)
     path = stage.input / "comparison.toml"
     path.write_bytes(content)
     options = ["--rounds", "1", "--jobs", "1", "--html", "page.html", "-q"]

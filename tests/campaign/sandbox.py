@@ -54,6 +54,8 @@ class Stage:
     folder: Path
     references: Path
     """Runs without a fault, which are copied from here."""
+    turn: int = 0
+    """How many inputs of this kind came before; kinds of few variations take them in turn."""
 
     @property
     def input(self) -> Path:
