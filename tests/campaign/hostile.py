@@ -83,7 +83,7 @@ def main() -> int:
     print(markdown_table(sort_by_kind(results), ("kind", "inputs"), (TAKEN, REFUSED, BAD)))
     for result in results:
         if result["outcome"] == BAD:
-            print(f"- {result['input']}: {result['kind']}: {result['what']}: {result['reason']}")
+            print(f"- {describe(result)}")
     head = {"seed": options.seed, "inputs": len(results), "seconds": seconds}
     write_results(options.json, head, results)
     return int(any(result["outcome"] == BAD for result in results))
@@ -138,6 +138,8 @@ def run_inputs(options: argparse.Namespace, root: Path) -> Iterator[CampaignResu
             running.remove((result, process))
             yield finish_input(result, process, options)
             done += 1
+            if result["outcome"] == BAD:
+                print(describe(result), file=sys.stderr, flush=True)
             if done % 20 == 0:
                 print(f"{done} inputs", file=sys.stderr, flush=True)
         time.sleep(0.005)
@@ -172,6 +174,11 @@ def finish_input(
             shutil.move(process.stage.folder, options.keep / str(result["input"]))
     shutil.rmtree(process.stage.folder, ignore_errors=True)
     return result
+
+
+def describe(result: CampaignResult) -> str:
+    """Return on one line what was bad."""
+    return f"{result['input']}: {result['kind']}: {result['what']}: {result['reason']}"
 
 
 def sort_by_kind(results: list[CampaignResult]) -> list[CampaignResult]:
