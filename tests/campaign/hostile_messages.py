@@ -2,6 +2,7 @@
 
 import logging
 import random
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -102,7 +103,7 @@ def spoil_metrics(reply: Message, rng: random.Random) -> Message:
     """Remove, replace or add metrics of an evaluation."""
     entries: dict[str, Any] = dict(reply.content["metrics"])
     for _ in range(rng.randint(1, 2)):
-        names = [*entries, *[exchange.NUM_EXAMPLES] * 3, "accuracy", "new", f"a\n{FORGED}"]
+        names = [*entries, *["num-examples"] * 3, "accuracy", "new", f"a\n{FORGED}"]
         key = rng.choice(names)
         entries.pop(key, None)
         if rng.random() < 0.9:
@@ -130,15 +131,19 @@ class HostileGrid(FakeGrid):
         return reply
 
 
+REJECTION = re.compile(r"cannot take part|not used|goes on without|asked again")
+"""What the strategy logs when it does not use what a node sent."""
+
+
 class Journal(logging.Handler):
-    """A handler that prints what the strategy logs, and remembers whether it warned."""
+    """A handler that prints what the strategy logs, and remembers whether it rejected anything."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.has_warned = False
+        self.has_rejected = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.has_warned |= record.levelno >= logging.WARNING
+        self.has_rejected |= bool(REJECTION.search(record.getMessage()))
         print(record.getMessage(), file=sys.stderr)
 
 
@@ -152,6 +157,8 @@ def train_with(kind: str, spoil: Spoil, seed: float) -> None:
     log.handlers = [journal]
     log.propagate = False
     log.setLevel(logging.INFO)
+    # Flower's own log is coloured, and says what the hostile node does to its records.
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)
     strategy = FlowerStrategy(
         rng.choice([FedAvg(), FedWMSAM(), SCAFFOLD()]),
         network,
@@ -165,7 +172,7 @@ def train_with(kind: str, spoil: Spoil, seed: float) -> None:
         **SETTINGS | {"participation": 1.0, "local_epochs": 1, "rounds": 2},
     )
     strategy.start(HostileGrid(kind, spoil, seed))
-    if journal.has_warned:
+    if journal.has_rejected:
         print("Error: the strategy has rejected it, see above.", file=sys.stderr)
         sys.exit(2)
 

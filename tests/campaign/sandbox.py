@@ -315,7 +315,8 @@ def find_fault(seen: Observation) -> str:
 def fault_of_refusal(errors: str) -> str:
     """Return why this is not a refusal in one sentence, and an empty text if it is."""
     lines = errors.splitlines()
-    if not lines or not lines[-1].startswith("Error: ") or errors.count("Error: ") != 1:
+    refusals = [line for line in lines if line.startswith("Error: ")]
+    if len(refusals) != 1 or lines[-1] != refusals[0]:
         return f"a refusal that is not one line: {errors[-300:]!r}"
     if len(lines[-1]) > LONGEST_REFUSAL:
         return f"a refusal of {len(lines[-1])} characters"
