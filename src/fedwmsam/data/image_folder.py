@@ -263,15 +263,23 @@ class _ConfinedFolder:
             if entry.name.lower().endswith(IMAGE_SUFFIXES) and entry.is_file()
         ]
 
+    def is_inside(self, link: Path) -> bool:
+        """Return whether a link leads to a place in the folder; one to itself leads nowhere."""
+        try:
+            return link.resolve().is_relative_to(self.root)
+        except (OSError, RuntimeError):
+            return False
+
     def list_entries(self, folder: Path) -> list[os.DirEntry[str]]:
         """Return what is in a folder and not hidden, or raise InputError for a link that leaves."""
         with os.scandir(folder) as listing:
             visible = [entry for entry in listing if not entry.name.startswith(".")]
         entries = sorted(visible, key=lambda entry: entry.name)
         for entry in entries:
-            if entry.is_symlink() and not Path(entry).resolve().is_relative_to(self.root):
+            if entry.is_symlink() and not self.is_inside(Path(entry)):
                 raise InputError(
-                    f"{entry.path} is a link that leads out of {self.root}: put a copy in its place"
+                    f"{entry.path} is a link that leads out of {self.root} or to itself: "
+                    "put a copy in its place"
                 )
         return entries
 

@@ -69,7 +69,12 @@ class Drift:
 
 
 def update_statistics(updates: dict[int, Tensor]) -> Record:
-    """Return the statistics of a round's updates that do not depend on the method."""
+    """Return the statistics of a round's updates that do not depend on the method.
+
+    There are none if no client's update has counted.
+    """
+    if not updates:
+        return {}
     names = [str(client) for client in updates]
     stack = torch.stack(list(updates.values()))
     centre = stack.mean(dim=0)
