@@ -41,7 +41,7 @@ from fedwmsam.comparison.run_worker import open_run_folder
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import prepare, with_absolute_paths
 from fedwmsam.report.runs import read_run
-from fedwmsam.termination import install_sigterm_handler
+from fedwmsam.termination import install_handlers
 
 PLANS = Path(__file__).resolve().parent / "plans"
 NICENESS = 15
@@ -270,7 +270,7 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     queue = Queue(options.folder.resolve(), options.data_dir and options.data_dir.resolve())
     queue.folder.mkdir(parents=True, exist_ok=True)
-    install_sigterm_handler()
+    install_handlers(can_be_interrupted=True)
     if options.one:
         with contextlib.suppress(KeyboardInterrupt):  # the run has saved its last round
             queue.work()

@@ -191,6 +191,7 @@ def test_without_authentication_the_log_says_so_and_places_stay_with_connected_n
         (f"0={KEYS[0]},1={KEYS[0]}", "twice"),
         (f"{CLIENTS}={KEYS[0]}", f"names client {CLIENTS}, but"),
     ],
+    ids=["no key", "a short key", "a number", "a negative client", "a key twice", "no such client"],
 )
 def test_mistakes_in_the_keys_are_named(identities, reason):
     with pytest.raises(InputError, match=reason):
