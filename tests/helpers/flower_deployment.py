@@ -77,12 +77,9 @@ class Deployment:
             self.write_app()
             self.write_connection()
             self.start_link()
-            for node in range(self.count + self.spare_keys):
-                if self.secure:
-                    public_key = self.folder / "keys" / f"node-{node}.pub"
-                    self.flwr("supernode", "register", public_key, "test")
-                if node < self.count:
-                    self.start_node(node)
+            self.register_keys()
+            for node in range(self.count):
+                self.start_node(node)
         except BaseException:
             self.stop()
             raise
@@ -115,6 +112,21 @@ class Deployment:
             security += ["--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
         self.link = self.start("link", "flower-superlink", *self.link_options(), *security)
         wait_until(lambda: is_listening(self.port), "the SuperLink listens", self.assert_running)
+
+    def register_keys(self) -> None:
+        for node in range(self.count + self.spare_keys) if self.secure else ():
+            public_key = self.folder / "keys" / f"node-{node}.pub"
+            self.flwr("supernode", "register", public_key, "test")
+
+    def start_link_anew(self) -> None:
+        """Kill all nodes and the SuperLink, and start it without anything it knew but the keys."""
+        for node in list(self.nodes):
+            self.kill_node(node)
+        self.kill_link()
+        for path in self.folder.glob("link.db*"):
+            path.unlink()
+        self.start_link()
+        self.register_keys()
 
     def link_options(self) -> list[object]:
         return ["--host", HOST, "--port", self.port, "--database", self.folder / "link.db"]

@@ -62,8 +62,7 @@ class Mailbox:
 
         Each reply is fetched by itself. Flower reads the bytes of a reply as it fetches it, raises
         whatever their sender makes it raise, and loses all that it fetched together with them. And
-        the SuperLink makes sure that only the recipient of a message replies to it, but which
-        message a reply belongs to is in the sender's hand where several are fetched.
+        where several are fetched, their own bytes say which message each of them belongs to.
         """
         try:
             return next(iter(self.grid.pull_messages([message_id])), None)
