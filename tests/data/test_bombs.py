@@ -124,7 +124,7 @@ def write_text(path: Path, text: str) -> Bomb:
 
 
 def endless_row(folder: Path) -> Bomb:
-    return write_text(folder / "a.csv", "a,label\n" + "āb," * 12_000_000 + "\n")
+    return write_text(folder / "a.csv", "a,label\n" + "ā," * 16_000_000 + "\n")
 
 
 def long_client(folder: Path) -> Bomb:
@@ -136,10 +136,20 @@ def line_of_lists(folder: Path) -> Bomb:
     return write_text(folder / "a.jsonl", "[" + "[]," * 16_000_000 + "[]]")
 
 
-def long_text(folder: Path) -> Bomb:
-    many_characters = {"speaker": "a", "text": "".join(map(chr, range(0x4E00, 0x4E00 + 300)))}
+def write_speech(folder: Path, characters: int) -> Bomb:
+    """Write a long text that begins with so many rare characters."""
+    rare = "".join(map(chr, range(0x20000, 0x20000 + characters)))
     line = json.dumps({"speaker": "a", "text": "Now is the winter of our discontent. " * 3000})
-    return write_text(folder / "a.jsonl", json.dumps(many_characters) + f"\n{line}" * 300)
+    first_line = json.dumps({"speaker": "a", "text": rare})
+    return write_text(folder / "a.jsonl", first_line + f"\n{line}" * 300)
+
+
+def long_text(folder: Path) -> Bomb:
+    return write_speech(folder, 300)
+
+
+def long_text_of_rare_characters(folder: Path) -> Bomb:
+    return write_speech(folder, 33_000)
 
 
 BOMBS: list[Callable[[Path], Bomb]] = [
@@ -155,6 +165,7 @@ BOMBS: list[Callable[[Path], Bomb]] = [
     long_client,
     line_of_lists,
     long_text,
+    long_text_of_rare_characters,
 ]
 READ = {"long_client", "long_text"}
 """The files with nothing wrong in them: they are read, the others refused."""

@@ -28,6 +28,8 @@ UNKNOWN = "<unknown>"
 """The name of the class 0."""
 MAX_CONTEXT = 100_000
 """The limit of the options `context` and `stride`."""
+MAX_VOCABULARY = (1 << 15) - 1
+"""Different characters of the training text, so that two bytes hold the number of each."""
 MAX_LINE_BYTES = 1 << 24
 """Bytes of one line: what JSON expresses takes thirty times as much memory as its text."""
 MAX_CHARACTERS = 8_000_000_000
@@ -85,6 +87,11 @@ def _decode(path: Path, context: int, stride: int) -> Decoded:
     texts = {name: texts[name] for name in speakers}
     _check_window_count(path, texts, context, stride)
     characters = _training_characters(texts)
+    if len(characters) > MAX_VOCABULARY:
+        raise InputError(
+            f"{path} has {len(characters)} different characters, expected at most "
+            f"{MAX_VOCABULARY} in a text: leave the rare ones out"
+        )
     numbers = _number_texts(texts, characters)
     arrays: dict[str, Array] = {}
     for part in ("train", "test"):
@@ -193,9 +200,7 @@ def _number_texts(texts: dict[str, str], characters: CodePoints) -> list[Array]:
 
     Each text is let go when it has been numbered, as the windows need the memory.
     """
-    number_type: type[np.generic] = np.uint8
-    if len(characters) >= 1 << 8:
-        number_type = np.int16 if len(characters) < 1 << 15 else np.int32
+    number_type = np.uint8 if len(characters) < 1 << 8 else np.int16
     class_numbers = np.zeros(sys.maxunicode + 1, number_type)
     class_numbers[characters] = np.arange(1, len(characters) + 1)
     return [class_numbers[_code_points(texts.pop(name))] for name in list(texts)]
