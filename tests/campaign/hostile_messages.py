@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord
-from helpers.flower_in_process import CLIENTS, SETTINGS, FakeGrid, load_test, network
+from helpers.flower_in_process import CLIENTS, SETTINGS, FakeGrid, load_data, load_test
+from torch import nn
 
 from campaign.sandbox import FORGED, Attack, Stage
-from fedwmsam.flower import FlowerStrategy, exchange, wire
+from fedwmsam.flower import FlowerStrategy, exchange, make_client_app, wire
 from fedwmsam.methods import SCAFFOLD, FedAvg, FedWMSAM
 
 HOSTILE_NODES = (1003, 1004)
@@ -25,6 +26,11 @@ SHAPES = [(), (0,), (1,), (2, 3), (1 << 40,), (-1,), (1 << 31, 1 << 31), (135,),
 Spoil = Callable[[Message, random.Random], Message]
 
 
+def network() -> nn.Module:
+    """Return a model that has buffers, one of them an integer."""
+    return nn.Sequential(nn.Linear(8, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
+
+
 def choose_entry(rng: random.Random) -> Any:
     """Return a value that a record of Flower can hold."""
     return rng.choice(rng.choice([INTEGERS, INTEGERS, FLOATS, FLOATS, TEXTS, OTHERS]))
@@ -34,7 +40,7 @@ def spoil_config(reply: Message, rng: random.Random) -> Message:
     """Remove, replace or add entries of the record of settings."""
     entries = dict(reply.content[wire.CONFIG_KEY])
     for _ in range(rng.randint(1, 2)):
-        key = rng.choice([*entries, *entries, "new", f"a\n{FORGED}"])
+        key = rng.choice([*entries, *entries, "samples", "loss", "new", f"a\n{FORGED}"])
         entries.pop(key, None)
         if rng.random() < 0.85:
             entries[key] = choose_entry(rng)
@@ -62,8 +68,6 @@ def spoil_arrays(reply: Message, rng: random.Random) -> Message:
     }
     for part in rng.sample(sorted(changes), rng.randint(1, 3)):
         values[part] = changes[part]
-    if rng.random() < 0.15:  # as the issue's example: it agrees with itself
-        values = {"dtype": "int64", "shape": (), "stype": wire.HALF, "data": bytes(6)}
     if rng.random() < 0.2:
         name = rng.choice(TEXTS)
     if rng.random() < 0.9:
@@ -116,7 +120,7 @@ class HostileGrid(FakeGrid):
     """The grid in which one node, or two, spoil their replies of one kind."""
 
     def __init__(self, kind: str, spoil: Spoil, seed: float) -> None:
-        super().__init__()
+        super().__init__(make_client_app(network, load_data, load_test=load_test))
         self.kind = kind
         self.spoil = spoil
         self.seed = seed
@@ -169,7 +173,7 @@ def train_with(kind: str, spoil: Spoil, seed: float) -> None:
         quorum=0.3,
         evaluate_clients=True,
         transport=rng.choice(["float32", "float16"]),
-        **SETTINGS | {"participation": 1.0, "local_epochs": 1, "rounds": 2},
+        **SETTINGS | {"participation": 1.0, "local_epochs": 1, "rounds": 2, "batch_size": 20},
     )
     strategy.start(HostileGrid(kind, spoil, seed))
     if journal.has_rejected:
@@ -177,23 +181,53 @@ def train_with(kind: str, spoil: Spoil, seed: float) -> None:
         sys.exit(2)
 
 
-def message_attack(rng: random.Random, kind: str, spoils: list[Spoil]) -> Attack:
-    """Return the attack of spoilt replies of a kind."""
-    spoil = rng.choice(spoils)
+def set_entry(key: str, value: Any) -> Spoil:
+    """Return the fault that an entry has another value."""
+
+    def spoil_entry(reply: Message, rng: random.Random) -> Message:
+        record = reply.content.pop(wire.CONFIG_KEY, None) or reply.content.pop("metrics")
+        name = wire.CONFIG_KEY if isinstance(record, ConfigRecord) else "metrics"
+        reply.content[name] = type(record)({**record, key: value})
+        return reply
+
+    return spoil_entry
+
+
+def spoil_integer_buffer(reply: Message, rng: random.Random) -> Message:
+    """Announce an integer as a scale and one half, which agrees with its six bytes."""
+    arrays = dict(reply.content.pop(wire.BUFFERS))
+    (name,) = [name for name, array in arrays.items() if array.dtype == "int64"]
+    arrays[name] = Array("int64", (), wire.HALF, bytes(6))
+    reply.content[wire.BUFFERS] = ArrayRecord(arrays)
+    return reply
+
+
+def message_attack(
+    rng: random.Random, stage: Stage, kind: str, known: list[Spoil], spoils: list[Spoil]
+) -> Attack:
+    """Return the attack of spoilt replies of a kind: first those that once ended the server."""
+    chosen = rng.choice(spoils)
+    spoil = known[stage.turn] if stage.turn < len(known) else chosen
     seed = rng.random()
     return Attack(f"{kind}: {spoil.__name__}", lambda: train_with(kind, spoil, seed))
 
 
 def choose_introduction_attack(rng: random.Random, stage: Stage) -> Attack:
     """Spoil what a node says about itself."""
-    return message_attack(rng, "query", [spoil_config, spoil_config, spoil_config, spoil_records])
+    known = [set_entry("samples", 1 << 63), set_entry("samples", 1 << 40)]
+    spoils = [spoil_config, spoil_config, spoil_config, spoil_records]
+    return message_attack(rng, stage, "query", known, spoils)
 
 
 def choose_reply_attack(rng: random.Random, stage: Stage) -> Attack:
     """Spoil the result of local training."""
-    return message_attack(rng, "train", [spoil_config, spoil_arrays, spoil_arrays, spoil_records])
+    known = [spoil_integer_buffer, set_entry("loss", 1.7e308), set_entry("loss", float("inf"))]
+    spoils = [spoil_config, spoil_arrays, spoil_arrays, spoil_records]
+    return message_attack(rng, stage, "train", known, spoils)
 
 
 def choose_evaluation_attack(rng: random.Random, stage: Stage) -> Attack:
     """Spoil the numbers of an evaluation."""
-    return message_attack(rng, "evaluate", [spoil_metrics, spoil_metrics, spoil_records])
+    known = [set_entry("num-examples", 1.7e308), set_entry("num-examples", 1e300)]
+    spoils = [spoil_metrics, spoil_metrics, spoil_records]
+    return message_attack(rng, stage, "evaluate", known, spoils)
