@@ -92,6 +92,7 @@ def verify_file(path: Path) -> ReplayErrors:
     except InputError:
         raise
     except (
+        rounds.Diverged,
         ArithmeticError,
         AttributeError,
         LookupError,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedwmsam.errors import InputError
-from fedwmsam.report.output_files import output_file
+from fedwmsam.report.output_files import own_file
 from fedwmsam.report.runs import format_value
 from fedwmsam.report.series import (
     Ablation,
@@ -119,7 +119,7 @@ def save_figure(figure: "Figure", path: Path) -> None:
     """
     # Matplotlib would put the date into these formats.
     metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
-    with output_file(path) as temporary:
+    with own_file(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:], dpi=300, metadata=metadata)
 
 
