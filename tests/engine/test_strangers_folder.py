@@ -237,6 +237,34 @@ def test_data_that_describe_no_model_are_refused(cli, run, change):
     assert_refused(cli("evaluate", run), "data.json is damaged")
 
 
+def test_a_kept_state_of_another_round_is_refused(cli, run):
+    path = checkpoint.path_of(run / "states", checkpoint.rounds_in(run / "states")[0])
+    saved = read_checkpoint(path)
+    write_checkpoint(path, Checkpoint(saved.bundles, {"method": "scaffold"}))
+    assert_refused(cli("analyse", "theory", run, "--quiet"), "is a checkpoint of round None")
+
+
+def test_complex_weights_are_refused(cli, run):
+    weights = checkpoint.read_tensors(run / "model.safetensors")
+    name = next(iter(weights))
+    checkpoint.write_tensors(
+        run / "model.safetensors", weights | {name: weights[name].to(torch.complex64)}
+    )
+    assert_refused(cli("evaluate", run), "do not fit the model")
+
+
+@pytest.mark.parametrize("value", [1.5, "text", None, []])
+def test_a_damaged_analysis_is_named(cli, run, value):
+    (run / "analysis").mkdir()
+    record = {"round": 3, "global": {"trace": value}, "clients": [value]}
+    small = ("--samples", "50", "--clients", "0", "--eigenvalues", "1", "--probes", "1")
+    assert cli("analyse", "flatness", run, *small, "--quiet").code == 0
+    file = run / "analysis" / "flatness.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"rounds": [record]}))
+    assert_refused(cli("analyse", "flatness", run, *small, "--quiet"), "flatness.json is damaged")
+
+
 # Imports
 
 

@@ -33,7 +33,7 @@ from fedwmsam.analysis.saved_run import AnalysisCache, SavedRun, read_analysis_c
 from fedwmsam.analysis.sharpness import LossIncrease, measure_sharpness
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.records import Record
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, printable
 from fedwmsam.files import own_folder
 from fedwmsam.report.plots import COLOURS, PlotSpec, add_legend, legend_height, line_style
 from fedwmsam.report.runs import LoadedRun
@@ -342,8 +342,10 @@ def parse_round(path: Path, record: Record) -> RoundFlatness:
             client = values.pop("client")
             clients[client] = from_record(values)
         return RoundFlatness(record["round"], from_record(record["global"]), clients)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{path} is damaged ({error}); remove it and analyse again.") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{path} is damaged ({printable(error)}); remove it and analyse again."
+        ) from error
 
 
 def read_flatness(path: Path) -> tuple[Record, Iterator[RoundFlatness]]:

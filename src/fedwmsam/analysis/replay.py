@@ -63,12 +63,12 @@ class ReplayedRun:
 
     def load_state(self, round: int) -> State:
         """Return the kept state after so many rounds; raise InputError if its file is damaged."""
-        path = checkpoint.path_of(own_folder(self.folder / "states"), round)
+        folder = own_folder(self.folder / "states")
         try:
-            return unpack_replay_state(self.federation, checkpoint.read_checkpoint(path))
+            return unpack_replay_state(self.federation, checkpoint.read_round(folder, round))
         except DamagedFileError as damage:
             raise InputError(
-                f"{path}: {damage}; remove it, the other states are enough."
+                f"The state of round {round}: {damage}; remove it, the other states are enough."
             ) from damage
 
     def replay_round(
@@ -136,9 +136,8 @@ class ReplayedRun:
         rounds = checkpoint.rounds_in(folder)
         if not rounds or not (self.folder / "summary.json").exists():
             return None
-        path = checkpoint.path_of(folder, rounds[-1])
         try:
-            return self.complete_state(checkpoint.read_checkpoint(path))
+            return self.complete_state(checkpoint.read_round(folder, rounds[-1]))
         except DamagedFileError:
             return None
 

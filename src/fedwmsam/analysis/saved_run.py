@@ -113,7 +113,7 @@ class SavedRun:
     def _read_state(self, file: Path, round: int, averaged: bool) -> tuple[Tensor, Vectors]:
         """Return weights and buffers from a checkpoint or kept state; load its frozen weights."""
         try:
-            saved = checkpoint.read_checkpoint(file)
+            saved = checkpoint.read_round(file.parent, round)
             self.task.load_frozen(bundle_like(saved, "frozen", self.task.copy_frozen()))
             if averaged:
                 return unpack_model(self.task, saved, "averaged", "averaged buffers")

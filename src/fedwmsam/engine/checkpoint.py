@@ -114,6 +114,17 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedFileError(f"{path} is whole but no checkpoint of this program") from error
 
 
+def read_round(folder: Path, round: int) -> Checkpoint:
+    """Return the checkpoint of a round; raise DamagedFileError if it is damaged or of another."""
+    path = path_of(folder, round)
+    saved = read_checkpoint(path)
+    if saved.notes.get("round") != round:
+        raise DamagedFileError(
+            f"{path} is a checkpoint of round {printable(saved.notes.get('round'), 80)}"
+        )
+    return saved
+
+
 def parse_payload(payload: bytes) -> Checkpoint:
     """Return the checkpoint in safetensors data; raise some error if there is none in it."""
     flat = parse_tensors(payload)

@@ -183,7 +183,7 @@ class RunFolder:
         round_without_metrics = 0
         for round in checkpoint.rounds_in(self.checkpoints):
             try:
-                saved = self._read_checkpoint(round)
+                saved = checkpoint.read_round(self.checkpoints, round)
                 self.store.check(saved)
                 round_without_metrics = round
                 self._check_metrics(saved)
@@ -241,18 +241,11 @@ class RunFolder:
     def _read_if_intact(self, round: int) -> Checkpoint | None:
         """Return a checkpoint if it can be read and the store is large enough for its rows."""
         try:
-            saved = self._read_checkpoint(round)
+            saved = checkpoint.read_round(self.checkpoints, round)
             has_rows = all(self.store.contains_slot(number) for _, number, _ in index_of(saved))
         except DamagedFileError:
             return None
         return saved if has_rows else None
-
-    def _read_checkpoint(self, round: int) -> Checkpoint:
-        path = checkpoint.path_of(self.checkpoints, round)
-        saved = checkpoint.read_checkpoint(path)
-        if saved.notes.get("round") != round:
-            raise DamagedFileError(f"{path} is a checkpoint of round {saved.notes.get('round')}")
-        return saved
 
     def _truncate(self, name: str, rounds: int) -> None:
         """Keep the first `rounds` lines of a file with a line per round."""

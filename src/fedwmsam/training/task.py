@@ -193,7 +193,7 @@ class Task:
         expected = self.model.state_dict()
         for name in (*expected, *values):
             is_known = name in expected and name in values
-            if not is_known or values[name].shape != expected[name].shape:
+            if not is_known or not is_like(values[name], expected[name]):
                 raise InputError(
                     f"The given weights do not fit the model at {name!r}: "
                     "names and shapes must be its own."
@@ -210,6 +210,11 @@ class Task:
             torch.default_generator.manual_seed(seed)
         else:
             torch.manual_seed(seed)
+
+
+def is_like(value: Tensor, example: Tensor) -> bool:
+    """Return whether a tensor can take the place of another: same shape, and real if that is."""
+    return value.shape == example.shape and value.is_complex() == example.is_complex()
 
 
 KEPT_BYTES = 512 << 20
