@@ -5,10 +5,11 @@ BIN := $(VENV)/bin
 TRACKERS := .venv-trackers
 MUTATION := .venv-mutation
 SIMULATION := $(VENV)/simulation
+SYSTEMS := .venv-systems
 # Tests and runs use one thread per process: sums then always add in one order, and two cores serve two processes.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test test-slow faults hostile endurance coverage mutation check docs notebooks release-check bench results clean
+.PHONY: demo test test-slow test-systems faults hostile endurance coverage mutation check docs notebooks release-check bench results clean
 
 demo: $(VENV)/installed
 	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
@@ -19,6 +20,10 @@ test: $(VENV)/installed
 test-slow: $(VENV)/installed
 	-$(MAKE) $(TRACKERS)/installed $(SIMULATION)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses 2 --durations 12
+
+# Heavy packages of other people (transformers, peft, pandas) in an environment of their own.
+test-systems: $(SYSTEMS)/installed
+	HF_HUB_OFFLINE=1 $(SYSTEMS)/bin/python -m pytest -m systems tests/systems
 
 # Runs killed, starved and damaged (docs/reliability.md); `make faults FAULTS="--trials 43 --seed 2"` passes options on.
 faults: $(VENV)/installed
@@ -97,6 +102,12 @@ $(SIMULATION)/installed: $(VENV)/installed
 	$(SIMULATION)/bin/pip install --quiet --constraint constraints.txt --editable '.[flower-simulation]'
 	touch $@
 
+# Not borrowed from $(VENV): transformers imports a torchvision that it finds there, and it has no CPU build.
+$(SYSTEMS)/installed: pyproject.toml constraints.txt
+	test -d $(SYSTEMS) || $(PYTHON) -m venv $(SYSTEMS)
+	$(SYSTEMS)/bin/pip install --quiet --constraint constraints.txt --editable . transformers peft pandas pytest hypothesis
+	touch $@
+
 clean:
-	rm -rf $(VENV) $(TRACKERS) $(MUTATION) benchmarks/.environments build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) $(SYSTEMS) $(TRACKERS) $(MUTATION) benchmarks/.environments build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

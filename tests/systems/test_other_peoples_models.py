@@ -1,0 +1,219 @@
+"""Models of transformers and peft, and tables of pandas: the real packages, nothing downloaded."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from fedwmsam import FedAvg, Result, fit
+
+pytestmark = pytest.mark.systems
+GENERATOR = torch.Generator().manual_seed(0)
+PLAIN = {"rounds": 2, "participation": 1.0, "local_epochs": 1, "batch_size": 100, "lr": 0.1}
+PLAIN |= {"weight_decay": 0.0, "clip_norm": None, "lr_decay": 1.0}
+WORDS = 40
+LENGTH = 9
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers")
+
+
+def small_config(transformers, **values):
+    return transformers.BertConfig(
+        vocab_size=WORDS,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=LENGTH,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        **values,
+    )
+
+
+def sentences(count):
+    """Return token ids, a mask of those that count, and whether the word 1 is among them."""
+    tokens = torch.randint(2, WORDS, (count, LENGTH), generator=GENERATOR)
+    labels = torch.randint(2, (count,), generator=GENERATOR)
+    tokens[labels == 1, 0] = 1
+    mask = torch.ones_like(tokens)
+    mask[:, 7:] = 0
+    return {"input_ids": tokens, "attention_mask": mask}, labels
+
+
+def take(inputs, rows):
+    return {name: value[rows] for name, value in inputs.items()}
+
+
+def train_plainly(model, clients, rounds=2, lr=0.1):
+    """Return a model of transformers after FedAvg of full steps on its own loss."""
+    model = copy.deepcopy(model)
+    for _ in range(rounds):
+        trained = []
+        for batch in clients:
+            local = copy.deepcopy(model)
+            local.train()
+            local(**batch).loss.backward()
+            with torch.no_grad():
+                for p in local.parameters():
+                    if p.grad is not None:
+                        p -= lr * p.grad
+            trained.append(local.state_dict())
+        mean = {}
+        for name in trained[0]:
+            values = torch.stack([weights[name] for weights in trained])
+            mean[name] = values.mean(0) if values.is_floating_point() else values[0]
+        model.load_state_dict(mean)
+    return model
+
+
+def assert_same_model(state, model):
+    for name, value in model.state_dict().items():
+        torch.testing.assert_close(state[name], value, rtol=0, atol=1e-6)
+
+
+def test_bert_classifies_sequences(transformers):
+    model = transformers.BertForSequenceClassification(small_config(transformers, num_labels=2))
+    inputs, labels = sentences(30)
+    pairs = [(take(inputs, slice(0, 12)), labels[:12]), (take(inputs, slice(12, 30)), labels[12:])]
+    batches = [x | {"labels": y} for x, y in pairs]
+    result = fit(model, pairs, FedAvg(), test=(inputs, labels), **PLAIN)
+    assert_same_model(result.model, train_plainly(model, batches))
+    with_labels = fit(model, batches, FedAvg(), test=inputs | {"labels": labels}, **PLAIN)
+    assert_same_model(with_labels.model, train_plainly(model, batches))
+    assert with_labels.last("accuracy") == result.last("accuracy")
+    assert with_labels.last("loss") == pytest.approx(result.last("loss"), abs=1e-6)
+    assert result.predict(inputs).shape == (30, 2)
+
+
+def test_bert_learns_with_adamw_and_a_cosine(transformers, tmp_path):
+    model = transformers.BertForSequenceClassification(small_config(transformers, num_labels=2))
+    inputs, labels = sentences(120)
+    clients = [
+        take(inputs, slice(k, k + 30)) | {"labels": labels[k : k + 30]} for k in range(0, 120, 30)
+    ]
+    result = fit(
+        model,
+        clients,
+        "fedwmsam",
+        test=inputs | {"labels": labels},
+        run_folder=tmp_path / "run",
+        rounds=30,
+        participation=1.0,
+        local_epochs=2,
+        batch_size=10,
+        optimizer="adamw",
+        lr=0.01,
+        lr_schedule="cosine",
+        lr_warmup=3,
+    )
+    assert result.last("accuracy") > 0.9
+    loaded = Result.load(tmp_path / "run", model=model)
+    assert loaded.evaluate((inputs, labels))["accuracy"] == result.last("accuracy")
+
+
+def test_token_classification_has_its_classes_last(transformers):
+    model = transformers.BertForTokenClassification(small_config(transformers, num_labels=3))
+    inputs, _ = sentences(20)
+    labels = inputs["input_ids"] % 3
+    labels[:, 7:] = -100
+    batches = [
+        take(inputs, slice(0, 8)) | {"labels": labels[:8]},
+        take(inputs, slice(8, 20)) | {"labels": labels[8:]},
+    ]
+    result = fit(model, batches, FedAvg(), test=inputs | {"labels": labels}, **PLAIN)
+    expected = train_plainly(model, batches).eval()
+    assert_same_model(result.model, expected)
+    with torch.no_grad():
+        output = expected(**inputs, labels=labels)
+    assert result.last("loss") == pytest.approx(float(output.loss), abs=1e-6)
+    right = (output.logits.argmax(-1) == labels)[labels != -100].double().mean()
+    assert result.last("accuracy") == pytest.approx(float(right))
+
+
+def test_causal_language_model_minimises_its_own_shifted_loss(transformers):
+    config = transformers.GPT2Config(
+        vocab_size=WORDS,
+        n_positions=LENGTH,
+        n_embd=16,
+        n_layer=1,
+        n_head=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    model = transformers.GPT2LMHeadModel(config)
+    inputs, _ = sentences(20)
+    batches = [take(inputs, rows) for rows in (slice(0, 8), slice(8, 20))]
+    batches = [batch | {"labels": batch["input_ids"]} for batch in batches]
+    result = fit(model, batches, FedAvg(), test=batches[0], **PLAIN)
+    expected = train_plainly(model, batches).eval()
+    assert_same_model(result.model, expected)
+    with torch.no_grad():
+        assert result.last("loss") == pytest.approx(float(expected(**batches[0]).loss), abs=1e-5)
+
+
+def test_batches_of_a_tokenizer_and_a_loader(transformers):
+    """A collator pads each batch to its own length, so that outputs differ in shape."""
+    model = transformers.BertForTokenClassification(small_config(transformers, num_labels=3))
+    rows = []
+    for length in (3, 5, 9, 4, 7, 2):
+        tokens = torch.randint(2, WORDS, (length,), generator=GENERATOR).tolist()
+        rows.append({"input_ids": tokens, "labels": [token % 3 for token in tokens]})
+
+    def collate(batch):
+        longest = max(len(row["input_ids"]) for row in batch)
+        padded = {"input_ids": [], "labels": [], "attention_mask": []}
+        for row in batch:
+            missing = longest - len(row["input_ids"])
+            padded["input_ids"].append(row["input_ids"] + [0] * missing)
+            padded["labels"].append(row["labels"] + [-100] * missing)
+            padded["attention_mask"].append([1] * len(row["labels"]) + [0] * missing)
+        return transformers.BatchEncoding({k: torch.tensor(v) for k, v in padded.items()})
+
+    loaders = [DataLoader(rows[:3], collate_fn=collate), DataLoader(rows[3:], collate_fn=collate)]
+    settings = PLAIN | {"batch_size": 2}
+    result = fit(model, loaders, FedAvg(), test=DataLoader(rows, collate_fn=collate), **settings)
+    assert 0 <= result.last("accuracy") <= 1
+
+
+def test_adapters_of_peft(transformers, tmp_path):
+    peft = pytest.importorskip("peft")
+    base = transformers.BertForSequenceClassification(small_config(transformers, num_labels=2))
+    targets = ["query", "value"]
+    config = peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4, target_modules=targets)
+    model = peft.get_peft_model(base, config)
+    inputs, labels = sentences(40)
+    clients = [
+        (take(inputs, slice(0, 20)), labels[:20]),
+        (take(inputs, slice(20, 40)), labels[20:]),
+    ]
+    result = fit(model, clients, test=(inputs, labels), run_folder=tmp_path / "run", **PLAIN)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained and all("lora" in name or "classifier" in name for name in trained)
+    before = model.state_dict()
+    for name, value in result.model.items():
+        if name not in trained and value.is_floating_point():
+            assert torch.equal(value, before[name]), name
+    changed = [name for name in trained if not torch.equal(result.model[name], before[name])]
+    assert any("lora" in name for name in changed)
+
+
+def test_tables_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    random = np.random.default_rng(0)
+    frame = pandas.DataFrame({"u": random.normal(size=40), "v": random.normal(size=40)})
+    frame["class"] = (frame["u"] > 0).astype(int)
+    clients = [frame[:15], frame[15:]]
+    model = nn.Linear(2, 2)
+    result = fit(model, clients, FedAvg(), target="class", test=frame, **PLAIN)
+    arrays = [(part[["u", "v"]].to_numpy(), part["class"].to_numpy()) for part in clients]
+    pair = (frame[["u", "v"]].to_numpy(), frame["class"].to_numpy())
+    assert fit(model, arrays, FedAvg(), test=pair, **PLAIN).rows == result.rows
+    assert result.predict(frame).shape == (40, 2)
