@@ -106,9 +106,8 @@ def test_fine_tuning_for_no_epoch_would_change_nothing(tmp_path):
         tuned = fine_tune_accuracies(
             federation, w, buffers, experiment.test, experiment.breakdown, 1, 1e-12
         )
-        plain = experiment.breakdown.by_client(
-            *experiment.task.compute_outputs(w, buffers, experiment.test)
-        )
+        outputs, targets, _ = experiment.task.compute_outputs(w, buffers, experiment.test)
+        plain = experiment.breakdown.by_client(outputs, targets)
     assert torch.allclose(tuned, plain)
 
 

@@ -164,7 +164,9 @@ def train_config(local_rules):
         local_rules=local_rules,
         seed=1,
         local_epochs=2,
+        local_steps=None,
         batch_size=3,
+        last_batch="merge",
         task="fingerprint",
         transport="float32",
     )
@@ -208,8 +210,9 @@ def test_the_entries_of_a_message_have_these_names_in_this_order():
     federation = strategy.run.federation
     job = next(make_jobs(federation, strategy.run.state, *sample_cohort(federation, 0)))
     content, _ = wire.pack_job(job, strategy.train_config)
-    rules = [f.name for f in fields(LocalRules)]
-    config = ["version", "method", "options", "seed", "local_epochs", "batch_size", "task"]
+    rules = [f.name for f in fields(LocalRules) if f.default is not None]
+    config = ["version", "method", "options", "seed", "local_epochs", "local_steps", "batch_size"]
+    config += ["last_batch", "task"]
     info = ["transport", "round", "lr", "clients", "cohort", "share", "steps", "samples", "client"]
     assert list(wire.config_record_of(content)) == rules + config + info
 

@@ -8,7 +8,8 @@ from torch import nn
 
 from fedwmsam.data.clients import TensorSamples
 from fedwmsam.engine.rounds import Federation, first_state, run_round
-from fedwmsam.engine.schedule import SeededSchedule
+from fedwmsam.engine.schedule import LearningRate, SeededSchedule
+from fedwmsam.settings.parsers import LearningRateRule
 from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task
@@ -41,8 +42,7 @@ def make_federation(
         sampling="fixed",
         local_epochs=epochs,
         batch_size=batch_size,
-        learning_rate=0.1,
-        lr_decay=0.99,
+        learning_rate=LearningRate(0.1, LearningRateRule("exponential", value=0.99)),
     )
     task = Task(network, OBJECTIVES["classification"], seed=3)
     return Federation(method, task, clients, schedule, rules)

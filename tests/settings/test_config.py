@@ -291,6 +291,9 @@ def test_the_file_holds_every_key_that_has_a_value() -> None:
         "track",
         "aggregation",
         "dp_noise",
+        "local_steps",
+        "micro_batch",
+        "lr_schedule",
     }
     assert set(keys) >= fields - empty | options
     assert len(keys) == len(set(keys))
@@ -319,6 +322,17 @@ SETTINGS = {
     "lr_decay": numbers(0, 1, open_low=True),
     "weight_decay": numbers(0, 1e30),
     "weight_decay_mode": st.sampled_from(["objective", "sgd"]),
+    "local_steps": maybe(st.integers(1, 10**6)),
+    "last_batch": st.sampled_from(["keep", "drop", "merge"]),
+    "lr_schedule": st.sampled_from([None, "cosine", "cosine:9:0.1", "step:3:0.5"]),
+    "lr_warmup": st.integers(0, 10**9),
+    "optimizer": st.sampled_from(["sgd", "adam", "adamw"]),
+    "momentum": st.just(0.0),  # that of adam is refused
+    "adam_beta1": numbers(0, 0.99),
+    "adam_beta2": numbers(0, 0.99),
+    "adam_epsilon": numbers(1e-30, 1),
+    "micro_batch": maybe(st.integers(1, 10**9)),
+    "precision": st.sampled_from(["float32", "bf16"]),
     "clip_norm": numbers(0, 1e30, open_low=True),
     "averaging": st.sampled_from(["uniform", "size"]),
     "twin": maybe(numbers(0, 1e9)),

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedwmsam import rng
 from fedwmsam.data.clients import Clients, ConcatSamples
+from fedwmsam.training.inputs import compute_output
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Batch, Samples, Task
 
@@ -148,12 +149,15 @@ class LossSurface:
     def _weighted_loss(self, batch: Batch) -> Tensor:
         """Return the batch's mean loss times its share of the samples."""
         inputs, targets = batch
-        outputs = self.task.model(inputs)
+        outputs, own_loss = compute_output(self.task.model, inputs)
+        share = len(targets) / self.sample.count
+        if own_loss is not None:
+            return own_loss * share
         if self.in_double:
             outputs = outputs.double()
             if targets.is_floating_point():
                 targets = targets.double()
-        return self.task.objective.loss(outputs, targets) * (len(targets) / self.sample.count)
+        return self.task.objective.loss(outputs, targets) * share
 
 
 def flatten(pieces: tuple[Tensor, ...]) -> Tensor:

@@ -42,7 +42,7 @@ from fedwmsam.recording.training_surface import (
 )
 from fedwmsam.report.text_tables import TextTable
 from fedwmsam.statistics import FloatArray
-from fedwmsam.training.local import CountingGradient
+from fedwmsam.training.local import CountingGradient, LocalRules
 from fedwmsam.training.task import deterministic_torch
 
 
@@ -483,7 +483,7 @@ def batch_variance(federation: Federation, state: State, client: int) -> float |
     samples = federation.clients[client]
     steps = federation.schedule.steps(state.round, client, len(samples))
     full = [step for step in steps if len(step.index) == len(steps[0].index)][:BATCHES]
-    grad = CountingGradient(federation.task, samples, 0.0)
+    grad = CountingGradient(federation.task, samples, LocalRules(weight_decay=0.0), 1)
     gradients = []
     for step in full:
         grad.load_batch(step)

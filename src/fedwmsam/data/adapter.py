@@ -5,12 +5,13 @@ of a client. `DataAdapter` turns each of them into samples on one device. `DataC
 InputError, before training starts, for data that the model or the loss cannot take.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from fedwmsam.data.clients import (
     BatchCheck,
@@ -21,8 +22,10 @@ from fedwmsam.data.clients import (
     LazyClients,
     SubsetSamples,
     TensorSamples,
+    split_targets,
 )
 from fedwmsam.errors import InputError
+from fedwmsam.training.inputs import compute_output, describe, map_tensors, parts_of, take_rows
 from fedwmsam.training.objectives import Objective
 from fedwmsam.training.task import Batch, Samples, Task
 
@@ -37,68 +40,97 @@ class DataAdapter:
         check: BatchCheck,
         collate: Collate | None,
         class_labels: bool,
+        target: str | None = None,
     ) -> None:
         self.dtype = dtype
         self.device = device
         self.check = check
         self.collate = collate
         self.class_labels = class_labels
+        self.target = target
 
     def to_samples(self, data: Any, name: str) -> Samples:
-        """Return `data` as samples: an (x, y) pair, a map-style dataset, or samples already.
+        """Return `data` as samples.
 
-        `name` says in error messages whose data they are. Raise InputError if `data` is anything
-        else, is empty, or does not suit the model or the loss.
+        Data are an (x, y) pair, a mapping with `labels`, a table with a target column, a map-style
+        dataset, a DataLoader, or samples already. `name` says in error messages whose data they
+        are. Raise InputError if `data` is anything else, is empty, or does not suit the model or
+        the loss.
         """
         if isinstance(data, TensorSamples | DatasetSamples | SubsetSamples | ConcatSamples):
             return data
-        if is_pair(data):
-            return self._pair_to_samples(data, name)
+        if is_table(data):
+            return self._pair_to_samples(self._split_table(data, name), name)
+        if is_pair(data) or isinstance(data, Mapping):
+            return self._pair_to_samples(split_targets(data, name), name)
         if isinstance(data, tuple):
             raise InputError(f"{name}: expected an (x, y) pair, not a tuple of {len(data)}.")
-        if hasattr(data, "__len__") and hasattr(data, "__getitem__"):
-            if len(data) == 0:
-                raise InputError(
-                    f"{name} has no data; leave it out or give it at least one sample."
-                )
-            return DatasetSamples(data, self.collate, self.to_tensors, self.check, name)
-        hint = "; pass loader.dataset" if isinstance(data, torch.utils.data.DataLoader) else ""
-        raise InputError(
-            f"{name}: expected an (x, y) pair or a dataset with __len__ and __getitem__, "
-            f"not {type(data).__name__}{hint}."
-        )
+        if isinstance(data, DataLoader):
+            return self._dataset_to_samples(data.dataset, self.collate or data.collate_fn, name)
+        return self._dataset_to_samples(data, self.collate, name)
 
-    def _pair_to_samples(self, pair: Sequence[Any], name: str) -> TensorSamples:
-        inputs, targets = self.to_tensors(*pair)
-        if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets):
+    def _dataset_to_samples(
+        self, dataset: Any, collate: Collate | None, name: str
+    ) -> DatasetSamples:
+        if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise InputError(
-                f"{name}: {_length(inputs)} inputs but {_length(targets)} targets; "
-                "x and y must have one row per sample."
+                f"{name}: expected an (x, y) pair, a mapping with 'labels' or a dataset with "
+                f"__len__ and __getitem__, not {type(dataset).__name__}."
             )
+        if len(dataset) == 0:
+            raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
+        return DatasetSamples(dataset, collate, self.to_tensors, self.check, name)
+
+    def _split_table(self, table: Any, name: str) -> tuple[Any, Any]:
+        columns = [str(column) for column in table.columns]
+        if self.target not in columns:
+            raise InputError(
+                f"{name} is a table with the columns {', '.join(columns)}; name the one to predict "
+                f"with target=, not {self.target!r}."
+            )
+        return table.drop(columns=self.target).to_numpy(), table[self.target].to_numpy()
+
+    def _pair_to_samples(self, pair: tuple[Any, Any], name: str) -> TensorSamples:
+        inputs, targets = self.to_tensors(*pair)
+        for part in parts_of(inputs):
+            if part.ndim == 0 or targets.ndim == 0 or len(part) != len(targets):
+                raise InputError(
+                    f"{name}: {_length(part)} inputs but {_length(targets)} targets; "
+                    "x and y must have one row per sample."
+                )
         if len(targets) == 0:
             raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
         self.check(name, inputs, targets)
         return TensorSamples(inputs, targets)
 
-    def to_inputs(self, inputs: Any) -> Tensor:
-        """Return inputs without targets, as for a prediction, as one checked tensor."""
-        tensor: Tensor = self._inputs_to_tensors(inputs)
-        self.check("The data", tensor, None)
-        return tensor
+    def to_inputs(self, inputs: Any) -> Any:
+        """Return inputs without targets, as for a prediction, as checked tensors."""
+        if is_table(inputs):
+            columns = [column for column in inputs.columns if str(column) != self.target]
+            inputs = inputs[columns].to_numpy()
+        tensors = self._inputs_to_tensors(inputs)
+        self.check("The data", tensors, None)
+        return tensors
 
     def to_tensors(self, inputs: Any, targets: Any) -> Batch:
         """Return inputs and targets as tensors of the model's type on its device."""
         return self._inputs_to_tensors(inputs), self._targets_to_tensor(targets)
 
-    def _inputs_to_tensors(self, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {k: self._inputs_to_tensors(v) for k, v in value.items()}
-        if isinstance(value, tuple):
-            return tuple(self._inputs_to_tensors(v) for v in value)
+    def _inputs_to_tensors(self, inputs: Any) -> Any:
+        if isinstance(inputs, list) and any(isinstance(part, Tensor) for part in inputs):
+            inputs = tuple(inputs)  # as PyTorch collates samples whose inputs are tuples
+        return map_tensors(inputs, self._part_to_tensor)
+
+    def _part_to_tensor(self, value: Any) -> Tensor:
         tensor = _as_tensor(value).to(self.device)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def _targets_to_tensor(self, value: Any) -> Tensor:
+        if isinstance(value, tuple | Mapping):
+            raise InputError(
+                f"The targets are a {type(value).__name__}; put them into one array, and take them "
+                "apart in a loss of your own."
+            )
         tensor = _as_tensor(value).to(self.device)
         if self.class_labels and not tensor.is_floating_point():
             return tensor.long()
@@ -132,6 +164,11 @@ class DataAdapter:
         return [self.to_samples(data, f"Client {k}") for k, data in enumerate(clients)]
 
 
+def is_table(data: Any) -> bool:
+    """Return whether `data` is a table with named columns, such as a DataFrame of pandas."""
+    return hasattr(data, "columns") and hasattr(data, "to_numpy")
+
+
 def is_pair(data: Any) -> bool:
     """Return whether `data` is an (x, y) pair: any tuple of two, or a list of two arrays.
 
@@ -155,10 +192,15 @@ def _length(value: Any) -> str:
     return str(len(value)) if getattr(value, "ndim", 0) else "a single number of"
 
 
-def make_data_adapter(task: Task, collate: Collate | None = None) -> DataAdapter:
-    """Return the adapter for a task's model, device and loss."""
+def make_data_adapter(
+    task: Task, collate: Collate | None = None, target: str | None = None
+) -> DataAdapter:
+    """Return the adapter for a task's model, device and loss.
+
+    `target` is the column to predict, where data are tables.
+    """
     return DataAdapter(
-        task.dtype, task.device, DataCheck(task), collate, task.objective.class_labels
+        task.dtype, task.device, DataCheck(task), collate, task.objective.class_labels, target
     )
 
 
@@ -176,13 +218,10 @@ class DataCheck:
         self.output_shapes: dict[Any, torch.Size] = {}
 
     def __call__(self, name: str, inputs: Any, targets: Tensor | None) -> None:
-        if (
-            isinstance(inputs, Tensor)
-            and inputs.is_floating_point()
-            and not bool(torch.isfinite(inputs).all())
-        ):
-            raise InputError(f"{name}: the inputs hold NaN or infinity; clean them first.")
-        kind = (inputs.shape[1:], inputs.dtype) if isinstance(inputs, Tensor) else type(inputs)
+        for part in parts_of(inputs):
+            if part.is_floating_point() and not bool(torch.isfinite(part).all()):
+                raise InputError(f"{name}: the inputs hold NaN or infinity; clean them first.")
+        kind = tuple((part.shape[1:], part.dtype) for part in parts_of(inputs))
         if kind not in self.output_shapes:
             self.output_shapes[kind] = infer_output_shape(self.task, name, inputs)
         if targets is not None:
@@ -192,26 +231,21 @@ class DataCheck:
 def infer_output_shape(task: Task, name: str, inputs: Any) -> torch.Size:
     """Return the shape of the model's output for the first of the inputs, as a batch of one.
 
-    Inputs that are not one tensor are passed to the model as they are. Raise InputError, which
-    begins with `name`, if the model cannot take the inputs or does not return a tensor.
+    Raise InputError, which begins with `name`, if the model cannot take the inputs or does not
+    return a tensor.
     """
     task.model.eval()
-    first = inputs[:1] if isinstance(inputs, Tensor) else inputs
+    first = take_rows(inputs, slice(1))
     try:
         with torch.no_grad():
-            outputs = task.model(first)
+            return compute_output(task.model, first).values.shape
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
-        shape = tuple(first.shape) if isinstance(first, Tensor) else type(first).__name__
+        if isinstance(error, InputError):
+            raise
         reason = " ".join(str(error).split())
         raise InputError(
-            f"{name}: the model cannot take inputs of shape {shape}: {reason}."
+            f"{name}: the model cannot take inputs of shape {describe(first)}: {reason}."
         ) from error
-    if not isinstance(outputs, Tensor):
-        raise InputError(
-            f"The model must return a tensor, not {type(outputs).__name__}; "
-            "wrap it in a module that does."
-        )
-    return outputs.shape
 
 
 def check_targets(
@@ -219,27 +253,44 @@ def check_targets(
 ) -> None:
     """Raise InputError, which begins with `name`, if the targets do not suit the loss.
 
-    Targets must be finite. Class labels must also be whole numbers, one per output, and lie in the
-    range of the model's outputs.
+    Targets must be finite. Class labels must also be whole numbers, one for each place of the
+    outputs but the class axis, which is the second, and lie in the range of the classes or be the
+    number that is to be ignored.
     """
     if targets.is_floating_point() and not bool(torch.isfinite(targets).all()):
         raise InputError(f"{name}: the targets hold NaN or infinity; clean them first.")
     if not objective.class_labels:
         return
+    is_probability = targets.is_floating_point() and targets.shape[1:] == output_shape[1:]
+    if is_probability and isinstance(objective.loss, nn.CrossEntropyLoss):
+        return
     if targets.is_floating_point() or targets.dtype == torch.bool:
         raise InputError(
             f"{name}: class labels must be whole numbers, not {targets.dtype}; use y.long()."
         )
-    if targets.ndim != len(output_shape) - 1:
+    if len(output_shape) < 2 or targets.shape[1:] != output_shape[2:]:
         raise InputError(
             f"{name}: labels of shape {tuple(targets.shape)} do not fit the model's outputs of "
             f"shape (n, {', '.join(map(str, output_shape[1:]))}); "
-            "give one class number a sample: y.argmax(1) of one-hot labels."
+            f"{label_advice(targets, output_shape)}."
         )
     num_classes = output_shape[1]
-    if targets.numel() and not 0 <= int(targets.min()) <= int(targets.max()) < num_classes:
-        wrong = int(targets.min()) if int(targets.min()) < 0 else int(targets.max())
+    labels = targets[targets != objective.ignore_index]
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
         raise InputError(
             f"{name}: label {wrong} is out of range: the model has {num_classes} outputs, "
             f"labels 0 to {num_classes - 1}."
         )
+
+
+def label_advice(targets: Tensor, output_shape: torch.Size) -> str:
+    """Return what to do about class labels whose shape does not fit the outputs."""
+    if targets.ndim > 1 and targets.shape[1:] == output_shape[1:-1]:
+        return (
+            "the classes must be on the second axis, as for PyTorch's cross-entropy: "
+            "return outputs.movedim(-1, 1)"
+        )
+    if targets.ndim == len(output_shape):
+        return "give one class number a sample: y.argmax(1) of one-hot labels"
+    return f"expected labels of shape (n{''.join(f', {size}' for size in output_shape[2:])})"

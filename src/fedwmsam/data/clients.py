@@ -4,9 +4,8 @@ A client holds rows of tensors, a map-style dataset, or some or several of these
 themselves are a list, or are loaded by a function when they are sampled.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,6 +17,7 @@ from fedwmsam import rng
 from fedwmsam.data.augmentation import Augmentation
 from fedwmsam.data.base import BatchTransform
 from fedwmsam.errors import InputError
+from fedwmsam.training.inputs import LABELS, concat, map_tensors
 from fedwmsam.training.task import Batch, Samples
 
 Collate = Callable[[list[Any]], Any]
@@ -37,7 +37,7 @@ class Clients(Protocol):
 
 
 class TensorSamples:
-    """Rows of resident or memory-mapped tensors.
+    """Rows of resident or memory-mapped tensors; the inputs may be a tuple or a mapping of them.
 
     `indices` selects some of the rows without copying the data. `transform` turns a batch as stored
     (bytes, say) into what the model sees; `augment` changes it while training.
@@ -45,7 +45,7 @@ class TensorSamples:
 
     def __init__(
         self,
-        inputs: Tensor,
+        inputs: Any,
         targets: Tensor,
         indices: Tensor | None = None,
         transform: BatchTransform | None = None,
@@ -64,8 +64,8 @@ class TensorSamples:
         """Return these samples; a seed means training, where they may be augmented."""
         # index_select copies whole rows where inputs[rows] would copy element by element.
         rows = index if self.indices is None else self.indices.index_select(0, index)
-        rows = rows.to(self.inputs.device)
-        inputs = self.inputs.index_select(0, rows)
+        rows = rows.to(self.targets.device)
+        inputs = map_tensors(self.inputs, lambda tensor: tensor.index_select(0, rows))
         if self.transform is not None:
             inputs = self.transform(inputs)
         if self.augment is not None and seed is not None:
@@ -107,12 +107,7 @@ class DatasetSamples:
         if seed is not None:
             torch.default_generator.manual_seed(seed)
         collated = self.collate([self.dataset[i] for i in index.tolist()])
-        if not isinstance(collated, tuple | list) or len(collated) != 2:
-            raise InputError(
-                f"{self.name}: a batch must be (inputs, targets), "
-                f"not {type(collated).__name__}; use collate=."
-            )
-        inputs, targets = self.to_tensors(*collated)
+        inputs, targets = self.to_tensors(*split_targets(collated, self.name))
         self.check(self.name, inputs, targets)
         return inputs, targets
 
@@ -154,28 +149,30 @@ class ConcatSamples:
             batches.append(part.batch(torch.from_numpy(local), seed))
         by_part = np.argsort(part_indices, kind="stable")
         order = torch.from_numpy(np.argsort(by_part, kind="stable"))
-        inputs = concat_batches([batch[0] for batch in batches])
+        inputs = concat([batch[0] for batch in batches])
         targets = torch.cat([batch[1] for batch in batches])
-        return reorder_batch(inputs, order), targets[order]
+        return map_tensors(inputs, lambda tensor: tensor[order]), targets[order]
 
 
-def concat_batches(pieces: list[Any]) -> Any:
-    """Concatenate batches of tensors, or of tuples, lists and dicts of them."""
-    first = pieces[0]
-    if isinstance(first, Tensor):
-        return torch.cat(pieces)
-    if isinstance(first, dict):
-        return {key: concat_batches(list(map(itemgetter(key), pieces))) for key in first}
-    return type(first)(concat_batches(list(group)) for group in zip(*pieces, strict=True))
+def split_targets(data: Any, name: str) -> tuple[Any, Any]:
+    """Return the inputs and the targets of an (x, y) pair, or of a mapping that holds `labels`.
 
-
-def reorder_batch(inputs: Any, order: Tensor) -> Any:
-    """Return a batch of tensors, or of tuples, lists and dicts of them, in another order."""
-    if isinstance(inputs, Tensor):
-        return inputs[order]
-    if isinstance(inputs, dict):
-        return {key: reorder_batch(value, order) for key, value in inputs.items()}
-    return type(inputs)(reorder_batch(value, order) for value in inputs)
+    Such a mapping is the inputs as a whole: the model computes its loss itself. Raise InputError,
+    which begins with `name`, for anything else.
+    """
+    if isinstance(data, Mapping) and LABELS in data:
+        return dict(data), data[LABELS]
+    if isinstance(data, Mapping):
+        raise InputError(
+            f"{name}: the data have the names {', '.join(map(str, data))}, but no {LABELS!r}; "
+            "pass (inputs, targets), with collate= for a dataset."
+        )
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise InputError(
+            f"{name}: a batch must be (inputs, targets) or a mapping with {LABELS!r}, "
+            f"not {type(data).__name__}; use collate=."
+        )
+    return data[0], data[1]
 
 
 class LazyClients:

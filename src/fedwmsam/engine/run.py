@@ -106,9 +106,10 @@ def scores(
         values = task.evaluate(state.server["w"], state.buffers, validation)
         record |= {f"validation_{name}": value for name, value in values.items()}
     if test is not None:
-        outputs, targets = task.compute_outputs(state.server["w"], state.buffers, test)
-        record |= compute_metrics(task.objective, outputs, targets)
-        record |= breakdown.columns(outputs, targets) if breakdown else {}
+        predictions = task.compute_outputs(state.server["w"], state.buffers, test)
+        record |= compute_metrics(task.objective, predictions)
+        if breakdown:
+            record |= breakdown.columns(predictions.outputs, predictions.targets)
     if state.average:
         record |= averaged_scores(task, state.average, test, validation)
     return replace_nonfinite(record)
@@ -139,7 +140,7 @@ def client_accuracies(task: Task, state: State, test: Samples, breakdown: Breakd
 
     The outputs are computed once more: a run resumed after its last round has none to reuse.
     """
-    outputs, targets = task.compute_outputs(state.server["w"], state.buffers, test)
+    outputs, targets, _ = task.compute_outputs(state.server["w"], state.buffers, test)
     accuracies = breakdown.by_client(outputs, targets).tolist()
     return {
         "round": state.round,

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedwmsam import rng
 from fedwmsam.data.adapter import DataAdapter, make_data_adapter
 from fedwmsam.data.clients import Clients, Collate, hold_out_per_client
@@ -38,6 +40,17 @@ def fit(
     batch_size: int = Settings.batch_size,
     lr: float = Settings.lr,
     lr_decay: float = Settings.lr_decay,
+    lr_schedule: str | Callable[[int], float] | None = None,
+    lr_warmup: int = Settings.lr_warmup,
+    local_steps: int | None = None,
+    last_batch: str = Settings.last_batch,
+    optimizer: str = Settings.optimizer,
+    momentum: float = Settings.momentum,
+    adam_beta1: float = Settings.adam_beta1,
+    adam_beta2: float = Settings.adam_beta2,
+    adam_epsilon: float = Settings.adam_epsilon,
+    micro_batch: int | None = None,
+    precision: str = Settings.precision,
     weight_decay: float = Settings.weight_decay,
     weight_decay_mode: str = Settings.weight_decay_mode,
     clip_norm: float | None = Settings.clip_norm,
@@ -57,11 +70,12 @@ def fit(
     metrics: Mapping[str, MetricFunction] | None = None,
     monitor: str | None = None,
     seed: int = Settings.seed,
-    device: str = Settings.device,
+    device: str | torch.device = Settings.device,
     workers: int = Settings.workers,
     client_count: int | None = None,
     client_sizes: Sequence[int] | None = None,
     collate: Collate | None = None,
+    target: str | None = None,
     initial_weights: Vectors | None = None,
     run_folder: str | Path | None = None,
     resume: bool = False,
@@ -83,15 +97,23 @@ def fit(
 
     model: an nn.Module (copied, never changed) or a function that returns a new one (initialised
         from `seed`).
-    clients: a list of (x, y) arrays or tensors, a list of map-style datasets (`collate` for their
-        batches), or a function client → either, with `client_count`, called when a client is
-        sampled (`client_sizes` if averaging by size).
+    clients: a list with the data of each client: (x, y) arrays or tensors, where x may also be a
+        tuple or a mapping of them (the model is called as model(*x) or model(**x)); mappings with
+        "labels", as transformers has them; DataFrames with the column `target`; map-style datasets
+        (`collate` for their batches); DataLoaders. Or a function client → any of these, with
+        `client_count`, called when a client is sampled (`client_sizes` if averaging by size).
     method: a name (`fedwmsam.METHODS`) or an instance with options, such as FedWMSAM(rho=0.05).
     test, validation: data like a client's. `validation` may be a share (0.1) to cut from each
         client; the best model is chosen on it, never on `test`.
     loss: "classification", "regression", "multilabel", or a function of (outputs, targets).
         `metrics` maps names to such functions, called once on all outputs, and replaces the loss's
         own (accuracy, mae …); `monitor` names the one that defines "best" ("-mae": lower wins).
+    optimizer: what becomes of a gradient before the method uses it: "sgd" and "nesterov" with
+        `momentum`, "adam", "adamw"; its state is fresh in every round. `local_steps` instead of
+        epochs; `last_batch` "drop" or "merge" for samples that do not fill one; `lr_schedule`
+        "cosine", "step:100:0.1", "exponential:0.99" or a function of the round (from 0) that
+        returns the step size, after `lr_warmup` rounds; `micro_batch` samples at a time through
+        the model; `precision` "bf16". docs/local-training.md has a table.
     aggregation: "median", "trimmed:0.1" or "norm_bound:TAU" instead of the mean, against hostile
         clients.
     twin: γ (try 8) of an averaged model (the twin): an average of the global models, evaluated
@@ -128,6 +150,17 @@ def fit(
         batch_size=batch_size,
         lr=lr,
         lr_decay=lr_decay,
+        lr_schedule=lr_schedule_name(lr_schedule),
+        lr_warmup=lr_warmup,
+        local_steps=local_steps,
+        last_batch=last_batch,
+        optimizer=optimizer,
+        momentum=momentum,
+        adam_beta1=adam_beta1,
+        adam_beta2=adam_beta2,
+        adam_epsilon=adam_epsilon,
+        micro_batch=micro_batch,
+        precision=precision,
         weight_decay=weight_decay,
         weight_decay_mode=weight_decay_mode,
         clip_norm=clip_norm,
@@ -141,7 +174,7 @@ def fit(
         time_budget=time_budget,
         memory_budget=memory_budget,
         workers=workers,
-        device=device,
+        device=str(device),
         keep_states=keep_states,
         record=record,
         record_every=record_every,
@@ -167,7 +200,7 @@ def fit(
     objective = make_objective(loss, metrics, monitor)
     with deterministic_torch():
         task = Task(model, objective, seed=rng.derive_seed(seed, "init"), device=device)
-        adapter = make_data_adapter(task, collate)
+        adapter = make_data_adapter(task, collate, target)
         all_clients = adapter.to_clients(clients, client_count)
         train_clients, validation_data = choose_validation(adapter, all_clients, validation, seed)
         test_data = None if test is None else adapter.to_samples(test, "The test data")
@@ -180,6 +213,7 @@ def fit(
             validation_data,
             callbacks,
             client_sizes,
+            lr_schedule if callable(lr_schedule) else None,
         )
         if initial_weights is not None:
             run.warm_start(initial_weights)
@@ -188,6 +222,13 @@ def fit(
             if run_folder is not None:
                 run.folder = open_folder(Path(run_folder), config, resume)
             return execute_run(run, config, adapter)
+
+
+def lr_schedule_name(lr_schedule: str | Callable[[int], float] | None) -> str | None:
+    """Return a schedule of the step size as the settings hold it; of a function the name."""
+    if callable(lr_schedule):
+        return f"function:{getattr(lr_schedule, '__name__', type(lr_schedule).__name__)}"
+    return lr_schedule
 
 
 def choose_validation(

@@ -5,9 +5,9 @@ together and puts them into a `Run`; `execute` trains it and returns its `Result
 """
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from fedwmsam.engine.privacy import Privacy
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.engine.run import Callback, Run, restore
 from fedwmsam.engine.run_folder import RunFolder, is_run
-from fedwmsam.engine.schedule import SeededSchedule
+from fedwmsam.engine.schedule import LearningRate, SeededSchedule
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
@@ -37,10 +37,13 @@ from fedwmsam.settings.config import (
     defaults_of,
     identifying_settings,
 )
+from fedwmsam.settings.options import LARGEST
 from fedwmsam.settings.parsers import (
     NO_STRAGGLERS,
+    LearningRateRule,
     parse_aggregation,
     parse_corruption,
+    parse_lr_schedule,
     parse_stragglers,
 )
 from fedwmsam.training.local import LocalRules
@@ -57,14 +60,16 @@ def make_run(
     validation: Samples | None,
     callbacks: Sequence[Callback] = (),
     sizes: Sequence[int] | None = None,
+    lr_function: Callable[[int], float] | None = None,
 ) -> Run:
     """Return a run that is ready to be executed.
 
-    `sizes` are the clients' numbers of samples, for clients that are loaded lazily. Raise
-    InputError for settings that do not go with the method, the model or the data.
+    `sizes` are the clients' numbers of samples, for clients that are loaded lazily; `lr_function`
+    is the step size by round, if the user has given a function. Raise InputError for settings that
+    do not go with the method, the model or the data.
     """
     check_stopping(settings, task.objective, test, validation)
-    federation = make_federation(settings, method, task, clients, sizes)
+    federation = make_federation(settings, method, task, clients, sizes, lr_function)
     kinds = settings.recording_kinds()
     recorder = DynamicsRecorder(kinds, settings.record_every, settings.seed) if kinds else None
     return Run(federation, settings, test, validation, recorder=recorder, callbacks=callbacks)
@@ -93,11 +98,12 @@ def make_federation(
     task: Task,
     clients: Clients,
     sizes: Sequence[int] | None = None,
+    lr_function: Callable[[int], float] | None = None,
 ) -> Federation:
     """Return the federation of a run: its method, model, clients, schedule and faults.
 
-    `sizes` are the clients' numbers of samples, for clients that are loaded lazily. Raise
-    InputError for settings that do not go with the method, the model or the data.
+    `sizes` and `lr_function` are as for `make_run`. Raise InputError for settings that do not go
+    with the method, the model or the data.
     """
     total = count_samples(settings, clients, sizes)
     schedule = SeededSchedule(
@@ -107,12 +113,15 @@ def make_federation(
         sampling=settings.sampling,
         local_epochs=settings.local_epochs,
         batch_size=settings.batch_size,
-        learning_rate=settings.lr,
-        lr_decay=settings.lr_decay,
+        learning_rate=make_learning_rate(settings, lr_function),
         empty_rounds=settings.uses_privacy,
+        local_steps=settings.local_steps,
+        last_batch=settings.last_batch,
     )
-    rules = LocalRules(settings.weight_decay, settings.weight_decay_mode, settings.clip_norm)
+    rules = LocalRules(**{f.name: getattr(settings, f.name) for f in fields(LocalRules)})
     check_method_settings(settings, method, task)
+    check_optimizer(method, rules)
+    check_single_samples(settings, task, clients)
     return Federation(
         method,
         task,
@@ -126,6 +135,69 @@ def make_federation(
         make_privacy(settings, method, task, schedule, total),
         settings.twin,
     )
+
+
+def make_learning_rate(settings: Settings, function: Callable[[int], float] | None) -> LearningRate:
+    """Return the step size by round.
+
+    Raise InputError if a function is missing, or returns anything but a number above 0.
+    """
+    if settings.lr_schedule is None:
+        rule = LearningRateRule("exponential", value=settings.lr_decay)
+        return LearningRate(settings.lr, rule, settings.lr_warmup)
+    rule = parse_lr_schedule(settings.lr_schedule)
+    if rule.kind == "function":
+        if function is None:
+            raise InputError(
+                f"lr_schedule {settings.lr_schedule!r} is a function of Python: it works in fit()."
+            )
+        values = tuple(step_size_of(function, round) for round in range(settings.rounds))
+        return LearningRate(1.0, replace(rule, values=values))
+    return LearningRate(settings.lr, rule, settings.lr_warmup)
+
+
+def step_size_of(function: Callable[[int], float], round: int) -> float:
+    """Return the step size that the user's function gives a round, counted from 0.
+
+    Raise InputError if it is no number above 0.
+    """
+    try:
+        value = float(function(round))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"lr_schedule must be a function from the round to the step size: {error}."
+        ) from error
+    if not 0 < value < LARGEST:
+        raise InputError(f"lr_schedule returns {value!r} for round {round}; it must be above 0.")
+    return value
+
+
+def check_optimizer(method: Method, rules: LocalRules) -> None:
+    """Raise InputError, with the reason, if the method allows plain SGD only."""
+    if method.needs_plain_gradients and rules.make_preconditioner() is not None:
+        raise InputError(
+            f"{method.name} needs optimizer=sgd without momentum: {method.needs_plain_gradients}."
+        )
+
+
+def check_single_samples(settings: Settings, task: Task, clients: Clients) -> None:
+    """Raise InputError if the model cannot train on a batch of one sample that a client has.
+
+    BatchNorm has no variance of one value. Clients that are loaded lazily are not looked at.
+    """
+    if not task.has_batch_norm or isinstance(clients, LazyClients):
+        return
+    for client in range(len(clients)):
+        samples = len(clients[client])
+        single = samples == 1 or (settings.last_batch == "keep" and samples > 1)
+        if single and samples % settings.batch_size == 1 % settings.batch_size:
+            batch = clients[client].batch(torch.arange(1))
+            if not task.can_train_on(batch):
+                raise InputError(
+                    f"Client {client} has {samples} samples, so that its last batch of "
+                    f"{settings.batch_size} has one, and BatchNorm needs two: use "
+                    "last_batch=merge or drop, or another batch_size."
+                )
 
 
 def count_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | None) -> int | None:

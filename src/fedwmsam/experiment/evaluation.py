@@ -58,7 +58,7 @@ class AccuracyBreakdown:
 def accuracy_per_group(outputs: Tensor, targets: Tensor, groups: Tensor, count: int) -> Tensor:
     """Return the accuracy within each of `count` groups; `groups` has the group of each sample."""
     groups = groups.cpu()
-    correct = (outputs.argmax(dim=-1) == targets).double().cpu()
+    correct = (outputs.argmax(dim=1) == targets).double().cpu()
     correct_counts = torch.zeros(count, dtype=torch.float64).index_add_(0, groups, correct)
     return correct_counts / torch.bincount(groups, minlength=count)
 
@@ -104,6 +104,6 @@ def fine_tune_accuracies(
             steps_per_epoch,
         )
         tuned_w = w + result.up["delta"]
-        outputs, targets = federation.task.compute_outputs(tuned_w, result.buffers, test)
+        outputs, targets, _ = federation.task.compute_outputs(tuned_w, result.buffers, test)
         accuracies.append(breakdown.by_client(outputs, targets)[client])
     return torch.stack(accuracies)

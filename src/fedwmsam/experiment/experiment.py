@@ -161,8 +161,9 @@ class Experiment:
         """
         with deterministic_torch():
             w, buffers = self.task.unpack_state_dict(weights)
-            outputs, targets = self.task.compute_outputs(w, buffers, self.test)
-            result: dict[str, Any] = compute_metrics(self.task.objective, outputs, targets)
+            predictions = self.task.compute_outputs(w, buffers, self.test)
+            outputs, targets, _ = predictions
+            result: dict[str, Any] = compute_metrics(self.task.objective, predictions)
             result |= self.breakdown.columns(outputs, targets)
             by_class = self.breakdown.by_class(outputs, targets)
             by_client = self.breakdown.by_client(outputs, targets)

@@ -20,15 +20,16 @@ from torch import Tensor
 from fedwmsam import rng
 from fedwmsam.engine.client_state import RowLayout, as_bytes, digest_of
 from fedwmsam.engine.rounds import Federation, Job
-from fedwmsam.engine.schedule import SeededSchedule
+from fedwmsam.engine.schedule import LearningRate, SeededSchedule
 from fedwmsam.errors import InputError, printable
 from fedwmsam.methods import Info, Method, make_method
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.options import truncated_repr
+from fedwmsam.settings.parsers import LearningRateRule
 from fedwmsam.training.local import LocalResult, LocalRules
 from fedwmsam.training.task import Task
 
-VERSION = 1
+VERSION = 2
 """The version of this format; server and clients must use the same one."""
 RAW = "fedwmsam.raw"
 """Serialization type of an array that holds the bytes of its values, little-endian."""
@@ -261,7 +262,9 @@ class TrainConfig:
     local_rules: LocalRules
     seed: int
     local_epochs: int
+    local_steps: int | None
     batch_size: int
+    last_batch: str
     task: str
     """Fingerprint of the model and the loss."""
     transport: str
@@ -276,7 +279,9 @@ class TrainConfig:
             local_rules=federation.local_rules,
             seed=schedule.seed,
             local_epochs=schedule.local_epochs,
+            local_steps=schedule.local_steps,
             batch_size=schedule.batch_size,
+            last_batch=schedule.last_batch,
             task=task_fingerprint(federation.task),
             transport=transport,
         )
@@ -289,7 +294,9 @@ class TrainConfig:
             "options": json.dumps(asdict(self.method)),
             "seed": self.seed,
             "local_epochs": self.local_epochs,
+            "local_steps": self.local_steps or 0,
             "batch_size": self.batch_size,
+            "last_batch": self.last_batch,
             "task": self.task,
             "transport": self.transport,
         }
@@ -315,7 +322,9 @@ class TrainConfig:
             local_rules=LocalRules(**fields_from_record(record, LocalRules)),
             seed=typed_entry(record, "seed", int),
             local_epochs=number_entry(record, "local_epochs", int, 1, LARGEST_COUNT),
+            local_steps=number_entry(record, "local_steps", int, 0, LARGEST_COUNT) or None,
             batch_size=number_entry(record, "batch_size", int, 1, LARGEST_COUNT),
+            last_batch=typed_entry(record, "last_batch", str),
             task=typed_entry(record, "task", str),
             transport=transport,
         )
@@ -332,8 +341,9 @@ class TrainConfig:
             sampling="fixed",
             local_epochs=self.local_epochs,
             batch_size=self.batch_size,
-            learning_rate=info.lr,
-            lr_decay=1.0,
+            learning_rate=LearningRate(info.lr, LearningRateRule("exponential")),
+            local_steps=self.local_steps,
+            last_batch=self.last_batch,
         )
 
 

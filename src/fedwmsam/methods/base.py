@@ -83,6 +83,8 @@ class Method:
     name: ClassVar[str]
     paper: ClassVar[str]
     cost: ClassVar[Cost] = Cost(backprops=1, down=1, up=1, memory=0)
+    needs_plain_gradients: ClassVar[str] = ""
+    """Why the clients' optimizer must be plain SGD; empty if any will do."""
     means: ClassVar[Mapping[str, str]] = {}
     """The server vectors that must stay the mean of the clients' memories.
 

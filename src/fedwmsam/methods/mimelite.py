@@ -28,6 +28,9 @@ class MimeLite(Averaging):
     name: ClassVar[str] = "mimelite"
     paper: ClassVar[str] = "Karimireddy et al. 2021"
     cost: ClassVar[Cost] = Cost(backprops=1, down=2, up=2, memory=0, full_gradients=1)
+    needs_plain_gradients: ClassVar[str] = (
+        "its momentum is made of the clients' full gradients, which no optimizer has changed"
+    )
 
     def server_init(self, w: Tensor) -> Vectors:
         return {"w": w, "m": torch.zeros_like(w)}

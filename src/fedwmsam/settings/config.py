@@ -28,10 +28,14 @@ from fedwmsam.settings.options import (
 )
 from fedwmsam.settings.parsers import (
     AVERAGING,
+    LAST_BATCH,
+    OPTIMIZERS,
+    PRECISIONS,
     SAMPLING,
     WEIGHT_DECAY_MODES,
     parse_aggregation,
     parse_corruption,
+    parse_lr_schedule,
     parse_stragglers,
     parse_trackers,
     round_half_up,
@@ -146,6 +150,52 @@ class Settings:
         "objective",
         "objective: part of the gradient; sgd: added after the clip, as published code does",
         choices=WEIGHT_DECAY_MODES,
+        panel=LOCAL,
+    )
+    local_steps: int | None = option(
+        None, "local steps in a round, instead of epochs", low=1, high=10**6, panel=LOCAL
+    )
+    last_batch: str = option(
+        "keep",
+        "samples that do not fill an epoch's last batch: keep it, drop it, or merge it with the "
+        "one before",
+        choices=LAST_BATCH,
+        panel=LOCAL,
+        see="docs/local-training.md",
+    )
+    lr_schedule: str | None = option(
+        None,
+        "instead of lr_decay: cosine, step:ROUNDS:FACTOR or exponential:FACTOR",
+        panel=LOCAL,
+        see="docs/local-training.md",
+    )
+    lr_warmup: int = option(
+        0, "first rounds, over which the step size rises", low=0, high=10**9, panel=LOCAL
+    )
+    optimizer: str = option(
+        "sgd",
+        "what becomes of a gradient before the method uses it",
+        choices=OPTIMIZERS,
+        panel=LOCAL,
+        see="docs/local-training.md",
+    )
+    momentum: float = option(
+        0.0, "μ of sgd and nesterov, fresh in every round", low=0, high=0.9999, panel=LOCAL
+    )
+    adam_beta1: float = option(0.9, "β₁ of adam and adamw", low=0, high=0.9999, panel=LOCAL)
+    adam_beta2: float = option(0.999, "β₂ of adam and adamw", low=0, high=0.999999, panel=LOCAL)
+    adam_epsilon: float = option(1e-8, "ε of adam and adamw", above=0, high=1, panel=LOCAL)
+    micro_batch: int | None = option(
+        None,
+        "samples that pass through the model at a time; gradients are added up to a batch's",
+        low=1,
+        high=10**9,
+        panel=LOCAL,
+    )
+    precision: str = option(
+        "float32",
+        "bf16: local training computes in bfloat16 where that is safe; weights stay float32",
+        choices=PRECISIONS,
         panel=LOCAL,
     )
     clip_norm: float | None = option(
@@ -325,10 +375,28 @@ class Settings:
         if self.aggregation is not None:
             parse_aggregation(self.aggregation)
         parse_stragglers(self.stragglers, self.deadline)
+        self.check_local_training()
         if self.corrupt is not None:
             parse_corruption(self.corrupt)
         if self.uses_privacy:
             self.check_privacy()
+
+    def check_local_training(self) -> None:
+        """Raise InputError for an optimizer and a schedule of the step size that cannot be.
+
+        A cosine is written with its number of rounds: a run that is extended keeps its own.
+        """
+        if self.lr_schedule == "cosine":
+            rounds = max(1, self.rounds - self.lr_warmup)
+            object.__setattr__(self, "lr_schedule", f"cosine:{rounds}")
+        if self.lr_schedule is not None:
+            parse_lr_schedule(self.lr_schedule)
+        if self.momentum and self.optimizer in ("adam", "adamw"):
+            raise InputError(
+                f"momentum {self.momentum:g} is for sgd and nesterov; adam's is adam_beta1."
+            )
+        if self.optimizer == "nesterov" and not self.momentum:
+            raise InputError("optimizer=nesterov needs a momentum, such as momentum=0.9.")
 
     def recording_kinds(self) -> list[str]:
         """Return the kinds of dynamics to record, each once; raise InputError if one is unknown."""

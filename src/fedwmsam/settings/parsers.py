@@ -12,6 +12,9 @@ from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.settings.options import parse_float_or_nan
 
 WEIGHT_DECAY_MODES = ("objective", "sgd")
+OPTIMIZERS = ("sgd", "nesterov", "adam", "adamw")
+LAST_BATCH = ("keep", "drop", "merge")
+PRECISIONS = ("float32", "bf16")
 AVERAGING = ("uniform", "size")
 SAMPLING = ("fixed", "bernoulli")
 
@@ -19,6 +22,66 @@ SAMPLING = ("fixed", "bernoulli")
 def round_half_up(value: float) -> int:
     """Return the nearest whole number; a half is rounded up, not to the even neighbour."""
     return int(value + 0.5)
+
+
+# The step size by round
+
+
+LR_RULES = ("cosine", "step", "exponential", "function")
+
+
+@dataclass(frozen=True)
+class LearningRateRule:
+    """How the step size changes from round to round, as a factor on the first one."""
+
+    kind: str
+    rounds: int = 0
+    """cosine: rounds until the end; step: rounds from one step to the next."""
+    value: float = 1.0
+    """cosine: the factor at the end; step and exponential: the factor of a step or a round."""
+    values: tuple[float, ...] = ()
+    """function: the factor of each round."""
+
+    def factor(self, round: int) -> float:
+        """Return the factor of a round, counted from 0 after the warm-up."""
+        if self.kind == "cosine":
+            # After its last round the step size stays as it is: with 0 nothing would be trained.
+            angle = math.pi * min(round, self.rounds - 1) / self.rounds
+            return self.value + (1 - self.value) * (1 + math.cos(angle)) / 2
+        if self.kind == "step":
+            return float(self.value ** (round // self.rounds))
+        if self.kind == "function":
+            return self.values[min(round, len(self.values) - 1)]
+        return float(self.value**round)
+
+
+def parse_lr_schedule(text: str) -> LearningRateRule:
+    """Return the rule that a text names, such as "cosine:500" or "step:100:0.1", or raise
+    InputError."""
+    kind, *numbers = text.split(":")
+    if kind not in LR_RULES:
+        raise InputError(unknown_name_message("lr_schedule", kind, LR_RULES[:-1]))
+    values = [parse_float_or_nan(number) for number in numbers]
+    if kind == "function":
+        return LearningRateRule(kind)
+    if kind == "cosine" and len(values) in (1, 2) and is_round_count(values[0]):
+        end = values[1] if len(values) == 2 else 0.0
+        if 0 <= end <= 1:
+            return LearningRateRule(kind, int(values[0]), end)
+    if kind == "step" and len(values) == 2 and is_round_count(values[0]) and 0 < values[1] <= 1:
+        return LearningRateRule(kind, int(values[0]), values[1])
+    if kind == "exponential" and len(values) == 1 and 0 < values[0] <= 1:
+        return LearningRateRule(kind, 0, values[0])
+    raise InputError(
+        "lr_schedule must be cosine, cosine:ROUNDS or cosine:ROUNDS:END with the share of the step "
+        "size at the end, step:ROUNDS:FACTOR such as step:100:0.1, or exponential:FACTOR such as "
+        f"exponential:0.99, not {text!r}."
+    )
+
+
+def is_round_count(value: float) -> bool:
+    """Return whether a number counts rounds: whether it is whole and at least 1."""
+    return value >= 1 and value == int(value) if math.isfinite(value) else False
 
 
 # Aggregation

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fedwmsam.methods.base import Info, Method
 from fedwmsam.methods.vectors import Vectors, clip, is_unsafe_to_overwrite
-from fedwmsam.training.task import Samples, Task
+from fedwmsam.training.optimizers import AdaptiveMoments, HeavyBall, Preconditioner
+from fedwmsam.training.task import Batch, Samples, Task
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,39 @@ class LocalRules:
     weight_decay: float = 1e-3
     weight_decay_mode: str = "objective"
     clip_norm: float | None = 10.0
+    optimizer: str = "sgd"
+    momentum: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    micro_batch: int | None = None
+    """Samples that pass through the model at a time; None: the whole mini-batch."""
+    precision: str = "float32"
+
+    @property
+    def decay_before(self) -> float:
+        """Return the weight decay that is part of the gradient before the optimizer sees it."""
+        is_inside = self.weight_decay_mode == "objective" and self.optimizer != "adamw"
+        return self.weight_decay if is_inside else 0.0
+
+    @property
+    def decay_beside(self) -> float:
+        """Return the weight decay that is added to what the optimizer makes of the gradient."""
+        is_beside = self.weight_decay_mode == "objective" and self.optimizer == "adamw"
+        return self.weight_decay if is_beside else 0.0
+
+    @property
+    def decay_after(self) -> float:
+        """Return the weight decay that is added to the direction after the clip."""
+        return self.weight_decay if self.weight_decay_mode == "sgd" else 0.0
+
+    def make_preconditioner(self) -> Preconditioner | None:
+        """Return the client's optimizer with a fresh state; None for plain SGD, which has none."""
+        if self.optimizer in ("adam", "adamw"):
+            return AdaptiveMoments(self.adam_beta1, self.adam_beta2, self.adam_epsilon)
+        if self.momentum:
+            return HeavyBall(self.momentum, nesterov=self.optimizer == "nesterov")
+        return None
 
 
 @dataclass(frozen=True)
@@ -53,12 +87,19 @@ class CountingGradient:
     """The gradient function that a method is given in each local step; it counts its calls.
 
     The loss of a step is that of the first call, and only that call updates the model's buffers.
+    The last call of a step is what the client's optimizer preconditions; `calls_per_step` says
+    which one that is.
     """
 
-    def __init__(self, task: Task, samples: Samples, decay: float) -> None:
+    def __init__(
+        self, task: Task, samples: Samples, rules: LocalRules, calls_per_step: int
+    ) -> None:
         self.task = task
         self.samples = samples
-        self.decay = decay
+        self.rules = rules
+        self.decay = rules.decay_before
+        self.calls_per_step = calls_per_step
+        self.precondition = rules.make_preconditioner()
         self.calls = 0
         self.losses = torch.zeros((), dtype=task.dtype, device=task.device)
 
@@ -66,17 +107,36 @@ class CountingGradient:
         """Load the mini-batch of a step; the calls that follow are on this batch."""
         self.batch = self.samples.batch(step.index, step.seed)
         self.seed = step.seed
-        self.is_first_call = True
+        self.calls_in_step = 0
 
     def __call__(self, w: Tensor) -> Tensor:
-        gradient, loss = self.task.compute_gradient(
-            w, self.batch, seed=self.seed, update_buffers=self.is_first_call
+        gradient, loss = self.batch_gradient(
+            w, self.batch, self.seed, update_buffers=self.calls_in_step == 0
         )
-        if self.is_first_call:
+        if self.calls_in_step == 0:
             self.losses += loss
-            self.is_first_call = False
+        self.calls_in_step += 1
+        if self.decay:
+            gradient.add_(w, alpha=self.decay)
+        if self.precondition and self.calls_in_step == self.calls_per_step:
+            gradient = self.precondition(gradient)
+            if self.rules.decay_beside:
+                gradient.add_(w, alpha=self.rules.decay_beside)
+        return gradient
+
+    def batch_gradient(
+        self, w: Tensor, batch: Batch, seed: int, *, update_buffers: bool
+    ) -> tuple[Tensor, Tensor]:
+        """Return the gradient and the loss of a mini-batch, and count the call."""
         self.calls += 1
-        return gradient.add_(w, alpha=self.decay) if self.decay else gradient
+        return self.task.compute_gradient(
+            w,
+            batch,
+            seed=seed,
+            update_buffers=update_buffers,
+            micro_batch=self.rules.micro_batch,
+            precision=self.rules.precision,
+        )
 
     def full_gradient(self, w: Tensor, steps: list[Step]) -> Tensor:
         """Return the gradient over the batches of all steps together, weighted by their sizes.
@@ -87,11 +147,23 @@ class CountingGradient:
         count = 0
         for step in steps:
             batch = self.samples.batch(step.index, step.seed)
-            gradient, _ = self.task.compute_gradient(w, batch, seed=step.seed, update_buffers=False)
+            gradient, _ = self.batch_gradient(w, batch, step.seed, update_buffers=False)
             total.add_(gradient, alpha=len(step.index))
             count += len(step.index)
-            self.calls += 1
         return total.div_(count).add_(w, alpha=self.decay)
+
+
+def full_pass(steps: list[Step], steps_per_epoch: int, samples: int) -> list[Step]:
+    """Return steps that together have every sample once.
+
+    These are the steps of the first epoch, or batches in the order of the data where the client
+    takes fewer steps than an epoch has, or leaves out samples in it.
+    """
+    epoch = steps[:steps_per_epoch]
+    if sum(len(step.index) for step in epoch) == samples:
+        return epoch
+    batches = torch.split(torch.arange(samples), len(steps[0].index))
+    return [Step(batch, steps[0].seed) for batch in batches]
 
 
 def train_locally(
@@ -111,12 +183,11 @@ def train_locally(
     """
     steps = list(steps)
     task.start_training(buffers)
-    decays_in_objective = rules.weight_decay_mode == "objective"
-    grad = CountingGradient(task, samples, rules.weight_decay if decays_in_objective else 0.0)
-    decay = 0.0 if decays_in_objective else rules.weight_decay
+    grad = CountingGradient(task, samples, rules, method.cost.backprops)
+    decay = rules.decay_after
 
     w = down["w"]
-    epoch = steps[:steps_per_epoch]
+    epoch = full_pass(steps, steps_per_epoch, len(samples))
     scratch = method.begin(down, lambda at: grad.full_gradient(at, epoch), info)
     for step in steps:
         grad.load_batch(step)

@@ -4,10 +4,12 @@ Both are functions of all outputs and all targets at once.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedwmsam.errors import InputError, unknown_name_message
@@ -26,7 +28,15 @@ class Objective:
     """The score that decides which model is the best: "loss", or the name of a metric."""
     lower_is_better: bool = True
     class_labels: bool = False
-    """Whether the targets are class numbers, one per sample, which can be checked beforehand."""
+    """Whether the targets are class numbers, which can be checked beforehand."""
+    ignore_index: int = -100
+    """The class number of targets that count neither for the loss nor for the accuracy."""
+
+    def count(self, targets: Tensor) -> int:
+        """Return how many targets count: one for each sample, or for each label not ignored."""
+        if self.class_labels and targets.ndim > 1 and not targets.is_floating_point():
+            return int((targets != self.ignore_index).sum())
+        return len(targets)
 
     def is_better(self, score: float, best: float | None) -> bool:
         """Return whether a score is better than the best so far; any number is better than None."""
@@ -37,14 +47,41 @@ class Objective:
         return score < best if self.lower_is_better else score > best
 
 
-def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of samples whose largest output is that of the target's class."""
-    return (outputs.argmax(dim=-1) == targets).double().mean()
+class Predictions(NamedTuple):
+    """The outputs of a model for all samples of some data, and the targets."""
+
+    outputs: Tensor
+    targets: Tensor
+    loss: float | None = None
+    """The mean loss, if the model has computed it itself."""
 
 
-def top5(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the share of samples whose target is among the five largest outputs."""
-    return (outputs.topk(5, dim=-1).indices == targets[:, None]).any(dim=-1).double().mean()
+def accuracy(outputs: Tensor, targets: Tensor, ignore_index: int = -100) -> Tensor:
+    """Return the share of targets whose class has the largest output.
+
+    The classes are on the second axis, as for cross-entropy: outputs of shape (n, C, …) have
+    targets of shape (n, …). Targets that are probabilities stand for the most probable class.
+    """
+    return share_of_right(outputs.argmax(dim=1) == as_classes(targets), targets, ignore_index)
+
+
+def top5(outputs: Tensor, targets: Tensor, ignore_index: int = -100) -> Tensor:
+    """Return the share of targets whose class is among the five with the largest outputs."""
+    best = outputs.topk(5, dim=1).indices == as_classes(targets).unsqueeze(1)
+    return share_of_right(best.any(dim=1), targets, ignore_index)
+
+
+def as_classes(targets: Tensor) -> Tensor:
+    """Return targets as class numbers; probabilities become that of the most probable class."""
+    return targets.argmax(dim=1) if targets.is_floating_point() else targets
+
+
+def share_of_right(right: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
+    """Return the share of `right` that is true, without targets that are to be ignored."""
+    ignored = targets == ignore_index
+    if ignored.shape == right.shape and bool(ignored.any()):
+        right = right[~ignored]
+    return right.double().mean()
 
 
 def label_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -128,12 +165,7 @@ def make_objective(
     loss, that decides which model is the best, with "-" before it if lower is better. Raise
     InputError if a name is unknown or reserved.
     """
-    if isinstance(loss, str):
-        if loss not in OBJECTIVES:
-            raise InputError(unknown_name_message("loss", loss, OBJECTIVES))
-        objective = OBJECTIVES[loss]
-    else:
-        objective = Objective(loss)
+    objective = named_objective(loss) if isinstance(loss, str) else function_objective(loss)
     functions = dict(objective.metrics if metrics is None else metrics)
     for name in functions:
         if name in RESERVED or name.startswith("validation_"):
@@ -150,16 +182,51 @@ def make_objective(
         lower_is_better = True
     if monitored != "loss" and monitored not in functions:
         raise InputError(unknown_name_message("metric to monitor", monitored, ["loss", *functions]))
-    return Objective(objective.loss, functions, monitored, lower_is_better, objective.class_labels)
+    return replace(objective, metrics=functions, monitor=monitored, lower_is_better=lower_is_better)
 
 
-def compute_metrics(objective: Objective, outputs: Tensor, targets: Tensor) -> dict[str, float]:
+def named_objective(name: str) -> Objective:
+    """Return the objective of that name, or raise InputError if there is none."""
+    if name not in OBJECTIVES:
+        raise InputError(unknown_name_message("loss", name, OBJECTIVES))
+    return OBJECTIVES[name]
+
+
+def function_objective(loss: MetricFunction) -> Objective:
+    """Return the objective with this loss; that of PyTorch's cross-entropy has an accuracy."""
+    if getattr(loss, "reduction", "mean") == "none":
+        raise InputError(
+            "The loss has reduction='none', so it is one number for each sample; "
+            "use 'mean' or 'sum'."
+        )
+    if not isinstance(loss, nn.CrossEntropyLoss):
+        return Objective(loss)
+    metric = partial(accuracy, ignore_index=loss.ignore_index)
+    return Objective(loss, {"accuracy": metric}, "accuracy", False, True, loss.ignore_index)
+
+
+def compute_metrics(objective: Objective, predictions: Predictions) -> dict[str, float]:
     """Return the loss and all metrics over all samples at once.
 
     A metric need therefore not be a mean over batches.
     """
+    outputs, targets, loss = predictions
     with torch.no_grad():
-        values = {"loss": float(objective.loss(outputs, targets))}
+        if loss is None:
+            loss = to_number("loss", objective.loss(outputs, targets))
+        values = {"loss": loss}
         for name, metric in objective.metrics.items():
-            values[name] = float(metric(outputs, targets))
+            values[name] = to_number(name, metric(outputs, targets))
         return values
+
+
+def to_number(name: str, value: Any) -> float:
+    """Return what a loss or a metric has returned as a number; raise InputError if it is none."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+        raise InputError(
+            f"The {name} must be one number, not a {type(value).__name__}{shape}; "
+            "return its mean, for example."
+        ) from error

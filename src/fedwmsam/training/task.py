@@ -8,17 +8,19 @@ kept apart from it, as named buffers.
 import copy
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import ParameterSlice
 from fedwmsam.methods.vectors import Vectors
-from fedwmsam.training.objectives import Objective, compute_metrics
+from fedwmsam.training.inputs import compute_output, parts_of, take_rows
+from fedwmsam.training.objectives import Objective, Predictions, compute_metrics
 
 ModelSource = nn.Module | Callable[[], nn.Module]
 """A model, or a function without arguments that returns a new one."""
@@ -46,12 +48,24 @@ class Task:
     """
 
     def __init__(
-        self, model: ModelSource, objective: Objective, *, seed: int = 0, device: str = "cpu"
+        self,
+        model: ModelSource,
+        objective: Objective,
+        *,
+        seed: int = 0,
+        device: str | torch.device = "cpu",
     ) -> None:
         keep_freed_memory()
         self.objective = objective
         self.device = usable_device(device)
-        self.model = _copy_or_make_model(model, seed).to(self.device)
+        self.model = _copy_or_make_model(model, seed)
+        check_trainable(self.model)
+        self.model = self.model.to(self.device)
+        # Parts that the user has put into evaluation mode, such as a frozen backbone, stay there. A
+        # model that is in it as a whole was not put there on purpose: transformers returns it so.
+        self._eval_modules = [m for m in self.model.modules() if not m.training]
+        if not self.model.training:
+            self._eval_modules = []
         self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.layout = _parameter_layout(self.model)
         if not self.layout:
@@ -80,6 +94,7 @@ class Task:
         A plain copy would not do, since its parameters would no longer be views of one tensor.
         """
         assert self.device.type == "cpu", "workers compute on the CPU"
+        self.set_training_mode()  # the copy must know which parts stay in evaluation mode
         return Task, (copy.deepcopy(self.model), self.objective)
 
     @property
@@ -88,55 +103,107 @@ class Task:
         return self._weights.numel()
 
     def compute_gradient(
-        self, w: Tensor, batch: Batch, *, seed: int, update_buffers: bool
+        self,
+        w: Tensor,
+        batch: Batch,
+        *,
+        seed: int,
+        update_buffers: bool,
+        micro_batch: int | None = None,
+        precision: str = "float32",
     ) -> tuple[Tensor, Tensor]:
         """Return the gradient at w, in memory of its own, and the loss of one batch.
 
         `start_training` must be called before a client's first gradient. `seed` fixes the dropout
         masks, so that a second pass can repeat those of the first; `update_buffers=False` undoes
-        what the pass does to BatchNorm's statistics.
+        what the pass does to BatchNorm's statistics. `micro_batch` samples pass through the model
+        at a time, and their gradients are added up.
         """
         previous = None if update_buffers or not self._buffer_owners else self.copy_buffers()
         self.load_weights(w)
         self._seed(seed)
-        inputs, targets = batch
-        loss = self.objective.loss(self.model(inputs), targets)
-        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
+        count = len(batch[1])
+        if micro_batch is None or micro_batch >= count:
+            gradient, loss = self._backpropagate(batch, precision)
+        else:
+            gradient = torch.zeros_like(w)
+            loss = torch.zeros((), dtype=self.dtype, device=self.device)
+            for start in range(0, count, micro_batch):
+                part = slice_batch(batch, slice(start, start + micro_batch))
+                part_gradient, part_loss = self._backpropagate(part, precision)
+                gradient.add_(part_gradient, alpha=len(part[1]) / count)
+                loss += part_loss * (len(part[1]) / count)
         if previous is not None:
             self.load_buffers(previous)
+        return gradient, loss
+
+    def _backpropagate(self, batch: Batch, precision: str) -> tuple[Tensor, Tensor]:
+        with autocast(self.device, precision):
+            loss = self.batch_loss(batch)
+        gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         return torch.cat([gradient.reshape(-1) for gradient in gradients]), loss.detach()
 
+    def batch_loss(self, batch: Batch) -> Tensor:
+        """Return the loss of a batch with the loaded weights: the model's own, if it has one."""
+        inputs, targets = batch
+        output = compute_output(self.model, inputs)
+        return self.objective.loss(output.values, targets) if output.loss is None else output.loss
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Return whether a layer of the model normalises by the statistics of its batch."""
+        return any(isinstance(module, _BatchNorm) for module in self.model.modules())
+
+    def can_train_on(self, batch: Batch) -> bool:
+        """Return whether the model computes outputs for a batch in training mode."""
+        buffers = self.copy_buffers()
+        try:
+            self.start_training(buffers)
+            with torch.no_grad():
+                compute_output(self.model, batch[0])
+        except ValueError:
+            return False
+        finally:
+            self.load_buffers(buffers)
+        return True
+
     def compute_outputs(
-        self, w: Tensor, buffers: Vectors, samples: Samples
-    ) -> tuple[Tensor, Tensor]:
-        """Load the weights and buffers, and return the outputs and targets of all samples."""
+        self, w: Tensor, buffers: Vectors, samples: Samples, batch_size: int = 1000
+    ) -> Predictions:
+        """Load the weights and buffers, and return the outputs and targets of all samples.
+
+        They are those of evaluation mode.
+        """
         self.load_weights(w)
         self.load_buffers(buffers)
-        return self.compute_loaded_outputs(samples)
-
-    def compute_loaded_outputs(
-        self, samples: Samples, batch_size: int = 1000
-    ) -> tuple[Tensor, Tensor]:
-        """Return outputs and targets of all samples for the loaded weights, in evaluation mode."""
         self.model.eval()
         outputs = []
         targets = []
+        losses = []
         with torch.no_grad():
             for index in torch.split(torch.arange(len(samples)), batch_size):
                 batch_inputs, batch_targets = samples.batch(index)
-                outputs.append(self.model(batch_inputs))
+                output = compute_output(self.model, batch_inputs)
+                outputs.append(output.values)
                 targets.append(batch_targets)
-        return torch.cat(outputs), torch.cat(targets)
+                if output.loss is not None:
+                    losses.append((float(output.loss), self.objective.count(batch_targets)))
+        return Predictions(*join_batches(outputs, targets), weighted_mean(losses))
 
-    def predict(self, inputs: Tensor, batch_size: int = 1000) -> Tensor:
+    def predict(self, inputs: Any, batch_size: int = 1000) -> Tensor:
         """Return the outputs of inputs for the loaded weights, in evaluation mode."""
         self.model.eval()
+        count = len(next(parts_of(inputs)))
+        outputs = []
         with torch.no_grad():
-            return torch.cat([self.model(batch) for batch in torch.split(inputs, batch_size)])
+            for start in range(0, count, batch_size):
+                batch = take_rows(inputs, slice(start, start + batch_size))
+                outputs.append(compute_output(self.model, batch).values)
+        return torch.cat(outputs)
 
     def evaluate(self, w: Tensor, buffers: Vectors, samples: Samples) -> dict[str, float]:
         """Load the weights and buffers, and return the loss and all metrics over the samples."""
-        return compute_metrics(self.objective, *self.compute_outputs(w, buffers, samples))
+        return compute_metrics(self.objective, self.compute_outputs(w, buffers, samples))
 
     def load_weights(self, w: Tensor) -> None:
         """Copy a weight vector into the model."""
@@ -145,7 +212,13 @@ class Task:
     def start_training(self, buffers: Vectors) -> None:
         """Load the buffers and switch to training mode; due before a client's first gradient."""
         self.load_buffers(buffers)
+        self.set_training_mode()
+
+    def set_training_mode(self) -> None:
+        """Switch to training mode all parts but those that the user left in evaluation mode."""
         self.model.train()
+        for module in self._eval_modules:
+            module.training = False
 
     def load_buffers(self, buffers: Vectors) -> None:
         """Copy buffers, by their names, into the model."""
@@ -217,6 +290,56 @@ def is_like(value: Tensor, example: Tensor) -> bool:
     return value.shape == example.shape and value.is_complex() == example.is_complex()
 
 
+def check_trainable(model: nn.Module) -> None:
+    """Raise InputError for models whose weights or gradients are no plain float tensors."""
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise InputError(
+                f"The parameter {name!r} has no shape yet: the model has lazy modules; "
+                "run a batch through it first."
+            )
+        if parameter.requires_grad and parameter.dtype == torch.float16:
+            raise InputError(
+                f"The parameter {name!r} is float16, which loses small steps; convert "
+                "the model with .float() and use precision='bf16'."
+            )
+    for name, module in model.named_modules():
+        if getattr(module, "sparse", False):
+            raise InputError(
+                f"The module {name!r} has sparse gradients; make it with sparse=False."
+            )
+
+
+def slice_batch(batch: Batch, rows: slice) -> Batch:
+    """Return these rows of a batch, whatever the structure of its inputs."""
+    inputs, targets = batch
+    return take_rows(inputs, rows), targets[rows]
+
+
+def join_batches(outputs: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return outputs and targets of several batches as one of each.
+
+    Batches of sequences may differ in length. Each position is a sample of its own then.
+    """
+    if len({output.shape[1:] for output in outputs}) > 1 and outputs[0].ndim > 2:
+        outputs = [output.movedim(1, -1).flatten(0, -2) for output in outputs]
+        targets = [target.flatten() for target in targets]
+    return torch.cat(outputs), torch.cat(targets)
+
+
+def weighted_mean(values: list[tuple[float, int]]) -> float | None:
+    """Return the mean of values with their weights, and None if there are none."""
+    total = sum(weight for _, weight in values)
+    return sum(value * weight for value, weight in values) / total if total else None
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    """Return the context in which a model computes in this precision; weights stay as they are."""
+    if precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()
+
+
 KEPT_BYTES = 512 << 20
 """Bytes of freed memory that the process keeps instead of returning them to the system."""
 
@@ -238,11 +361,11 @@ def keep_freed_memory() -> None:
         library.mallopt(trim_threshold, KEPT_BYTES)
 
 
-def usable_device(name: str) -> torch.device:
+def usable_device(name: str | torch.device) -> torch.device:
     """Return the device of that name, or raise InputError if nothing can be computed on it here."""
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ValueError) as error:
         raise InputError(f"The device {name!r} cannot be used here; try 'cpu'.") from error
     return device
