@@ -5,7 +5,7 @@ from typing import Any
 import typer
 from sphinx.application import Sphinx
 
-from fedwmsam import cli
+from fedwmsam.commands.app import app as command_line
 
 PAGE = "docs/site/commands"
 
@@ -19,7 +19,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 def add_commands(app: Sphinx, page: str, source: list[str]) -> None:
     """Append a section for every command to the page of the commands."""
     if page == PAGE:
-        group: Any = typer.main.get_command(cli.app)
+        group: Any = typer.main.get_command(command_line)
         sections = [make_section(name, command) for name, command in group.commands.items()]
         source[0] += "".join(sections)
 

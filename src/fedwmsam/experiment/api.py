@@ -98,7 +98,7 @@ def fit(
     model: an nn.Module (copied, never changed) or a function that returns a new one (initialised
         from `seed`).
     clients: a list with the data of each client: (x, y) arrays or tensors, where x may also be a
-        tuple or a mapping of them (the model is called as model(*x) or model(**x)); mappings with
+        tuple or a mapping of them (the model is called with its parts as arguments); mappings with
         "labels", as transformers has them; DataFrames with the column `target`; map-style datasets
         (`collate` for their batches); DataLoaders. Or a function client → any of these, with
         `client_count`, called when a client is sampled (`client_sizes` if averaging by size).
