@@ -148,6 +148,12 @@ def test_a_method_that_needs_plain_gradients_says_why():
     fit(nn.Linear(4, 3), CLIENTS, MimeLite(), **FIXED)
 
 
+def test_what_a_method_refuses_leaves_no_folder(cli, tmp_path):
+    outcome = cli("run", "--method", "mimelite", "--momentum", "0.9", "--out", tmp_path / "runs")
+    assert outcome.code == 2 and "mimelite needs optimizer=sgd" in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
 @pytest.mark.parametrize(
     ("values", "words"),
     [

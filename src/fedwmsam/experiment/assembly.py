@@ -118,16 +118,14 @@ def make_federation(
         local_steps=settings.local_steps,
         last_batch=settings.last_batch,
     )
-    rules = LocalRules(**{f.name: getattr(settings, f.name) for f in fields(LocalRules)})
     check_method_settings(settings, method, task)
-    check_optimizer(method, rules)
     check_single_samples(settings, task, clients)
     return Federation(
         method,
         task,
         clients,
         schedule,
-        rules,
+        make_local_rules(settings),
         settings.averaging,
         total,
         parse_aggregation(settings.aggregation or "mean"),
@@ -172,12 +170,9 @@ def step_size_of(function: Callable[[int], float], round: int) -> float:
     return value
 
 
-def check_optimizer(method: Method, rules: LocalRules) -> None:
-    """Raise InputError, with the reason, if the method allows plain SGD only."""
-    if method.needs_plain_gradients and rules.make_preconditioner() is not None:
-        raise InputError(
-            f"{method.name} needs optimizer=sgd without momentum: {method.needs_plain_gradients}."
-        )
+def make_local_rules(settings: Settings) -> LocalRules:
+    """Return the rules of a local step, whose fields are settings of the same names."""
+    return LocalRules(**{f.name: getattr(settings, f.name) for f in fields(LocalRules)})
 
 
 def check_single_samples(settings: Settings, task: Task, clients: Clients) -> None:
@@ -223,8 +218,13 @@ def count_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | N
 def check_method_settings(settings: Settings, method: Method, task: Task) -> None:
     """Raise InputError if the method or the model does not support a setting.
 
-    These are the aggregation rule, averaging by size and differential privacy.
+    These are the aggregation rule, averaging by size, the clients' optimizer and differential
+    privacy.
     """
+    if method.needs_plain_gradients and make_local_rules(settings).make_preconditioner():
+        raise InputError(
+            f"{method.name} needs optimizer=sgd without momentum: {method.needs_plain_gradients}."
+        )
     rule = parse_aggregation(settings.aggregation or "mean")
     check_rule(rule, method, task.initial_weights, settings.averaging)
     if settings.uses_privacy:

@@ -33,6 +33,7 @@ from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.assembly import (
     check_method_settings,
+    check_single_samples,
     check_stopping,
     execute_run,
     make_federation,
@@ -223,6 +224,7 @@ def prepare(config: RunConfig) -> Experiment:
     # Checked here, before a folder is made for a run that cannot start.
     check_stopping(config, task.objective, test, validation)
     check_method_settings(config, config.make_method(), task)
+    check_single_samples(config, task, clients)
     inputs, labels = clients[0].batch(torch.arange(min(2, len(clients[0]))), seed=0)
     DataCheck(task)("The data", inputs, labels)
     groups: Tensor | None = None

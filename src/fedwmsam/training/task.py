@@ -159,7 +159,7 @@ class Task:
         buffers = self.copy_buffers()
         try:
             self.start_training(buffers)
-            with torch.no_grad():
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 compute_output(self.model, batch[0])
         except ValueError:
             return False
