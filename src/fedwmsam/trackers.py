@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 from fedwmsam.engine.records import Record, replace_nonfinite
 from fedwmsam.engine.run import Progress
 from fedwmsam.errors import InputError, describe_error
+from fedwmsam.files import own_folder
 from fedwmsam.settings.parsers import parse_trackers
 
 log = logging.getLogger("fedwmsam")
@@ -190,6 +191,8 @@ class WeightsAndBiases(Tracker):
         import wandb
 
         folder = progress.folder
+        if folder:
+            own_folder(folder / "wandb")  # where it writes; a link would lead out of the run
         defaults = {
             "dir": str(folder or "."),
             "name": folder.name if folder else None,
