@@ -156,7 +156,7 @@ def test_a_file_that_the_user_names_may_be_a_link_or_a_pipe_of_the_shell(tmp_pat
         toml.load_named(Path("/dev/zero"))
 
 
-def test_a_key_of_very_many_parts_is_refused_before_it_takes_minutes(tmp_path):
+def test_a_key_of_very_many_parts_is_refused_before_it_takes_long(tmp_path):
     (tmp_path / "config.toml").write_text("a." * 30_000 + "a = 1")
     with pytest.raises(InputError, match="a key of more than 100 parts"):
         toml.load(tmp_path / "config.toml")
