@@ -12,8 +12,10 @@ import torch
 from helpers.small_run import SMALL_RUN
 
 from fedwmsam import Result
+from fedwmsam.analysis.saved_run import SavedRun
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from fedwmsam.experiment.experiment import load_config
 
 TEXT_FILES = ("config.toml", "metrics.jsonl", "data.json", "summary.json", "timings.jsonl")
 
@@ -300,8 +302,9 @@ def test_nothing_is_imported_that_only_a_run_folder_names(cli, run, tempting):
     for command in COMMANDS:
         outcome = cli(*(run if word == "RUN" else word for word in command))
         assert_refused(outcome, model, "would be imported", "--trust")
-    with pytest.raises(ValueError, match="would be imported"):
-        Result.load(run)
+    for load in (Result.load, load_config, lambda path: SavedRun(path).experiment):
+        with pytest.raises(ValueError, match="would be imported"):
+            load(run)
     assert cli("report", run, "--html", run.parent / "page.html").code == 0
     assert not imported.exists()
 
