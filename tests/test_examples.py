@@ -41,14 +41,12 @@ def find_number(pattern: str, text: str) -> float:
 
 def test_every_example_is_listed_and_tested():
     files = {str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py")}
+    # tests/methods/test_own_methods.py has these.
+    files -= {str(path.relative_to(EXAMPLES)) for path in (EXAMPLES / "own_method").iterdir()}
     listed = (EXAMPLES / "README.md").read_text() + (EXAMPLES / "flower" / "README.md").read_text()
     tests = Path(__file__).read_text()
     assert [name for name in files if f"({Path(name).name})" not in listed] == []
     assert [name for name in files if f'run("{name}"' not in tests] == []
-
-
-def test_the_method_of_the_guide_trains():
-    assert find_number(r"last accuracy ([\d.]+)", run("fading_prox.py")) > 0.7
 
 
 def test_a_regression_a_multi_label_and_an_own_loss_learn():
@@ -115,7 +113,7 @@ def test_a_flower_deployment_on_this_machine_trains(
 
 
 def test_the_guide_quotes_the_example():
-    example = (EXAMPLES / "fading_prox.py").read_text()
+    example = (EXAMPLES / "own_method" / "fading_prox.py").read_text()
     guide = (ROOT / "docs" / "add-a-method.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert any(block.strip() in example for block in blocks)

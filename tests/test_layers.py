@@ -12,7 +12,7 @@ from helpers.markdown_pages import ROOT
 SOURCE = ROOT / "src" / "fedwmsam"
 ORDER = (
     ("errors", "machine", "rng", "statistics", "termination", "version"),
-    ("files",),
+    ("files", "user_code"),
     ("toml",),
     ("settings",),
     ("methods",),
@@ -21,7 +21,7 @@ ORDER = (
     ("engine",),
     ("recording", "trackers"),
     ("experiment",),
-    ("comparison", "flower"),
+    ("comparison", "flower", "testing"),
     ("report",),
     ("analysis",),
     ("page",),

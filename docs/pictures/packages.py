@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DESCRIPTIONS = {
     "errors": "one exception, and words that messages share",
     "files": "the one door to run folders: regular files, complete or absent",
+    "user_code": "the user's modules, by path",
     "machine": "its memory",
     "rng": "keyed random streams",
     "statistics": "means, intervals, tests",
@@ -30,6 +31,7 @@ DESCRIPTIONS = {
     "experiment": "from settings to a run and its result; fit",
     "comparison": "many runs side by side",
     "flower": "the same rounds across machines",
+    "testing": "checks for methods",
     "report": "tables, pictures, the terminal",
     "analysis": "flatness, landscapes, dynamics, theory",
     "page": "a report as one HTML page",

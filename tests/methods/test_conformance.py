@@ -1,85 +1,29 @@
-"""The contract that every registered method must keep; a new method is tested by registering it."""
+"""Every registered method keeps the contract, and the checks notice a method that does not."""
 
-import json
-from dataclasses import fields, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
-import safetensors.torch
 import torch
-from helpers.loose_modules import load_module
-from helpers.small_federation import FULL_RULES, make_federation, run_rounds
+from torch import Tensor
 
-from fedwmsam import InputError
-from fedwmsam.engine import checkpoint, rounds
-from fedwmsam.engine.client_state import ClientMemory, Store
-from fedwmsam.engine.rounds import Job, State, first_state, run_round, train_client
-from fedwmsam.engine.schedule import SeededSchedule
-from fedwmsam.experiment.verify import make_reference_federation
-from fedwmsam.methods import METHODS, FedGloSS, FedLESAM, FedLESAMS, FedSpeed, FedWMSAM
-from fedwmsam.methods.base import Method
-
-REFERENCE = Path(__file__).parents[1] / "data" / "reference_vectors" / "fedavg-1.json"
-FUNCTIONS = (
-    "server_init",
-    "memory_init",
-    "downlink",
-    "begin",
-    "direction",
-    "pull",
-    "uplink",
-    "settle",
-    "aggregate",
+from fedwmsam.engine.rounds import Info
+from fedwmsam.methods import (
+    METHODS,
+    SCAFFOLD,
+    Averaging,
+    FedAvg,
+    FedGloSS,
+    FedLESAM,
+    FedLESAMS,
+    FedSpeed,
+    FedWMSAM,
+    Method,
+    option,
 )
+from fedwmsam.testing import CHECKS, check_declaration, check_method
 
-
-def deep_copy(value):
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    return {k: deep_copy(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def is_same(a, b):
-    """Return whether two values are equal to the last bit; functions count as equal."""
-    if isinstance(a, torch.Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(is_same(a[k], b[k]) for k in a)
-    if isinstance(a, tuple) and not hasattr(a, "_fields"):
-        return len(a) == len(b) and all(map(is_same, a, b))
-    return a == b or callable(a)
-
-
-class CheckedMethod:
-    """A method whose every call is made twice, with its arguments compared before and after."""
-
-    def __init__(self, method):
-        self.method = method
-        self.called = set()
-
-    def __getattr__(self, name):
-        function = getattr(self.method, name)
-        if name not in FUNCTIONS:
-            return function
-
-        def call(*arguments):
-            before = [deep_copy(argument) for argument in arguments]
-            first = function(*arguments)
-            second = function(*arguments)
-            assert all(map(is_same, arguments, before)), f"{name} changed an argument"
-            assert is_same(first, second), f"{name} gave two results for the same input"
-            self.called.add(name)
-            return first
-
-        return call
-
-
-def example_method() -> type[Method]:
-    """Return the method of the guide "Add your own method", which must keep the contract, too."""
-    return load_module(Path(__file__).parents[2] / "examples" / "fading_prox.py").FadingProx
-
-
-TESTED = {**METHODS, "fading-prox": example_method()}
 # Options that change what is kept or sent; costs are declared for the defaults only.
 VARIANTS = [
     *(FedWMSAM(perturbation=p) for p in ("literal", "momentum", "none")),
@@ -92,191 +36,221 @@ VARIANTS = [
 ]
 
 
-@pytest.fixture(params=[cls() for cls in TESTED.values()] + VARIANTS, ids=repr)
-def method(request) -> Method:
-    return request.param
+@pytest.mark.parametrize("method", [cls() for cls in METHODS.values()] + VARIANTS, ids=repr)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_passes_every_check(method: Method, check: Callable[[Method], None]):
+    check(method)
 
 
-def test_is_registered_under_its_own_name(method):
-    assert TESTED[method.name] is type(method)
-    assert type(method).__doc__ and method.paper
-
-
-def test_is_pure(method):
-    """No argument is changed, nothing is remembered, the same input gives the same output."""
-    checked = CheckedMethod(method)
-    before = dict(vars(method))
-    states, _ = run_rounds(make_federation(checked), 3)
-    assert checked.called >= set(FUNCTIONS) - {"begin", "pull"}
-    plain_states, _ = run_rounds(make_federation(method), 3)
-    assert torch.equal(states[-1].server["w"], plain_states[-1].server["w"])
-    assert vars(method) == before
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shapes_and_dtypes_are_stable(method, dtype):
-    federation = make_federation(method)
-    w = federation.task.initial_weights.to(dtype)
-    server = method.server_init(w)
-    memory = method.memory_init(w)
-    info = rounds.Info(round=0, lr=0.1, clients=5, cohort=2, share=0.4, steps=3, samples=9)
-    down = method.downlink(server, memory, info)
-    scratch = method.begin(down, lambda at: at * 0.1, info)
-    at = down["w"]
-    for _ in range(3):
-        v, after = method.direction(at, lambda at: at * 0.1 + 0.01, down, scratch)
-        assert v.shape == w.shape and v.dtype == dtype
-        assert {k: t.shape for k, t in after.items()} == {k: t.shape for k, t in scratch.items()}
-        at = at - 0.1 * v
-        scratch = after
-    up = method.uplink(at - down["w"], down, scratch, info)
-    new_memory, contribution = method.settle(server, memory, up, info)
-    new_server = method.aggregate(server, contribution, info)
-    for before, after in ((server, new_server), (memory, new_memory)):
-        assert {k: (t.shape, t.dtype) for k, t in before.items()} == {
-            k: (t.shape, t.dtype) for k, t in after.items()
-        }
-    for bundle in (down, up, contribution):
-        assert all(t.dtype == dtype and t.shape in (w.shape, ()) for t in bundle.values())
-    assert "delta" in up and "w" in down and "w" in new_server
-
-
-def test_the_wire_format_survives_bytes(method, monkeypatch):
-    """If every downlink and uplink is sent through bytes, nothing changes."""
-
-    def through_bytes(vectors):
-        copies = {k: v.clone() for k, v in vectors.items()}
-        return safetensors.torch.load(safetensors.torch.save(copies))
-
-    def train_through_bytes(federation, job):
-        received = Job(job.client, through_bytes(job.down), job.buffers, job.info)
-        result = train_client(federation, received)
-        return replace(result, up=through_bytes(result.up))
-
-    expected = run_rounds(make_federation(method), 4)[0][-1]
-    monkeypatch.setattr(rounds, "train_client", train_through_bytes)
-    states, _ = run_rounds(make_federation(method), 4)
-    assert is_same(states[-1].server, expected.server)
-
-
-def test_the_order_of_clients_changes_only_rounding(method):
-    class ReversedSchedule(SeededSchedule):
-        def cohort(self, round):
-            return super().cohort(round)[::-1]
-
-    forward = make_federation(method)
-    schedule = ReversedSchedule(**vars(forward.schedule))
-    backward = replace(make_federation(method), schedule=schedule)
-    a = run_rounds(forward)[0][-1].server
-    b = run_rounds(backward)[0][-1].server
-    assert all(torch.allclose(a[k], b[k], atol=1e-10) for k in a)
-
-
-def test_declared_costs_are_the_counted_ones(method):
-    if method in VARIANTS:
-        return
-    federation = make_federation(method)
-    states, records = run_rounds(federation, 2)
-    cost = method.cost
-    P = federation.task.parameter_count
-    S = records[1]["cohort"]
-    assert records[1]["bytes_down"] == 8 * S * (cost.down * P + cost.down_scalars)
-    assert records[1]["bytes_up"] == 8 * S * cost.up * P
-    passes = 0
-    steps = 0
-    for k in federation.schedule.cohort(1):
-        samples = len(federation.clients[k])
-        steps += len(federation.schedule.steps(1, k, samples))
-        passes += federation.schedule.steps_per_epoch(samples)
-    assert records[1]["backprops"] == cost.backprops * steps + cost.full_gradients * passes
-    for row in states[-1].memory.values():
-        assert sum(v.numel() for v in row.values()) == cost.memory * P
-    assert bool(len(states[-1].memory)) == bool(cost.memory)
-
-
-def test_is_finite_and_learns_on_the_reference_problem(method):
-    reference = make_reference_federation(json.loads(REFERENCE.read_text()))
-    federation = replace(reference, method=method)
-    states, records = run_rounds(federation, 6)
-    assert all(torch.isfinite(v).all() for v in states[-1].server.values())
-    assert records[-1]["train_loss"] < records[0]["train_loss"]
-
-
-def test_server_vectors_that_are_means_of_memories_are_declared(method):
-    """Robust aggregation would break them, so it asks for `means`."""
-    federation = make_federation(method)
-    state = run_rounds(federation, 5)[0][-1]
-    names = method.memory_init(state.server["w"])
-    means = {}
-    for name in names:
-        rows = [row[name] for row in state.memory.values()]
-        means[name] = sum(rows) / len(federation.clients)
-    actual = {}
-    for server_name, value in state.server.items():
-        for name, mean in means.items():
-            if value.shape == mean.shape and torch.allclose(value, mean, atol=1e-12):
-                actual[server_name] = name
-    declared = {server_name: name for server_name, name in method.means.items() if name in names}
-    assert actual == declared
-
-
-def save_and_load(state, path):
-    """Return the state as a checkpoint on disk gives it back."""
-    store = Store(path.with_suffix(".rows"))
-    changes = ClientMemory(store, budget=0).start_update()
-    for client, row in state.memory.items():
-        changes.put(client, row)
-    index = store.describe(changes.build().save())
-    bundles = {"server": state.server, "buffers": state.buffers} | index.bundles
-    notes = {"round": state.round} | index.notes
-    checkpoint.write_checkpoint(path, checkpoint.Checkpoint(bundles, notes))
-    loaded = checkpoint.read_checkpoint(path)
-    loaded_store = Store(store.path)
-    loaded_store.check(loaded)
-    slots = loaded_store.restore_slots([loaded])[0]
-    memory = ClientMemory(loaded_store, budget=0).with_slots(slots)
-    return State(state.round, loaded.bundles["server"], loaded.bundles["buffers"], memory)
-
-
-def test_resumes_at_every_round_boundary(method, tmp_path):
-    """A run cut at round r and continued from its state on disk equals one never cut."""
-    federation = make_federation(method)
-    state = first_state(federation)
-    for _ in range(4):
-        saved = save_and_load(state, tmp_path / "state")
-        state, record = run_round(federation, state)
-        resumed, resumed_record = run_round(make_federation(method), saved)
-        assert is_same(resumed.server, state.server)
-        assert is_same(dict(resumed.memory), dict(state.memory))
-        assert record == resumed_record
-
-
-def test_unequal_clients_and_partial_batches(method):
-    """One client has a single sample, one a last batch of one; all is finite, everybody counts."""
-    federation = make_federation(method, FULL_RULES, sizes=(1, 9, 25), per_round=3, batch_size=4)
-    states, records = run_rounds(federation, 4)
-    assert all(torch.isfinite(v).all() for v in states[-1].server.values())
-    assert [r["cohort"] for r in records] == [3] * 4
-    if method not in VARIANTS:
-        epoch = 1 + 3 + 7
-        backprops = method.cost.backprops * 2 * epoch + method.cost.full_gradients * epoch
-        assert records[0]["backprops"] == backprops
+@pytest.mark.parametrize("name", METHODS)
+def test_is_registered_under_its_own_name(name: str):
+    assert METHODS[name].name == name
+    assert METHODS[name].paper
+    check_declaration(METHODS[name])
 
 
 def test_a_method_that_lacks_its_main_functions_says_which():
     class Incomplete(Method):
         name = "incomplete"
 
-    info = rounds.Info(round=0, lr=0.1, clients=1, cohort=1, share=1.0)
+    info = Info(round=0, lr=0.1, clients=1, cohort=1, share=1.0)
     with pytest.raises(AssertionError, match=r"^Incomplete defines no direction$"):
         Incomplete().direction(torch.ones(1), lambda w: w, {}, {})
     with pytest.raises(AssertionError, match=r"^Incomplete defines no aggregate$"):
         Incomplete().aggregate({}, {}, info)
 
 
-def test_options_out_of_range_are_refused(method):
-    for f in fields(method):
-        with pytest.raises(InputError, match=f.name):
-            replace(method, **{f.name: "nonsense"})
-        with pytest.raises(InputError, match=f.name):
-            replace(method, **{f.name: float("nan")})
+# Methods with a mistake each, and what their author is told
+
+
+@dataclass(frozen=True)
+class InPlace(FedAvg):
+    """Change an argument."""
+
+    def aggregate(self, server, mean, info):
+        server["w"] += mean["delta"]
+        return {"w": server["w"]}
+
+
+@dataclass(frozen=True)
+class Random(FedAvg):
+    """Draw random numbers."""
+
+    def direction(self, w, grad, down, scratch):
+        return torch.rand_like(w) + grad(w), scratch
+
+
+REMEMBERED: dict[str, Tensor] = {}
+
+
+@dataclass(frozen=True)
+class Remembering(FedAvg):
+    """Keep the last update outside the state."""
+
+    def aggregate(self, server, mean, info):
+        last = REMEMBERED.get("delta", mean["delta"])
+        REMEMBERED["delta"] = mean["delta"]
+        return {"w": server["w"] + 0.5 * (mean["delta"] + last)}
+
+
+@dataclass(frozen=True)
+class Growing(FedAvg):
+    """Add a vector to the server's state."""
+
+    def aggregate(self, server, mean, info):
+        return super().aggregate(server, mean, info) | {"extra": mean["delta"]}
+
+
+@dataclass(frozen=True)
+class Widening(FedAvg):
+    """Send numbers of another type than the model's."""
+
+    def downlink(self, server, memory, info):
+        return {"w": server["w"], "c": server["w"].half()}
+
+
+@dataclass(frozen=True)
+class Greedy(FedAvg):
+    """Use more than is declared."""
+
+    def direction(self, w, grad, down, scratch):
+        grad(w)
+        return grad(w), scratch
+
+
+@dataclass(frozen=True)
+class Diverging(FedAvg):
+    """Go uphill."""
+
+    def direction(self, w, grad, down, scratch):
+        return -grad(w), scratch
+
+
+@dataclass(frozen=True)
+class Undeclared(SCAFFOLD):
+    """Keep a mean of memories without saying so."""
+
+    means: ClassVar[dict[str, str]] = {}
+
+
+@dataclass(frozen=True)
+class SmuggledState(FedAvg):
+    """Give a client more than was sent: a view of a longer vector."""
+
+    def downlink(self, server, memory, info):
+        longer = torch.cat([server["w"], server["w"].new_ones(1)])
+        return {"w": longer[:-1]}
+
+    def direction(self, w, grad, down, scratch):
+        smuggled = down["w"].untyped_storage().nbytes() > down["w"].nbytes
+        return grad(w) * (2 if smuggled else 1), scratch
+
+
+@dataclass(frozen=True)
+class OrderDependent(FedAvg):
+    """Weigh the clients by their place in the cohort."""
+
+    def memory_init(self, w):
+        return {"last": torch.zeros_like(w)}
+
+    def settle(self, server, memory, up, info):
+        weight = 1.0 + len(SEEN) % 3
+        SEEN.append(1)
+        return memory, {"delta": weight * up["delta"]}
+
+
+SEEN: list[int] = []
+
+
+@dataclass(frozen=True)
+class Lax(FedAvg):
+    """Do not check options."""
+
+    strength: float = option(1.0, "strength")
+
+    def __post_init__(self):
+        pass
+
+
+@dataclass(frozen=True)
+class SingleSample(FedAvg):
+    """Divide by the number of further steps, which is 0 for a client with a single step."""
+
+    def uplink(self, delta, down, scratch, info):
+        further_steps = torch.tensor(float(info.steps - 2), dtype=delta.dtype)
+        return {"delta": delta / further_steps * further_steps}
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (InPlace, "aggregate changed one of its arguments"),
+        (Random, "direction gave two results for the same input"),
+        (Remembering, "aggregate gave two results|called twice|resumed"),
+        (Growing, "aggregate changes what the server's state holds"),
+        (Widening, "downlink returns 'c' as torch.float16"),
+        (Greedy, "backprops"),
+        (Diverging, "training loss does not fall"),
+        (Undeclared, "means must be {'c': 'c_k'}"),
+        (SmuggledState, "through bytes"),
+        (OrderDependent, "two results|order"),
+        (Lax, "accepts 'nonsense'"),
+        (SingleSample, "single sample"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_a_mistake_is_named(cls: type[Method], message: str):
+    with pytest.raises(AssertionError, match=message):
+        check_method(cls)
+
+
+class Undecorated(FedAvg):
+    """Forget the decorator."""
+
+
+@dataclass(frozen=True)
+class Nameless(Averaging):
+    """Have no name."""
+
+    paper: ClassVar[str] = "none"
+
+    def direction(self, w, grad, down, scratch):
+        return grad(w), scratch
+
+
+@dataclass(frozen=True)
+class Directionless(Averaging):
+    """Define no direction."""
+
+    name: ClassVar[str] = "directionless"
+    paper: ClassVar[str] = "none"
+
+
+@dataclass(frozen=True)
+class PlainField(FedAvg):
+    """Declare a hyper-parameter without its meaning."""
+
+    strength: float = 1.0
+
+
+@dataclass(frozen=True)
+class Loud(FedAvg):
+    """Have a name that a command would not find."""
+
+    name: ClassVar[str] = "LOUD"
+
+
+@pytest.mark.parametrize(
+    ("cls", "message"),
+    [
+        (Undecorated, "must be a @dataclass"),
+        (Nameless, "has no name"),
+        (Directionless, "defines no direction"),
+        (PlainField, "'strength' .* is no option"),
+        (Loud, "lower case"),
+        (int, "derived from fedwmsam.Method"),
+    ],
+)
+def test_an_incomplete_declaration_is_named(cls: type, message: str):
+    with pytest.raises(AssertionError, match=message):
+        check_method(cls)

@@ -17,6 +17,7 @@ from fedwmsam.commands.options import (
     FormatOption,
     MarkdownOption,
     QuietOption,
+    RepeatedMethodOption,
     RepeatedModelOption,
     RunArgument,
     RunsArgument,
@@ -77,6 +78,7 @@ def flatness(
     out: OutOption = None,
     format: FormatOption = FigureFormat.PNG,
     model: RepeatedModelOption = None,
+    method: RepeatedMethodOption = None,
     trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -119,7 +121,7 @@ def flatness(
     sample_config = SampleConfig(
         parse_count("--samples", samples, 1), parse_count("--clients", clients, 0), batch_size
     )
-    session = AnalysisSession(runs, out, format, quiet, Trust(model, trust))
+    session = AnalysisSession(runs, out, format, quiet, Trust(model, trust, method))
     named_results = []
     for run, folder, report_progress in session:
         results = run_flatness(
@@ -157,6 +159,7 @@ def landscape(
     out: OutOption = None,
     format: FormatOption = FigureFormat.PNG,
     model: RepeatedModelOption = None,
+    method: RepeatedMethodOption = None,
     trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -180,7 +183,7 @@ def landscape(
         parse_count("--clients", clients or ("0" if plane else "10"), 0),
         batch_size,
     )
-    session = AnalysisSession([run], out, format, quiet, Trust(model, trust))
+    session = AnalysisSession([run], out, format, quiet, Trust(model, trust, method))
     for saved, folder, report_progress in session:
         chosen = saved.select_rounds(round)
         if len(chosen) != 1:
@@ -219,6 +222,7 @@ def embedding(
     out: OutOption = None,
     format: FormatOption = FigureFormat.PNG,
     model: RepeatedModelOption = None,
+    method: RepeatedMethodOption = None,
     trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -244,7 +248,7 @@ def embedding(
     config = EmbeddingConfig(
         data, parse_count("--samples", samples, 2), layer, perplexity, seed, batch_size
     )
-    session = AnalysisSession(runs, out, format, quiet, Trust(model, trust))
+    session = AnalysisSession(runs, out, format, quiet, Trust(model, trust, method))
     named_results = []
     for run, folder, report_progress in session:
         results = run_embedding(run, run.select_rounds(rounds), config, folder, report_progress)
@@ -275,6 +279,7 @@ def dynamics(
     format: FormatOption = FigureFormat.PNG,
     markdown: MarkdownOption = None,
     model: RepeatedModelOption = None,
+    method: RepeatedMethodOption = None,
     trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -290,7 +295,7 @@ def dynamics(
 
     plot_target = None if plots is None else (plots, format.value)
     tables, written = run_dynamics(
-        runs, states, sample, again, plot_target, make_printer(quiet), Trust(model, trust)
+        runs, states, sample, again, plot_target, make_printer(quiet), Trust(model, trust, method)
     )
     print_and_save(tables, written, markdown, quiet)
 
@@ -316,6 +321,7 @@ def theory(
     clients: Annotated[int, typer.Option(help="N.")] = 100,
     markdown: MarkdownOption = None,
     model: RepeatedModelOption = None,
+    method: RepeatedMethodOption = None,
     trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -332,7 +338,7 @@ def theory(
 
     parameters = BoundParameters(smoothness, gap, sigma, rho, cohort, steps, rounds, clients)
     tables, written = run_theory(
-        runs or [], states, sample, parameters, make_printer(quiet), Trust(model, trust)
+        runs or [], states, sample, parameters, make_printer(quiet), Trust(model, trust, method)
     )
     print_and_save(tables, written, markdown, quiet)
 

@@ -134,7 +134,8 @@ def check_baseline(grid_spec: "Grid", baseline: str, has_pilot: bool) -> None:
     specs = grid_spec.run_specs()
     if has_pilot:
         methods = {spec.config.method for spec in specs}
-        if not baseline.strip() or baseline.split()[0] not in methods:
+        known = {method.lower() for method in methods}
+        if not baseline.strip() or baseline.lower().split()[0] not in known:
             raise InputError(unknown_name_message("baseline", baseline, methods))
         return
     runs = [LoadedRun(Path(spec.folder_name), config=spec.config.to_flat_dict()) for spec in specs]

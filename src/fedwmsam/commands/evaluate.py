@@ -5,7 +5,12 @@ from typing import Annotated
 import typer
 
 from fedwmsam.commands import output
-from fedwmsam.commands.options import RepeatedModelOption, RunArgument, TrustOption
+from fedwmsam.commands.options import (
+    RepeatedMethodOption,
+    RepeatedModelOption,
+    RunArgument,
+    TrustOption,
+)
 
 
 def evaluate(
@@ -22,6 +27,7 @@ def evaluate(
     ] = 0,
     lr: Annotated[float, typer.Option(min=0, help="Step size of the fine-tuning.")] = 0.01,
     model: RepeatedModelOption = None,
+    method: RepeatedMethodOption = None,
     trust: TrustOption = False,
 ) -> None:
     """Say whom a run's model serves: accuracy by class, by client or domain, and for the worst-off.
@@ -36,7 +42,7 @@ def evaluate(
     from fedwmsam.experiment.trust import Trust
     from fedwmsam.report.terminal import show_evaluation
 
-    config = load_config(run, Trust(model, trust))
+    config = load_config(run, Trust(model, trust, method))
     result = Result.load(run, trust=True)  # what it may import was checked a line before
     experiment = prepare(config)
     weights = result.weights(best, averaged)

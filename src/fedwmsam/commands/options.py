@@ -38,8 +38,16 @@ RepeatedModelOption = Annotated[
         help="The run's own model, repeated: only then is it imported.",
     ),
 ]
+RepeatedMethodOption = Annotated[
+    str | None,
+    typer.Option(
+        "--method",
+        metavar="PACKAGE:CLASS",
+        help="The run's own method, repeated: only then is it imported.",
+    ),
+]
 TrustOption = Annotated[
-    bool, typer.Option("--trust", help="Import whatever model the run folder names.")
+    bool, typer.Option("--trust", help="Import whatever model and method the run folder names.")
 ]
 SetOption = Annotated[
     list[str] | None,

@@ -37,6 +37,14 @@ def reproduce(
         list[str] | None,
         typer.Option(help="Only columns with this in their name; repeatable.", show_default="all"),
     ] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A further method as another row, such as package.module:Class; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     data_dir: Annotated[str | None, typer.Option(help="Folder with the data sets' files.")] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of runs, tables and pictures.")] = Path(
@@ -60,6 +68,7 @@ def reproduce(
     - `fedwmsam reproduce table-5 --seeds 3`
     - `fedwmsam reproduce table-1 --column "β = 0.1" --rounds 200`
     - `fedwmsam reproduce table-1 --scale paper --dry-run`
+    - `fedwmsam reproduce table-5 --method my_package.my_module:MyMethod`
     """
     from fedwmsam.comparison.grid import parse_seeds
     from fedwmsam.paper import reproduction
@@ -68,7 +77,7 @@ def reproduce(
     from fedwmsam.report.terminal import ComparisonDisplay
 
     scale_name = check_scale(scale or "small")
-    recipe = find_recipe(name) if name else None
+    recipe = find_recipe(name).with_methods(method or []) if name else None
     overrides = read_overrides(recipe, rounds, data_dir, set_ or [])
     if recipe is None:
         scales = [scale_name] if scale else SCALES

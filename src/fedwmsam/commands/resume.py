@@ -6,7 +6,13 @@ from typing import Annotated
 import typer
 
 from fedwmsam.commands.execution import run_with_display, start_workers
-from fedwmsam.commands.options import QuietOption, RepeatedModelOption, RunArgument, TrustOption
+from fedwmsam.commands.options import (
+    QuietOption,
+    RepeatedMethodOption,
+    RepeatedModelOption,
+    RunArgument,
+    TrustOption,
+)
 
 
 def resume(
@@ -27,6 +33,7 @@ def resume(
         ),
     ] = None,
     model: RepeatedModelOption = None,
+    method: RepeatedMethodOption = None,
     trust: TrustOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -43,7 +50,7 @@ def resume(
     from fedwmsam.settings.config import parse_workers
     from fedwmsam.trackers import make_trackers
 
-    config = load_config(run, Trust(model, trust))
+    config = load_config(run, Trust(model, trust, method))
     if track:
         config = replace(config, track=None if track == ["none"] else ",".join(track))
     if rounds is not None:

@@ -11,7 +11,12 @@ from fedwmsam.commands import output
 from fedwmsam.commands.execution import run_with_display, start_workers
 from fedwmsam.commands.options import QuietOption, SetOption, add_setting_flags
 from fedwmsam.errors import InputError
-from fedwmsam.settings.config import method_name, parse_assignments, resolve_config, setting_names
+from fedwmsam.settings.config import (
+    parse_assignments,
+    requested_method,
+    resolve_config,
+    setting_names,
+)
 from fedwmsam.settings.options import truncated_repr
 
 if TYPE_CHECKING:
@@ -56,9 +61,8 @@ def run(
     assignments = set_ or []
     methods = [text.removeprefix("method=") for text in assignments if text.startswith("method=")]
     method_layers = [{"method": method} for method in methods]
-    assigned_values = parse_assignments(
-        assignments, method_name(file_values, settings, *method_layers)
-    )
+    method = requested_method(file_values, settings, *method_layers)
+    assigned_values = parse_assignments(assignments, method)
     if not dry_run:
         start_workers(settings.get("workers", file_values.get("workers")))
     resolved = resolve_config(file_values, settings, assigned_values)

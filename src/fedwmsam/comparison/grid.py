@@ -9,23 +9,25 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fedwmsam import rng, toml
 from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.files import own_folder
-from fedwmsam.methods import METHODS
 from fedwmsam.settings.config import (
     RESULT_NEUTRAL_SETTINGS,
     RunConfig,
     identifying_settings,
+    method_name,
     option_names,
     parse_assignments,
+    requested_method,
     resolve_config,
     setting_names,
 )
+from fedwmsam.settings.method_table import known_class
 from fedwmsam.settings.options import truncated_repr
 
 SettingValues = dict[str, Any]
@@ -99,7 +101,7 @@ class Grid:
 
     def method_of(self, values: SettingValues) -> str:
         """Return the method's name in a combination of values, or the common one."""
-        return str(values.get("method", self.common.get("method", RunConfig.method)))
+        return method_name(self.common, values)
 
     def common_values_for(self, method: str) -> SettingValues:
         """Return the common values without options that only other methods of the grid have."""
@@ -150,6 +152,7 @@ def make_grid(file_values: SettingValues, cli_values: SettingValues) -> Grid:
     """
     merged = file_values | cli_values
     common = {key: value for key, value in merged.items() if key not in GRID_KEYS}
+    common = with_requested_method(common)
     if "seed" in common:
         raise InputError(
             "A comparison has several seeds: use seeds (a number, or a list), not seed."
@@ -184,10 +187,9 @@ def is_nonempty_list(value: Any) -> bool:
 
 def check_axes(grid: Grid, axes: GridAxes) -> None:
     """Raise InputError if an axis is unknown to all methods or has a fixed value as well."""
-    methods = {grid.method_of(variant) for variant in grid.variants} & set(METHODS)
     known_keys = set(setting_names())
-    for method in methods:
-        known_keys |= set(option_names(method))
+    for variant in grid.variants:
+        known_keys |= set(option_names(grid.method_of(variant)))
     for key in axes:
         if key in ("seed", "method"):
             raise InputError(f"{key} cannot be varied like an option; use {key}s.")
@@ -224,7 +226,7 @@ def parse_settings(texts: Sequence[str], values: SettingValues) -> SettingValues
     methods = [
         *parse_method_names(values.get("methods", [])),
         *filter(None, [variant.get("method") for variant in variants]),
-        values.get("method", RunConfig.method),
+        requested_method(values),
     ]
     settings: SettingValues = {}
     for text in texts:
@@ -241,31 +243,36 @@ def normalise_key(text: str) -> str:
 
 def has_option(method: str, key: str) -> bool:
     """Return whether there is such a method and it has such an option."""
-    return method in METHODS and key in option_names(method)
+    cls = known_class(method)
+    return cls is not None and key in {f.name for f in fields(cls)}
 
 
 def parse_method_names(value: Any) -> list[str]:
     """Return the method names of a list or of a text with commas, each once.
 
-    Raise InputError for another value or an unknown method.
+    The comparison may import them. Raise InputError for another value or an unknown method.
     """
     if isinstance(value, str):
         value = [part.strip() for part in value.split(",") if part.strip()]
     if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise InputError(f"methods must be a list of names, not {truncated_repr(value)}.")
-    for name in value:
-        if name not in METHODS:
-            raise InputError(unknown_name_message("method", name, METHODS))
-    return list(dict.fromkeys(value))
+    return list(dict.fromkeys(requested_method({"method": name}) for name in value))
 
 
 def check_variants(value: Any) -> list[SettingValues]:
-    """Return the value if it is a list of tables; raise InputError otherwise."""
+    """Return the variants of a list of tables; raise InputError for another value."""
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):
         raise InputError(
             "variants must be tables: [[variants]] and then the values that set one apart."
         )
-    return value
+    return list(map(with_requested_method, value))
+
+
+def with_requested_method(values: SettingValues) -> SettingValues:
+    """Return values of the user's with the canonical name of their method, if they name one."""
+    if "method" not in values:
+        return values
+    return values | {"method": requested_method(values)}
 
 
 def parse_seeds(value: Any) -> list[int]:

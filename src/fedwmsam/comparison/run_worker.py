@@ -46,6 +46,7 @@ from fedwmsam.engine.run_folder import FolderBusy, RunFolder, is_run
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import Experiment, prepare
 from fedwmsam.settings.config import resolve_config
+from fedwmsam.settings.method_table import allow_import
 from fedwmsam.termination import INTERRUPTED, finish, install_handlers
 from fedwmsam.trackers import make_trackers
 
@@ -92,6 +93,7 @@ def execute_request(request: dict[str, Any]) -> str:
     path = Path(request["path"])
     values = {key: value for key, value in request["config"].items() if value is not None}
     try:
+        allow_import(values["method"])  # the comparison that sent the request was allowed to
         experiment = prepare(resolve_config(values))
         trackers = make_trackers(experiment.config.track)
         folder = open_run_folder(experiment, path)

@@ -22,6 +22,7 @@ from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method, make_method
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import Settings
+from fedwmsam.settings.method_table import allow_import
 from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
@@ -102,7 +103,8 @@ def fit(
         "labels", as transformers has them; DataFrames with the column `target`; map-style datasets
         (`collate` for their batches); DataLoaders. Or a function client → any of these, with
         `client_count`, called when a client is sampled (`client_sizes` if averaging by size).
-    method: a name (`fedwmsam.METHODS`) or an instance with options, such as FedWMSAM(rho=0.05).
+    method: a name (`fedwmsam.METHODS`, or "package.module:Class" for your own) or an instance with
+        options, such as FedWMSAM(rho=0.05).
     test, validation: data like a client's. `validation` may be a share (0.1) to cut from each
         client; the best model is chosen on it, never on `test`.
     loss: "classification", "regression", "multilabel", or a function of (outputs, targets).
@@ -189,6 +191,7 @@ def fit(
         dp_delta=dp_delta,
     )
     if isinstance(method, str):
+        allow_import(method)
         method = make_method(method)
     if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
         raise InputError("callbacks must be a list of functions, for example callbacks=[print].")

@@ -321,7 +321,7 @@ def load_config(folder: Path, trust: Trust = UNTRUSTED) -> RunConfig:
     """Return the configuration of a run folder.
 
     Raise InputError if there is no run, if `fit` made it (its data and model are not in the
-    configuration), or if it names a model to import that is not trusted.
+    configuration), or if it names a model or a method to import that is not trusted.
     """
     values = toml.load(require_run_folder(folder) / "config.toml")
     if "dataset" not in values:
@@ -331,4 +331,5 @@ def load_config(folder: Path, trust: Trust = UNTRUSTED) -> RunConfig:
     if is_natural(values.get("partition")):
         values.pop("clients", None)  # the data set says how many there are
     trust.check_model(folder, values.get("model"))
+    trust.check_method(folder, values.get("method"))
     return resolve_config(values)

@@ -5,7 +5,7 @@ between two messages: the server remembers what a method needs to remember of ea
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
 from fedwmsam.flower.replies import METRICS, NUM_EXAMPLES
 from fedwmsam.flower.wire import TrainConfig, WireError
+from fedwmsam.methods import Method
 from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
@@ -41,6 +42,7 @@ def make_client_app(
     metrics: Mapping[str, MetricFunction] | None = None,
     monitor: str | None = None,
     collate: Collate | None = None,
+    methods: Sequence[type[Method]] = (),
     device: str = "cpu",
     threads: int = 1,
 ) -> ClientApp:
@@ -48,10 +50,13 @@ def make_client_app(
 
     The method, its options and all settings come from the server. Model and loss must be the
     server's. `load_test` returns data to evaluate the global model on, if the server asks for it.
+    `methods` are the classes of your own methods: a server can only name those, and the library's.
     With one thread the results are those of the simulator; more are faster.
     """
     objective = (loss, None if metrics is None else tuple(metrics.items()), monitor)
-    return TrainingApp(Client(model, load_data, load_test, objective, collate, device, threads))
+    return TrainingApp(
+        Client(model, load_data, load_test, objective, collate, tuple(methods), device, threads)
+    )
 
 
 class TrainingApp(ClientApp):
@@ -78,13 +83,14 @@ class Client:
     objective: tuple[Any, ...]
     """The loss, the metrics as pairs or None, and the metric to monitor or None."""
     collate: Collate | None
+    methods: tuple[type[Method], ...]
     device: str
     threads: int
 
     def whoami(self, message: Message, context: Context) -> Message:
         """Reply which client this node is, and how many samples it has."""
         with deterministic_torch():
-            config = TrainConfig.from_record(wire.config_record_of(message.content))
+            config = self.read_config(message)
             samples = self.load_samples(self.make_checked_task(config), context.node_config)
         record = ConfigRecord(
             {
@@ -103,7 +109,7 @@ class Client:
         """
         with deterministic_torch():
             torch.set_num_threads(self.threads)
-            config = TrainConfig.from_record(wire.config_record_of(message.content))
+            config = self.read_config(message)
             task = self.make_checked_task(config)
             job = wire.unpack_job(message.content, task)
             samples = self.load_samples(task, context.node_config)
@@ -135,13 +141,17 @@ class Client:
             )
         with deterministic_torch():
             torch.set_num_threads(self.threads)
-            config = TrainConfig.from_record(wire.config_record_of(message.content))
+            config = self.read_config(message)
             task = self.make_checked_task(config)
             job = wire.unpack_job(message.content, task)
             samples = self.load_samples(task, context.node_config, test=True)
             values = task.evaluate(job.down["w"], job.buffers, samples)
         metrics = MetricRecord({NUM_EXAMPLES: len(samples), **values})
         return Message(RecordDict({METRICS: metrics}), reply_to=message)
+
+    def read_config(self, message: Message) -> TrainConfig:
+        """Return the settings that the server has sent with a message."""
+        return TrainConfig.from_record(wire.config_record_of(message.content), self.methods)
 
     def try_training(self, node_config: NodeConfig) -> int:
         """Load the data, compute a gradient on a few samples, and return how many there are."""

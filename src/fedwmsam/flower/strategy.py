@@ -40,6 +40,7 @@ from fedwmsam.flower.training import (
 from fedwmsam.flower.wire import TRANSPORTS, TrainConfig
 from fedwmsam.methods import Method, make_method, method_class
 from fedwmsam.settings.config import Settings
+from fedwmsam.settings.method_table import allow_import
 from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
@@ -97,6 +98,7 @@ def from_run_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
         else:
             values[key.replace("-", "_")] = None if value == "none" else value
     name = str(values.pop("method", "fedwmsam"))
+    allow_import(name)  # the configuration is the app's own, as its code is
     options = {f.name: values.pop(f.name) for f in fields(method_class(name)) if f.name in values}
     return make_method(name, **options), values
 

@@ -8,7 +8,7 @@ before memory is allocated for them, and nothing is unpickled.
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -22,8 +22,9 @@ from fedwmsam.engine.client_state import RowLayout, as_bytes, digest_of
 from fedwmsam.engine.rounds import Federation, Job
 from fedwmsam.engine.schedule import LearningRate, SeededSchedule
 from fedwmsam.errors import InputError, printable
-from fedwmsam.methods import Info, Method, make_method
+from fedwmsam.methods import Info, Method
 from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.method_table import known_class, method_with_options
 from fedwmsam.settings.options import truncated_repr
 from fedwmsam.settings.parsers import LearningRateRule
 from fedwmsam.training.local import LocalResult, LocalRules
@@ -302,11 +303,14 @@ class TrainConfig:
         }
 
     @classmethod
-    def from_record(cls, record: ConfigRecord) -> "TrainConfig":
+    def from_record(
+        cls, record: ConfigRecord, own_methods: Sequence[type[Method]] = ()
+    ) -> "TrainConfig":
         """Return the settings in a ConfigRecord.
 
-        Raise WireError if an entry is missing or of another type, InputError if there is no such
-        method or it has no such options.
+        The method is one of the client's own with that name, or one of the library: a message
+        cannot have anything imported. Raise WireError if an entry is missing or of another type,
+        InputError if there is no such method or it has no such options.
         """
         try:
             options = json.loads(typed_entry(record, "options", str))
@@ -318,7 +322,7 @@ class TrainConfig:
         if transport not in TRANSPORTS:
             raise WireError(f"its 'transport' is {truncated_repr(transport)}, not known here.")
         return cls(
-            method=make_method(typed_entry(record, "method", str), **options),
+            method=method_named(typed_entry(record, "method", str), options, own_methods),
             local_rules=LocalRules(**fields_from_record(record, LocalRules)),
             seed=typed_entry(record, "seed", int),
             local_epochs=number_entry(record, "local_epochs", int, 1, LARGEST_COUNT),
@@ -355,6 +359,24 @@ def task_fingerprint(task: Task) -> str:
     frozen = digest_of(as_bytes(value) for value in task.copy_frozen().values()).hex()
     loss = getattr(task.objective.loss, "__qualname__", type(task.objective.loss).__name__)
     return rng.digest(f"{task.model!r} {task.layout} {loss} {frozen}")
+
+
+def method_named(
+    name: str, options: Mapping[str, Any], own_methods: Sequence[type[Method]]
+) -> Method:
+    """Return the method that a message names, from a client's own methods or the library's.
+
+    Raise InputError if there is no such method or it has no such options.
+    """
+    by_name = {cls.name: cls for cls in own_methods}
+    cls = by_name.get(name) or known_class(name)
+    if cls is None:
+        raise InputError(
+            f"This client has no method {printable(name)!r}: name its class in "
+            "make_client_app(methods=[…]), or install the package that has it."
+        )
+    method: Method = method_with_options(cls, options)
+    return method
 
 
 def pack_job(job: Job, train_config: TrainConfig) -> tuple[RecordDict, float]:

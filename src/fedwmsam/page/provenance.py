@@ -13,7 +13,8 @@ from fedwmsam.page.figures import runs_behind
 from fedwmsam.report.runs import LoadedRun, RunStatus
 from fedwmsam.report.summary import Comparison
 from fedwmsam.report.text_tables import TextTable
-from fedwmsam.settings.config import resolve_config, settings_in_help_order
+from fedwmsam.settings.config import resolve_config, setting_names, settings_in_help_order
+from fedwmsam.settings.method_table import is_path, known_class
 from fedwmsam.version import __version__
 
 FLAGS = tuple(f.name for f in settings_in_help_order())
@@ -71,8 +72,15 @@ def rerun_command(run: LoadedRun) -> str:
 def non_default_settings(config: Record) -> Record:
     """Return the settings that are not the method's defaults or its preset's values.
 
-    The method and the preset are always among them. Raise InputError if a setting does not exist.
+    The method and the preset are always among them; so are all options of a method that only a
+    path names, as a page imports nothing. Raise InputError if a setting does not exist.
     """
+    if known_class(config.get("method")) is None and is_path(str(config.get("method"))):
+        names = setting_names()
+        settings = {key: config[key] for key in names if key in config and key != "method"}
+        options = {key: value for key, value in config.items() if key not in names}
+        own = non_default_settings(settings | {"method": "fedavg"})
+        return own | {"method": config["method"]} | options
     base = {key: config[key] for key in ("method", "preset") if config.get(key) is not None}
     defaults = resolve_config(base).to_flat_dict()
     resolve_config({key: value for key, value in config.items() if value is not None})

@@ -7,12 +7,13 @@ import numpy as np
 
 from fedwmsam.data.partitions import Partition, measure_heterogeneity
 from fedwmsam.engine.records import Record
-from fedwmsam.methods import METHODS, Method
+from fedwmsam.methods import Method
 from fedwmsam.page.figures import RecordedPartition
 from fedwmsam.report.runs import format_value, to_float, varying_keys
 from fedwmsam.report.summary import ResultRow, ResultTable
 from fedwmsam.report.text_tables import COSTS, MISSING, TextTable, cost_cell
 from fedwmsam.settings.config import RunConfig
+from fedwmsam.settings.method_table import known_class
 from fedwmsam.statistics import mean_spread
 
 BAR_COLUMNS = (*COSTS, "rounds", "MB down", "MB up", "evaluation s")
@@ -127,7 +128,7 @@ def common_settings_table(table: ResultTable) -> TextTable:
 def setting_help(methods: set[str]) -> dict[str, str]:
     """Return the meaning of each setting, and of each option of these methods."""
     classes: list[type[RunConfig | Method]] = [RunConfig]
-    classes += [METHODS[name] for name in sorted(methods) if name in METHODS]
+    classes += filter(None, map(known_class, sorted(methods)))
     help_texts: dict[str, str] = {}
     for cls in classes:
         help_texts |= {f.name: f.metadata["help"] for f in fields(cls) if f.metadata}

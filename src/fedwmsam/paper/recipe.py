@@ -29,7 +29,12 @@ from fedwmsam.paper.numbers import PaperNumbers
 from fedwmsam.report.summary import ACCURACY as ACCURACY_GOAL
 from fedwmsam.report.summary import Goal, ResultRow
 from fedwmsam.report.text_tables import MISSING, cost_cell, spread_cell
-from fedwmsam.settings.config import RESULT_NEUTRAL_SETTINGS, RunConfig, resolve_config
+from fedwmsam.settings.config import (
+    RESULT_NEUTRAL_SETTINGS,
+    RunConfig,
+    requested_method,
+    resolve_config,
+)
 from fedwmsam.statistics import Spread, mean_spread
 
 if TYPE_CHECKING:
@@ -255,6 +260,19 @@ class Recipe:
     def contender(self, name: str) -> Contender:
         """Return the contender of that name."""
         return next(contender for contender in self.contenders if contender.name == name)
+
+    def with_methods(self, names: Sequence[str]) -> "Recipe":
+        """Return the recipe with these methods of the user's as further contenders.
+
+        Each is a row of every table; those that the recipe has already are not added. Raise
+        InputError if there is no such method.
+        """
+        present = {contender.values.get("method") for contender in self.contenders}
+        methods = dict.fromkeys(requested_method({"method": name}) for name in names)
+        added = [Contender(name, {"method": name}) for name in methods if name not in present]
+        added_names = tuple(contender.name for contender in added)
+        views = tuple(view + added_names for view in self.views)
+        return replace(self, contenders=(*self.contenders, *added), views=views)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedwmsam.engine.records import Record
-from fedwmsam.methods import METHODS
 from fedwmsam.report.runs import format_value, make_labels, varying_keys
 from fedwmsam.report.summary import (
     Goal,
@@ -16,6 +15,7 @@ from fedwmsam.report.summary import (
     compute_difference,
 )
 from fedwmsam.settings.config import RunConfig
+from fedwmsam.settings.method_table import known_class
 from fedwmsam.statistics import FloatArray, Spread
 
 MIN_SWEEP_VALUES = 3
@@ -226,7 +226,7 @@ def describe_change(reference: ResultRow, row: ResultRow) -> str:
 
 def count_non_defaults(row: ResultRow) -> int:
     """Return the number of settings and options of a row that do not have their defaults."""
-    method = METHODS.get(row.method)
+    method = known_class(row.method)
     return sum(
         value not in (getattr(RunConfig, key, None), getattr(method, key, None))
         for key, value in row.config.items()

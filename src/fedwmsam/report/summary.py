@@ -395,11 +395,13 @@ def find_baseline_rows(
 def find_baseline_row(table: ResultTable, name: str) -> ResultRow | None:
     """Return the row with that label, its words in any order, or the only row of that method.
 
-    Return None if there is no such row; raise InputError if there are several.
+    Upper and lower case are alike. Return None if there is no such row; raise InputError if there
+    are several.
     """
-    rows = [row for row in table.rows if sorted(row.label.split()) == sorted(name.split())]
+    words = sorted(name.lower().split())
+    rows = [row for row in table.rows if sorted(row.label.lower().split()) == words]
     if not rows:
-        rows = [row for row in table.rows if row.method == name]
+        rows = [row for row in table.rows if row.method.lower() == name.lower()]
     if len(rows) > 1:
         labels = ", ".join(repr(row.label) for row in rows)
         raise InputError(f"The baseline {name!r} could be any of {labels}; name one in full.")

@@ -27,7 +27,8 @@ from fedwmsam.experiment.experiment import Experiment
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import METHODS, method_class
 from fedwmsam.report.text_tables import TextTable
-from fedwmsam.settings.config import Settings
+from fedwmsam.settings.config import Settings, requested_method
+from fedwmsam.settings.method_table import registered_methods
 from fedwmsam.settings.options import describe_range
 from fedwmsam.settings.presets import BY_METHOD, PRESET_SETTINGS, preset_values
 
@@ -337,11 +338,13 @@ def make_rich_table(*names: str) -> Table:
 
 
 def make_method_table() -> Table:
-    """Return the table of all methods with their costs and options."""
+    """Return the table of all methods, those of installed packages last: costs and options."""
     table = make_rich_table(
         "method", "backprops\na step", "down", "up", "memory\na client", "paper", "options"
     )
-    for name, cls in METHODS.items():
+    names = [*METHODS, *registered_methods()]
+    for name in names:
+        cls = method_class(name)
         cost = cls.cost
         table.add_row(
             name,
@@ -359,7 +362,11 @@ def make_method_table() -> Table:
 
 
 def method_details(name: str) -> Group:
-    """Return what is printed about one method: its summary, options and values in the presets."""
+    """Return what is printed about one method: its summary, options and values in the presets.
+
+    The user has named it, so that it may be imported.
+    """
+    name = requested_method({"method": name})
     cls = method_class(name)
     table = make_rich_table("option", "default", "meaning", "values", *PRESET_SETTINGS)
     for f in fields(cls):

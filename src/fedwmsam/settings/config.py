@@ -13,8 +13,9 @@ from typing import Any
 
 from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.settings.method_table import (
-    METHOD_CLASS_PATHS,
-    check_method_name,
+    allow_import,
+    canonical_name,
+    known_class,
     make_method,
     method_class,
 )
@@ -471,7 +472,12 @@ def is_natural(partition: object) -> bool:
 class RunConfig(Settings):
     """The settings of a run on the command line: also data set, model, partition and method."""
 
-    method: str = option("fedwmsam", "which method; `fedwmsam methods` lists them", panel=RUN)
+    method: str = option(
+        "fedwmsam",
+        "which method; `fedwmsam methods` lists them, package.module:Class is your own",
+        panel=RUN,
+        see="docs/add-a-method.md",
+    )
     dataset: str = option(
         "digits", "which data set", panel=RUN, see="docs/data.md", must_match=True
     )
@@ -522,6 +528,7 @@ class RunConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "method", canonical_name(self.method))
         self.make_method()
         parse_trackers(self.track)
         if self.clients is None and not is_natural(self.partition):
@@ -565,13 +572,14 @@ def resolve_config(*layers: dict[str, Any]) -> RunConfig:
     """
     values = merge_layers(layers)
     method = method_name(values)
-    check_method_name(method)
     if isinstance(values.get("workers"), str):
         values["workers"] = parse_workers(values["workers"])
     values = add_preset(values, method)
     settings = select_settings(values)
     check_settings(settings)
     method_options = option_names(method)
+    for key in set(method_options) & set(setting_names()):
+        raise InputError(f"The option {key!r} of {method} is the name of a setting: rename it.")
     for key in values:
         if key not in settings and key not in method_options:
             raise InputError(unknown_key_message(key, method))
@@ -587,7 +595,7 @@ def merge_layers(layers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     for layer in layers:
-        if "method" in layer and layer["method"] != values.get("method"):
+        if "method" in layer and method_name(layer) != method_name(values):
             remove_method_options(values)
         values |= layer
     return values
@@ -629,11 +637,24 @@ def check_settings(settings: dict[str, Any]) -> None:
 
 
 def method_name(*layers: dict[str, Any]) -> str:
-    """Return the name of the method that the last layer to name one chooses, or the default."""
+    """Return the canonical name of the method that the last layer to name one chooses.
+
+    Without one it is the default. Raise InputError if there is no such method.
+    """
     names = [layer["method"] for layer in layers if "method" in layer]
     name = names[-1] if names else RunConfig.method
     if not isinstance(name, str):
         raise InputError(f"method must be a word, not {truncated_repr(name)}.")
+    return canonical_name(name)
+
+
+def requested_method(*layers: dict[str, Any]) -> str:
+    """Return the name of the method in layers that are the user's own, who may have it imported.
+
+    The layers of a run folder or of a message are not: they may be a stranger's.
+    """
+    name = method_name(*layers)
+    allow_import(name)
     return name
 
 
@@ -643,11 +664,10 @@ def parse_workers(text: str) -> int:
 
 
 def remove_method_options(values: dict[str, Any]) -> None:
-    """Delete the options of the method that the values name, if they name one of this library."""
-    method = values.get("method")
-    if isinstance(method, str) and method in METHOD_CLASS_PATHS:
-        for name in option_names(method):
-            values.pop(name, None)
+    """Delete the options of the method that the values name, if they name one that is known."""
+    cls = known_class(values.get("method"))
+    for f in fields(cls) if cls else ():
+        values.pop(f.name, None)
 
 
 def identifying_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -667,10 +687,11 @@ def identifying_settings(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def defaults_of(method: object) -> dict[str, Any]:
-    """Return the defaults of all settings and, for a method of this library, of its options."""
+    """Return the defaults of all settings and, for a method that is known, of its options."""
     declared = list(fields(RunConfig))
-    if isinstance(method, str) and method in METHOD_CLASS_PATHS:
-        declared += fields(method_class(method))
+    cls = known_class(method)
+    if cls is not None:
+        declared += fields(cls)
     return {f.name: f.default for f in declared if f.name != "options"}
 
 

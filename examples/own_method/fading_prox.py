@@ -1,6 +1,4 @@
-"""FedProx whose pull fades: an own method, written and run on the digits.
-
-    python examples/fading_prox.py
+"""FedProx whose pull fades: a method of one's own, in a folder of its own.
 
 The pull λ_r (w − w_r) keeps clients together in the first rounds, when their models differ most,
 and halves every `half_life` rounds, so that late rounds are FedAvg's:
@@ -10,11 +8,8 @@ and halves every `half_life` rounds, so that late rounds are FedAvg's:
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-import fedwmsam
-from fedwmsam.data import load_dataset, make_partition
 from fedwmsam.methods import Averaging, Cost, Gradient, Info, Vectors, option
 
 
@@ -47,23 +42,3 @@ class FadingProx(Averaging):
         return super().aggregate(server, mean, info) | {
             "lam": server["lam"] * 0.5 ** (1 / self.half_life)
         }
-
-
-def network() -> nn.Module:
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 200), nn.ReLU(), nn.Linear(200, 10))
-
-
-def main() -> None:
-    data = load_dataset("digits")
-    x, y = data.transform_split(data.train)
-    split = make_partition("dirichlet:0.1", y.numpy(), clients=20, seed=0, classes=data.num_classes)
-    clients = [(x[rows], y[rows]) for rows in map(torch.from_numpy, split.client_indices)]
-    test = data.transform_split(data.test)
-    result = fedwmsam.fit(network, clients, FadingProx(lam=0.5), test=test, rounds=30)
-    first = result.rows[0]["lam"]
-    last = result.rows[-1]["lam"]
-    print(f"last accuracy {result.last('accuracy'):.4f}, pull from {first:.3f} down to {last:.3f}")
-
-
-if __name__ == "__main__":
-    main()
