@@ -326,6 +326,8 @@ ALLOWED = {
     # Between a process and the workers that it has started, through a private socket.
     ("engine/workers.py", "pickle"),
     ("engine/workers.py", "multiprocessing.connection"),
+    # A table is made for the user, none is read.
+    ("experiment/result.py", "pandas"),
 }
 
 

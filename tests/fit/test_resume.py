@@ -212,7 +212,9 @@ def test_a_run_is_never_overwritten(tmp_path: Path) -> None:
     before = read_all_files(tmp_path / "run")
     with pytest.raises(InputError, match="already holds a run") as caught:
         fit(linear_model, CLIENTS, run_folder=tmp_path / "run", **QUICK)
-    assert "resume=True" in str(caught.value)  # `fedwmsam resume` refuses a folder that fit() made
+    # `fedwmsam resume` refuses a folder that fit() made.
+    assert f"run_folder={str(tmp_path / 'run')!r}, resume=True)" in str(caught.value)
+    assert "fedwmsam resume" not in str(caught.value)
     assert read_all_files(tmp_path / "run") == before
 
 

@@ -205,6 +205,18 @@ def test_adapters_of_peft(transformers, tmp_path):
     assert any("lora" in name for name in changed)
 
 
+def test_a_history_as_a_table_of_pandas():
+    pytest.importorskip("pandas")
+    x = torch.randn(40, 3, generator=GENERATOR)
+    data = (x, (x[:, 0] > 0).long())
+    result = fit(nn.Linear(3, 2), [data], test=data, **PLAIN | {"rounds": 3, "evaluate_every": 2})
+    table = result.to_pandas()
+    assert list(table.index) == [1, 2, 3]
+    assert table["accuracy"].isna().tolist() == [True, False, False]
+    assert table["train_loss"].tolist() == result.columns["train_loss"]
+    assert [name for name in result.columns if name != "round"] == list(table.columns)
+
+
 def test_tables_of_pandas():
     pandas = pytest.importorskip("pandas")
     random = np.random.default_rng(0)

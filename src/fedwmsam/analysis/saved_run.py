@@ -14,7 +14,12 @@ from torch import Tensor
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import DamagedFileError
 from fedwmsam.engine.records import Record, read_json, replace_nonfinite
-from fedwmsam.engine.run_folder import bundle_like, require_run_folder, unpack_model
+from fedwmsam.engine.run_folder import (
+    bundle_like,
+    require_run_folder,
+    resume_advice,
+    unpack_model,
+)
 from fedwmsam.errors import InputError, printable
 from fedwmsam.experiment.experiment import Experiment, load_config, prepare
 from fedwmsam.experiment.trust import UNTRUSTED, Trust
@@ -66,7 +71,7 @@ class SavedRun:
             files[rounds] = model
         if not files:
             raise InputError(
-                f"{self.path} holds no model yet; go on with it: fedwmsam resume {self.path}"
+                f"{self.path} holds no model yet; go on with it: {resume_advice(self.path)}"
             )
         return dict(sorted(files.items()))
 

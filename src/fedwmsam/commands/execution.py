@@ -52,10 +52,11 @@ def run_with_display(
 
     An interrupted run has saved its last completed round.
     """
+    from fedwmsam.engine.run_folder import resume_advice
     from fedwmsam.report.terminal import RunDisplay, print_result
 
     with print_hint_on_interrupt(
-        f"Stopped; the last completed round is saved. Go on with: fedwmsam resume {folder.path}"
+        f"Stopped; the last completed round is saved. Go on with: {resume_advice(folder.path)}"
     ):
         display = RunDisplay(output.console, experiment, folder.path, quiet)
         with display:

@@ -18,6 +18,7 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -78,7 +79,7 @@ class RunFolder:
         if is_run(path):
             raise InputError(
                 f"{path} already holds a run; choose another folder, or go on with it: "
-                f"fedwmsam resume {path}, or resume=True in fit()."
+                f"{resume_advice(path)}."
             )
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file; choose a folder for the run.")
@@ -289,6 +290,26 @@ def require_run_folder(path: Path) -> Path:
     if not is_run(path):
         raise InputError(f"{path} is not a run folder: it has no config.toml.")
     return path
+
+
+def is_busy(path: Path) -> bool:
+    """Return whether a process works in the run folder."""
+    if not (path / "lock").exists():
+        return False
+    try:
+        with files.lock_for(path / "lock").acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # nobody can work in a folder that cannot be written
+        return False
+
+
+def resume_advice(path: Path) -> str:
+    """Return how to go on with a run; only those of the command line have a data.json."""
+    if (path / "data.json").exists():
+        return f"fedwmsam resume {shlex.quote(str(path))}"
+    return f"fit(..., run_folder={str(path)!r}, resume=True)"
 
 
 def digest_of(content: bytes) -> "hashlib.blake2b":

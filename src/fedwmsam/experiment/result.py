@@ -1,5 +1,6 @@
 """The result of a run: its history, its models, and predictions on new data."""
 
+import contextlib
 import itertools
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,25 +11,46 @@ from torch import Tensor
 from fedwmsam import toml
 from fedwmsam.data.adapter import DataAdapter, make_data_adapter
 from fedwmsam.data.clients import Collate
-from fedwmsam.engine.checkpoint import read_tensors
+from fedwmsam.engine.checkpoint import (
+    Checkpoint,
+    DamagedFileError,
+    read_round,
+    read_tensors,
+    rounds_in,
+)
 from fedwmsam.engine.records import Record, read_json, read_lines, read_metrics
-from fedwmsam.engine.run_folder import require_run_folder
-from fedwmsam.errors import InputError
+from fedwmsam.engine.run import AVERAGED, unpack_best
+from fedwmsam.engine.run_folder import (
+    bundle_like,
+    is_busy,
+    require_run_folder,
+    resume_advice,
+    unpack_average,
+    unpack_model,
+)
+from fedwmsam.errors import InputError, printable, unknown_name_message
+from fedwmsam.experiment.result_view import render_result
 from fedwmsam.experiment.trust import Trust
+from fedwmsam.files import own_folder
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.models import model_factory
-from fedwmsam.training.objectives import OBJECTIVES, MetricFunction, make_objective
+from fedwmsam.training.objectives import (
+    OBJECTIVES,
+    RESERVED,
+    MetricFunction,
+    make_objective,
+)
 from fedwmsam.training.task import ModelSource, Task, deterministic_torch
 
 
 class Result:
     """The result of `fit`, or of a run folder: `Result.load("runs/name")`.
 
-    status: "completed", or the reason why the run ended earlier.
+    status: "completed", or the reason why the run ended earlier; "running" or "interrupted" of a
+        folder loaded with `partial`.
     rows: the metrics of each round, as in metrics.jsonl.
     timings: the seconds that each round took, as in timings.jsonl.
     recordings: the measurements of the training dynamics, as in recordings.jsonl.
-    model: the state_dict of the last global model.
     best_model, best_round: the model with the best validation score, and its round; None without
         validation data.
     averaged_model: the state_dict of the averaged model (the twin); None without one.
@@ -43,7 +65,7 @@ class Result:
         rows: list[Record],
         timings: list[Record],
         recordings: list[Record],
-        model: Vectors,
+        model: Vectors | None,
         best_model: Vectors | None,
         averaged_model: Vectors | None,
         best_round: int | None,
@@ -56,7 +78,7 @@ class Result:
         self.rows = rows
         self.timings = timings
         self.recordings = recordings
-        self.model = model
+        self._model = model
         self.best_model = best_model
         self.averaged_model = averaged_model
         self.best_round = best_round
@@ -64,6 +86,22 @@ class Result:
         self.folder = folder
         self._task = task
         self._adapter = adapter
+
+    @property
+    def model(self) -> Vectors:
+        """Return the state_dict of the last global model.
+
+        Raise InputError if the run was loaded unfinished and has none yet, or none without a model
+        to load it into.
+        """
+        if self._model is not None:
+            return self._model
+        if self._task is None:
+            raise InputError(
+                "A checkpoint can only be read into the run's own model; "
+                "use Result.load(folder, model=..., partial=True)."
+            )
+        raise InputError(f"{self.folder} has no checkpoint of a model yet; wait for one.")
 
     @property
     def columns(self) -> dict[str, list[Any]]:
@@ -88,9 +126,71 @@ class Result:
         return float(sum(t["train_seconds"] + t["evaluate_seconds"] for t in self.timings))
 
     def last(self, name: str = "accuracy") -> float | None:
-        """Return the newest value of a column, or None if no round has one."""
-        values = [row[name] for row in self.rows if row.get(name) is not None]
-        return values[-1] if values else None
+        """Return the newest value of a column, or None if no round has one.
+
+        Raise InputError for a name that no column has.
+        """
+        points = self._points(name)
+        if not points and self.rows and name not in self._known_columns():
+            raise InputError(unknown_name_message("column", str(name), self._known_columns()))
+        return points[-1][1] if points else None
+
+    def to_pandas(self) -> Any:
+        """Return the history as a DataFrame of pandas with a row per round, which is its index.
+
+        Raise InputError if pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise InputError(
+                "to_pandas() needs pandas; pip install pandas, or use Result.columns."
+            ) from error
+        return pandas.DataFrame(self.rows, columns=list(self.columns)).set_index("round")
+
+    def __repr__(self) -> str:
+        return f"<Result {', '.join(f'{k} {v}'.strip() for k, v in self._facts().items())}>"
+
+    def _repr_html_(self) -> str:
+        facts = self._facts()
+        title = f"Result of {facts.pop('')}"
+        main = self._main_columns()[0]
+        return render_result(title, facts, main, self._points(main))
+
+    def _facts(self) -> dict[str, str]:
+        """Return what is worth knowing at a glance; the method's name has no heading."""
+        facts = {"": printable(self.config.get("method"), 80)}
+        facts["rounds"] = f"{self.rounds} of {printable(self.config.get('rounds'), 80)}"
+        facts["status"] = printable(self.status, 200)
+        for name in self._main_columns():
+            facts |= {printable(name, 80): f"{value:.4g}" for _, value in self._points(name)[-1:]}
+        if self.best_round is not None:
+            facts["best round"] = printable(self.best_round, 80)
+        if self.folder:
+            facts["folder"] = printable(self.folder)
+        return facts
+
+    def _points(self, name: str) -> list[tuple[int, Any]]:
+        """Return (round, value) for the rounds that have a value in this column."""
+        rounds = enumerate(self.rows, start=1)
+        return [(round, row[name]) for round, row in rounds if row.get(name) is not None]
+
+    def _main_columns(self) -> list[str]:
+        """Return the scores that the run has, the monitored one first; else the training loss."""
+        monitor = str(self.config.get("monitor", "accuracy"))
+        metrics = [monitor, *(self._task.objective.metrics if self._task else ()), "loss"]
+        columns = dict.fromkeys([*metrics, *(f"validation_{name}" for name in metrics)])
+        return [name for name in columns if self._points(name)] or ["train_loss"]
+
+    def _known_columns(self) -> set[str]:
+        """Return the columns of this run, and those that some run has."""
+        metrics = {"loss"}
+        for objective in (*OBJECTIVES.values(), *([self._task.objective] if self._task else ())):
+            metrics |= set(objective.metrics)
+        known = {*RESERVED, *self.columns}
+        for prefix in ("", "validation_", AVERAGED, f"{AVERAGED}validation_"):
+            known |= {prefix + name for name in metrics}
+        return known
 
     def evaluate(
         self, data: Any, *, best: bool = False, averaged: bool = False
@@ -159,40 +259,91 @@ class Result:
         metrics: Any = None,
         collate: Any = None,
         trust: bool = False,
+        partial: bool = False,
     ) -> "Result":
         """Return the result of a finished run's folder.
 
         A model and a loss that the configuration names are rebuilt; pass your own as to `fit`.
         Without a model the result has the history and the weights, but cannot evaluate or predict.
-        Raise InputError if there is no run, if it is not finished, or if it names a model to
-        import ("package.module:function"), which runs its code: pass the model, or trust=True.
+        With `partial` also that of an unfinished run, whose status is "running" or "interrupted"
+        and whose models are those of its newest checkpoint. Raise InputError if there is no run, if
+        it is not finished, or if it names a model to import ("package.module:function"), which
+        runs its code: pass the model, or trust=True.
         """
         path = require_run_folder(Path(folder))
         config = toml.load(path / "config.toml")
-        if not all((path / name).exists() for name in ("summary.json", "model.safetensors")):
+        is_finished = all((path / name).exists() for name in ("summary.json", "model.safetensors"))
+        if not is_finished and not partial:
             raise InputError(
-                f"{path} has no finished model yet; go on with it: fedwmsam resume {path}"
+                f"{path} has no finished model yet; look at it with partial=True, or go on with "
+                f"it: {resume_advice(path)}"
             )
-        best = path / "best.safetensors"
-        averaged = path / "averaged.safetensors"
-        summary = read_json(path / "summary.json")
         task, adapter = rebuild(
             path, config, model, loss, metrics, collate, Trust(everything=trust)
         )
+        outcome = read_outcome(path) if is_finished else read_checkpoint_outcome(path, task)
         return cls(
-            status=str(summary.get("status")),
+            **outcome,
             rows=read_metrics(path / "metrics.jsonl"),
             timings=read_lines(path / "timings.jsonl"),
             recordings=read_lines(path / "recordings.jsonl"),
-            model=read_tensors(path / "model.safetensors"),
-            best_model=read_tensors(best) if best.exists() else None,
-            averaged_model=read_tensors(averaged) if averaged.exists() else None,
-            best_round=summary.get("best_round"),
             config=config,
             folder=path,
             task=task,
             adapter=adapter,
         )
+
+
+def read_outcome(path: Path) -> dict[str, Any]:
+    """Return the status, the models and the best round of a finished run, as `Result` has them."""
+    best = path / "best.safetensors"
+    averaged = path / "averaged.safetensors"
+    summary = read_json(path / "summary.json")
+    return {
+        "status": str(summary.get("status")),
+        "model": read_tensors(path / "model.safetensors"),
+        "best_model": read_tensors(best) if best.exists() else None,
+        "averaged_model": read_tensors(averaged) if averaged.exists() else None,
+        "best_round": summary.get("best_round"),
+    }
+
+
+def read_checkpoint_outcome(path: Path, task: Task | None) -> dict[str, Any]:
+    """Return the same of an unfinished run, from its newest checkpoint that can be read.
+
+    There are no models without a checkpoint, or without a task to read them into. Raise InputError
+    if the checkpoint is that of another model.
+    """
+    outcome: dict[str, Any] = dict.fromkeys(("model", "best_model", "averaged_model", "best_round"))
+    outcome["status"] = "running" if is_busy(path) else "interrupted"
+    saved = newest_checkpoint(own_folder(path / "checkpoints"))
+    if saved is None or task is None:
+        return outcome
+    try:
+        task.load_frozen(bundle_like(saved, "frozen", task.copy_frozen()))
+        outcome["model"] = task.state_dict(*unpack_model(task, saved, "server", "buffers"))
+        if best := unpack_best(task, saved):
+            outcome["best_model"] = task.state_dict(best.w, best.buffers)
+            outcome["best_round"] = best.round
+        if average := unpack_average(task, saved):
+            outcome["averaged_model"] = task.state_dict(average.w, average.buffers)
+    except DamagedFileError as damage:
+        raise InputError(
+            f"The checkpoint of round {saved.notes['round']} in {path} belongs to another model: "
+            f"{damage}; pass the run's own."
+        ) from damage
+    return outcome
+
+
+def newest_checkpoint(folder: Path) -> Checkpoint | None:
+    """Return the newest checkpoint of a folder that is intact; None if there is none.
+
+    A run that goes on may remove one before it is read.
+    """
+    for round in rounds_in(folder):
+        with contextlib.suppress(DamagedFileError, OSError):
+            return read_round(folder, round)
+    return None
 
 
 def rebuild(

@@ -143,7 +143,9 @@ def no_test_data_notes(table: ResultTable) -> Iterator[str]:
 def missing_file_notes(table: ResultTable) -> Iterator[str]:
     """Yield a note for each row on its runs that are not in the chart and tables of the clients."""
     for row in table.rows:
-        seeds = [score.run.seed for score in row.scores if not score.run.client_accuracies]
+        # Only runs of the command line have data, and a clients.json that can be added.
+        runs = [score.run for score in row.scores if score.run.data]
+        seeds = [run.seed for run in runs if not run.client_accuracies]
         if seeds:
             listed_seeds = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
             yield (
