@@ -18,6 +18,7 @@ from fedwmsam.experiment.assembly import (
     open_folder,
     use_workers,
 )
+from fedwmsam.experiment.progress import make_progress
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method, make_method
 from fedwmsam.methods.vectors import Vectors
@@ -90,6 +91,7 @@ def fit(
     record: str | None = Settings.record,
     record_every: int = Settings.record_every,
     callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> Result:
     """Train `model` over `clients` and return a `Result`.
 
@@ -139,6 +141,8 @@ def fit(
         results of the run stay the same.
     callbacks: called after each round with `.record`, `.history`, `.state_dict()` and
         `.stop(reason)`; trackers such as `fedwmsam.trackers.TensorBoard()` too.
+    progress: None shows a bar on the terminal's standard error or in the notebook, and elsewhere
+        writes lines of level INFO to the logger "fedwmsam"; False does neither.
 
     >>> result = fedwmsam.fit(model, clients, test=(x, y), rounds=100)
     >>> result.last("accuracy"), result.columns["loss"], result.model
@@ -201,6 +205,7 @@ def fit(
             f"not {method!r}."
         )
     objective = make_objective(loss, metrics, monitor)
+    display = make_progress(progress, settings, objective)
     with deterministic_torch():
         task = Task(model, objective, seed=rng.derive_seed(seed, "init"), device=device)
         adapter = make_data_adapter(task, collate, target)
@@ -214,7 +219,7 @@ def fit(
             train_clients,
             test_data,
             validation_data,
-            callbacks,
+            [*callbacks, *display],
             client_sizes,
             lr_schedule if callable(lr_schedule) else None,
         )

@@ -11,8 +11,6 @@ from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as ProgressBars
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Column, Table
@@ -24,6 +22,7 @@ from fedwmsam.engine.records import Record
 from fedwmsam.engine.run import Progress
 from fedwmsam.errors import format_duration, format_privacy_guarantee, printable
 from fedwmsam.experiment.experiment import Experiment
+from fedwmsam.experiment.progress import format_metrics, make_bar
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import METHODS, method_class
 from fedwmsam.report.text_tables import TextTable
@@ -95,12 +94,7 @@ class RunDisplay(LiveDisplay):
         )
         self.say(experiment.partition.describe())
         self.say(f"Run folder: {folder}")
-        self.bar = ProgressBars(
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-        )
+        self.bar = make_bar()
         self.task = self.bar.add_task("", total=self.rounds)
 
     def update(self, progress: Progress) -> None:
@@ -303,12 +297,6 @@ def tail_mean(values: Sequence[float], count: int = 10) -> float:
 
 
 # Formats
-
-
-def format_metrics(record: Record, names: Sequence[str]) -> str:
-    """Return those of the named metrics that the record has, in one line."""
-    recorded = [name for name in names if record.get(name) is not None]
-    return "  ".join(f"{name} {record[name]:.4f}" for name in recorded)
 
 
 def format_metric(value: float | None) -> str:
