@@ -325,6 +325,7 @@ DANGEROUS_CALLS = {"torch.load", "np.load", "numpy.load", "eval", "exec", "built
 ALLOWED = {
     # Between a process and the workers that it has started, through a private socket.
     ("engine/workers.py", "pickle"),
+    ("engine/workers.py", "cloudpickle"),
     ("engine/workers.py", "multiprocessing.connection"),
     # A table is made for the user, none is read.
     ("experiment/result.py", "pandas"),

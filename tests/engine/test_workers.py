@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -122,14 +123,80 @@ def test_an_error_in_a_worker_is_the_users_error():
         fedwmsam.fit(torch.nn.Linear(8, 3), clients, rounds=2, participation=1.0, workers=2)
 
 
-def test_what_cannot_be_sent_is_explained():
+def test_what_cannot_be_sent_is_refused_before_a_process_starts():
     data = list(killed_run.make_clients())
+    lock = threading.Lock()
 
     def loss(outputs, targets):
-        return torch.nn.functional.cross_entropy(outputs, targets)
+        with lock:
+            return torch.nn.functional.cross_entropy(outputs, targets)
 
-    with pytest.raises(InputError, match="importable module"):
+    before = workers_of(os.getpid())
+    with pytest.raises(InputError, match=r"another process \(.*lock.*\); .*workers=1"):
         fedwmsam.fit(torch.nn.Linear(8, 3), data, loss=loss, rounds=1, workers=2)
+    assert workers_of(os.getpid()) == before
+
+
+SCRIPT = """
+import torch
+from torch import nn
+import fedwmsam
+
+print("once")
+generator = torch.Generator().manual_seed(0)
+X = torch.randn(60, 4, generator=generator)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return scale(self.layer(x))
+
+
+def scale(outputs):
+    return 2 * outputs
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, row):
+        return X[row], int(X[row, 0] > 0)
+
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def load(client):
+    return X[20 * client : 20 * client + 20], (X[20 * client : 20 * client + 20, 0] > 0).long()
+
+
+settings = dict(loss=loss, metrics={"right": lambda o, t: (o.argmax(1) == t).float().mean()})
+settings |= dict(rounds=2, participation=1.0, test=load(0))
+for clients in (dict(clients=load, client_count=3), dict(clients=[Rows(), load(1)])):
+    for workers in (1, 2):
+        result = fedwmsam.fit(Model, **clients, workers=workers, **settings)
+        print(workers, result.rows)
+"""
+
+
+def test_a_script_needs_neither_modules_nor_a_guard(tmp_path):
+    """Its classes, functions and lambdas reach the workers, which do not run the script again."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    first, *lines = done.stdout.splitlines()
+    assert first == "once" and done.stderr == ""
+    numbers = [line.partition(" ")[2] for line in lines]
+    assert [line[0] for line in lines] == ["1", "2", "1", "2"]
+    assert numbers[0] == numbers[1] != numbers[2] == numbers[3]
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])

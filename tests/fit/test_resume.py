@@ -1,6 +1,7 @@
 """Run folders: a run that goes on ends as if it had never paused, and none is overwritten."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -243,11 +244,14 @@ def test_a_mistake_does_not_use_up_the_folder(tmp_path: Path, mistake: dict[str,
 
 
 def test_a_refused_worker_does_not_use_up_the_folder(tmp_path: Path) -> None:
-    def local_loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        return functional.cross_entropy(outputs, targets)
+    lock = threading.Lock()
 
-    settings: dict[str, Any] = {"rounds": 1, "loss": local_loss, "run_folder": tmp_path / "run"}
-    with pytest.raises(InputError, match="importable"):
+    def guarded_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        with lock:
+            return functional.cross_entropy(outputs, targets)
+
+    settings: dict[str, Any] = {"rounds": 1, "loss": guarded_loss, "run_folder": tmp_path / "run"}
+    with pytest.raises(InputError, match="another process"):
         fit(linear_model(), CLIENTS, workers=2, **settings)
     fit(linear_model(), CLIENTS, **settings)
 

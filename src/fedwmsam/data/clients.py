@@ -179,8 +179,13 @@ class LazyClients:
     """Clients loaded by `load(client)` when they are sampled; the last few stay in memory."""
 
     def __init__(self, load: Callable[[int], Samples], count: int) -> None:
+        self.load = load
         self.count = count
         self.load_client = lru_cache(maxsize=MAX_LOADED_CLIENTS)(load)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave the clients in memory out when a worker process is sent the function."""
+        return LazyClients, (self.load, self.count)
 
     def __len__(self) -> int:
         return self.count

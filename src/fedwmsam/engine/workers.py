@@ -27,6 +27,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import cloudpickle
 import torch
 from torch import Tensor
 
@@ -288,8 +289,8 @@ class Worker:
         """Return what a user is told about workers that crash on a client."""
         return (
             f"The worker processes die on client {job.client} (exit code {self.process.poll()}); "
-            "their messages above say why. Workers need a model, a loss and data whose code is in "
-            "an importable module; or use workers=1."
+            "their messages above say why. Workers need a model, a loss and data whose modules "
+            "they can import; or use workers=1."
         )
 
 
@@ -363,18 +364,22 @@ def pickle_federation(federation: Federation, data: SharedMemoryBlock) -> bytes:
     pickler = Pickler(stream)
     try:
         pickler.dump(federation)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
+    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
         raise InputError(
             f"Workers need a model, a loss and data that can be sent to another process ({error}); "
-            "define their functions and classes in an importable module, or use workers=1."
+            "open files, locks and connections where they are used, or use workers=1."
         ) from error
     for tensor, location in pickler.tensors.values():
         data.view(location, pickler.end).copy_(tensor)
     return stream.getvalue()
 
 
-class Pickler(pickle.Pickler):
-    """A pickler that notes large tensors, with a location for each, instead of writing them."""
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+    """A pickler that notes large tensors, with a location for each, instead of writing them.
+
+    It sends functions and classes that no other process can import, those of a script or notebook,
+    as they are.
+    """
 
     def __init__(self, stream: io.BytesIO) -> None:
         super().__init__(stream)
