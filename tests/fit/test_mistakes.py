@@ -50,7 +50,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "lazy without count": (LAZY_CLIENTS, ["client_count"]),
     "wrong count": ({"client_count": 3}, ["client_count", "3", "4"]),
     "one pair for a list": ({"clients": CLIENTS[0]}, ["(x, y)", "each client"]),
-    "a mapping": ({"clients": dict(enumerate(CLIENTS))}, ["clients", "dict"]),
+    "a set": ({"clients": {1, 2}}, ["clients", "not set"]),
     "an empty client": (
         with_client(x=np.zeros((0, 4)), y=np.zeros(0, int)),
         ["Client 2", "no data"],

@@ -78,7 +78,7 @@ def test_an_oscillating_column_is_told_from_a_line_and_from_noise():
 
 
 def test_statistics_of_two_orthogonal_updates_are_those_computed_by_hand():
-    statistics = update_statistics({3: torch.tensor([3.0, 0.0]), 8: torch.tensor([0.0, 4.0])})
+    statistics = update_statistics({"3": torch.tensor([3.0, 0.0]), "8": torch.tensor([0.0, 4.0])})
     assert statistics["norm"]["clients"] == {"3": 3, "8": 4} and statistics["norm"]["mean"] == 3.5
     assert statistics["distance"]["clients"] == pytest.approx({"3": 2.5, "8": 2.5})
     assert statistics["to_mean"]["clients"] == pytest.approx({"3": 0.6, "8": 0.8})
@@ -87,7 +87,7 @@ def test_statistics_of_two_orthogonal_updates_are_those_computed_by_hand():
 
 
 def test_clients_that_agree_have_coherence_one_and_no_distance():
-    statistics = update_statistics({k: torch.tensor([1.0, 2.0]) for k in range(4)})
+    statistics = update_statistics({str(k): torch.tensor([1.0, 2.0]) for k in range(4)})
     assert statistics["coherence"] == pytest.approx(1) and statistics["pairs"][
         "mean"
     ] == pytest.approx(1)

@@ -20,12 +20,20 @@ from fedwmsam.data.clients import (
     ConcatSamples,
     DatasetSamples,
     LazyClients,
+    NamedClients,
     SubsetSamples,
     TensorSamples,
     split_targets,
 )
 from fedwmsam.errors import InputError
-from fedwmsam.training.inputs import compute_output, describe, map_tensors, parts_of, take_rows
+from fedwmsam.training.inputs import (
+    LABELS,
+    compute_output,
+    describe,
+    map_tensors,
+    parts_of,
+    take_rows,
+)
 from fedwmsam.training.objectives import Objective
 from fedwmsam.training.task import Batch, Samples, Task
 
@@ -137,10 +145,11 @@ class DataAdapter:
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def to_clients(self, clients: Any, count: int | None) -> Clients:
-        """Return the clients of a list of data sets, or of a function that loads client k.
+        """Return the clients of a list, or of a function that loads client k.
 
-        `count` is how many clients a function stands for; with a list it may be left out. Raise
-        InputError if it is missing or wrong, or if `clients` is neither a list nor a function.
+        A mapping from names to data sets is a list of clients with names. `count` is how many
+        clients a function stands for; with a list it may be left out. Raise InputError if it is
+        missing or wrong, or if `clients` is none of these.
         """
         if callable(clients) and not hasattr(clients, "__len__"):
             if count is None or count < 1:
@@ -148,20 +157,39 @@ class DataAdapter:
                     "clients is a function: also give their number, for example client_count=1000."
                 )
             return LazyClients(lambda k: self.to_samples(clients(k), f"Client {k}"), count)
-        if isinstance(clients, tuple | list) and len(clients) == 0:
+        if isinstance(clients, tuple | list | Mapping) and len(clients) == 0:
             raise InputError("There are no clients; give at least one.")
+        if isinstance(clients, Mapping):
+            return self._named_clients(clients, count)
         if is_pair(clients) and isinstance(clients[0], Tensor | np.ndarray):
             raise InputError("clients is one (x, y) pair; give a list with a pair for each client.")
         if not isinstance(clients, Sequence):
             raise InputError(
-                f"clients must be a list of data sets or a function, not {type(clients).__name__}."
+                "clients must be a list of data sets, a mapping from names to them, or a function, "
+                f"not {type(clients).__name__}."
             )
-        if count is not None and count != len(clients):
-            raise InputError(
-                f"client_count is {count} but the list holds {len(clients)} clients; "
-                "leave client_count out."
-            )
+        check_count(count, len(clients))
         return [self.to_samples(data, f"Client {k}") for k, data in enumerate(clients)]
+
+    def _named_clients(self, clients: Mapping[Any, Any], count: int | None) -> NamedClients:
+        check_count(count, len(clients))
+        if LABELS in clients:
+            raise InputError(
+                f"clients is one mapping with {LABELS!r}; give a list with one for each client."
+            )
+        names = [str(name) for name in clients]
+        if len(set(names)) < len(names):
+            raise InputError("Two clients have the same name as text; give each its own.")
+        samples = [self.to_samples(data, f"Client {str(k)!r}") for k, data in clients.items()]
+        return NamedClients(samples, names)
+
+
+def check_count(count: int | None, clients: int) -> None:
+    """Raise InputError if there are not as many clients as the user says."""
+    if count is not None and count != clients:
+        raise InputError(
+            f"client_count is {count} but there are {clients} clients; leave client_count out."
+        )
 
 
 def is_table(data: Any) -> bool:

@@ -4,7 +4,7 @@ A client holds rows of tensors, a map-style dataset, or some or several of these
 themselves are a list, or are loaded by a function when they are sampled.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -194,6 +194,29 @@ class LazyClients:
         return self.load_client(client)
 
 
+class NamedClients(list[Samples]):
+    """Clients in a list that have names, too."""
+
+    def __init__(self, samples: Iterable[Samples], names: Iterable[str]) -> None:
+        super().__init__(samples)
+        self.names = tuple(names)
+
+
+def names_of(clients: Clients) -> tuple[str, ...]:
+    """Return the names of the clients; none if they have only numbers."""
+    return clients.names if isinstance(clients, NamedClients) else ()
+
+
+def client_key(clients: Clients, client: int) -> str:
+    """Return a client's name, or its number if it has none: a key of what is kept by client."""
+    return clients.names[client] if isinstance(clients, NamedClients) else str(client)
+
+
+def client_label(clients: Clients, client: int) -> str:
+    """Return how messages call a client: by its name in quotation marks, or by its number."""
+    return repr(clients.names[client]) if isinstance(clients, NamedClients) else str(client)
+
+
 def hold_out_per_client(clients: Clients, share: float, seed: int) -> tuple[list[Samples], Samples]:
     """Return the clients without a share of their samples, and these shares joined.
 
@@ -218,6 +241,8 @@ def hold_out_per_client(clients: Clients, share: float, seed: int) -> tuple[list
         raise InputError(
             f"A validation share of {share:g} of such small clients is no sample at all; raise it."
         )
+    if isinstance(clients, NamedClients):
+        training = NamedClients(training, clients.names)
     return training, ConcatSamples(validation)
 
 

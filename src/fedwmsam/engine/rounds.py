@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedwmsam.data.clients import Clients
+from fedwmsam.data.clients import Clients, client_label
 from fedwmsam.engine.aggregation import clip_uploads, make_aggregator
 from fedwmsam.engine.client_state import ClientMemory
 from fedwmsam.engine.faults import Faults
@@ -229,7 +229,9 @@ def collect_updates(
             yield job, result
         else:
             log.warning(
-                "Round %d: left out client %d, update not finite.", info.round + 1, job.client
+                "Round %d: left out client %s, update not finite.",
+                info.round + 1,
+                client_label(federation.clients, job.client),
             )
             metrics.add_rejected(job, result)
 
@@ -312,8 +314,9 @@ def train_client(federation: Federation, job: Job) -> LocalResult:
         if "more than 1 value per channel" not in str(error):
             raise
         raise InputError(
-            f"Client {job.client} has a batch of one sample (it has {len(samples)}), on which "
-            "BatchNorm cannot train; choose another batch_size, or a model with GroupNorm."
+            f"Client {client_label(federation.clients, job.client)} has a batch of one sample "
+            f"(it has {len(samples)}), on which BatchNorm cannot train; choose another "
+            "batch_size, or a model with GroupNorm."
         ) from error
 
 

@@ -584,7 +584,8 @@ def write_results(run: "Run", folder: RunFolder) -> None:
         write_tensors(folder.path / "averaged.safetensors", averaged)
     if run.breakdown and run.test is not None:
         accuracies = client_accuracies(run.federation.task, run.state, run.test, run.breakdown)
-        folder.write_json("clients.json", accuracies)
+        if any(accuracy is not None for accuracy in accuracies["accuracy"]):
+            folder.write_json("clients.json", accuracies)
     last: Record = run.history[-1] if run.history else {}
     last_values = {f"last_{key}": value for key, value in last.items() if key != "round"}
     folder.write_json("summary.json", run.summary() | last_values)

@@ -10,6 +10,7 @@ It holds
     states/                 states kept for replay, if the run keeps any
     model.safetensors       the last model (and best.safetensors, averaged.safetensors)
     clients.json            the last model's accuracy for each client
+    fingerprint.json        what the data of the clients of `fit` are recognised by
     summary.json            the outcome, once the run is over
 """
 
@@ -45,6 +46,7 @@ from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.task import Task
 
 log = logging.getLogger("fedwmsam")
+FINGERPRINT = "fingerprint.json"
 DIGEST = 16
 """Bytes of the digest of metrics.jsonl in a checkpoint."""
 

@@ -31,6 +31,7 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from fedwmsam.data.clients import client_label
 from fedwmsam.engine import worker_process
 from fedwmsam.engine.rounds import Federation, Job, train_client
 from fedwmsam.errors import InputError
@@ -144,6 +145,7 @@ class Pool:
     """
 
     def __init__(self, federation: Federation, count: int) -> None:
+        self.clients = federation.clients
         self.data = SharedMemoryBlock()
         self.pickled_federation = pickle_federation(replace(federation, trainer=None), self.data)
         self.workers = [Worker(self.data, self.pickled_federation) for _ in range(count)]
@@ -216,7 +218,8 @@ class Pool:
             except (EOFError, OSError):
                 crashes = worker.crashes + 1
                 if crashes >= MAX_CRASHES:
-                    raise InputError(worker.crash_message(job)) from None
+                    label = client_label(self.clients, job.client)
+                    raise InputError(worker.crash_message(label)) from None
                 busy[number] = self.replace_worker(worker)
                 busy[number].crashes = crashes
                 busy[number].send_job(job)
@@ -285,10 +288,10 @@ class Worker:
         self.inbox.close()
         self.outbox.close()
 
-    def crash_message(self, job: Job) -> str:
+    def crash_message(self, client: str) -> str:
         """Return what a user is told about workers that crash on a client."""
         return (
-            f"The worker processes die on client {job.client} (exit code {self.process.poll()}); "
+            f"The worker processes die on client {client} (exit code {self.process.poll()}); "
             "their messages above say why. Workers need a model, a loss and data whose modules "
             "they can import; or use workers=1."
         )

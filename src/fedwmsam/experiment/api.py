@@ -9,11 +9,14 @@ import torch
 from fedwmsam import rng
 from fedwmsam.data.adapter import DataAdapter, make_data_adapter
 from fedwmsam.data.clients import Clients, Collate, hold_out_per_client
+from fedwmsam.data.fingerprint import fingerprint
 from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.assembly import (
+    check_client_data,
     config_values,
     execute_run,
+    make_breakdown,
     make_run,
     open_folder,
     use_workers,
@@ -30,7 +33,7 @@ from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_tor
 
 def fit(
     model: ModelSource,
-    clients: Sequence[Any] | Callable[[int], Any],
+    clients: Sequence[Any] | Mapping[str, Any] | Callable[[int], Any],
     method: str | Method = "fedwmsam",
     *,
     test: Any = None,
@@ -103,8 +106,10 @@ def fit(
     clients: a list with the data of each client: (x, y) arrays or tensors, where x may also be a
         tuple or a mapping of them (the model is called with its parts as arguments); mappings with
         "labels", as transformers has them; DataFrames with the column `target`; map-style datasets
-        (`collate` for their batches); DataLoaders. Or a function client → any of these, with
-        `client_count`, called when a client is sampled (`client_sizes` if averaging by size).
+        (`collate` for their batches); DataLoaders. Or a dict from the clients' names to any of
+        these; messages, recordings and `Result.client_accuracies` then use the names. Or a function
+        client → any of these, with `client_count`, called when a client is sampled (`client_sizes`
+        if averaging by size).
     method: a name (`fedwmsam.METHODS`, or "package.module:Class" for your own) or an instance with
         options, such as FedWMSAM(rho=0.05).
     test, validation: data like a client's. `validation` may be a share (0.1) to cut from each
@@ -133,7 +138,8 @@ def fit(
         the same results.
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes
         on, for example from 500 to 800 rounds. Settings that would change its results must be the
-        same; that the data are is up to you.
+        same, and so must the clients' data: those in memory are compared by a digest, datasets by
+        their size; clients that are loaded lazily are up to you.
     keep_states: keep the server's state before every so many rounds, so that these rounds can be
         replayed exactly.
     record: "alignment", "drift" and "echo", or several with commas: measured every `record_every`
@@ -223,12 +229,17 @@ def fit(
             client_sizes,
             lr_schedule if callable(lr_schedule) else None,
         )
+        run.breakdown = make_breakdown(settings, task, all_clients, test_data)
         if initial_weights is not None:
             run.warm_start(initial_weights)
         config = config_values(settings, method, len(train_clients), task, loss, validation)
         with use_workers(run, settings.workers):
             if run_folder is not None:
-                run.folder = open_folder(Path(run_folder), config, resume)
+                # A digest of their data would tell of clients what a private run must not.
+                data = None if settings.uses_privacy else fingerprint(all_clients, client_sizes)
+                run.folder = open_folder(Path(run_folder), config, resume, data)
+                if data:
+                    check_client_data(run.folder, data, all_clients)
             return execute_run(run, config, adapter)
 
 

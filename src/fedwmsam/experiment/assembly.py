@@ -15,18 +15,28 @@ import torch
 
 from fedwmsam import rng, toml
 from fedwmsam.data.adapter import DataAdapter, infer_output_shape
-from fedwmsam.data.clients import Clients, LazyClients
+from fedwmsam.data.clients import (
+    Clients,
+    LazyClients,
+    NamedClients,
+    TensorSamples,
+    client_label,
+    names_of,
+)
+from fedwmsam.data.fingerprint import describe_change
 from fedwmsam.engine import privacy
 from fedwmsam.engine.aggregation import check_rule
 from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.privacy import Privacy
+from fedwmsam.engine.records import Record, read_json
 from fedwmsam.engine.rounds import Federation
-from fedwmsam.engine.run import Callback, Run, restore
-from fedwmsam.engine.run_folder import RunFolder, is_run
+from fedwmsam.engine.run import Callback, Run, client_accuracies, restore
+from fedwmsam.engine.run_folder import FINGERPRINT, RunFolder, is_run
 from fedwmsam.engine.schedule import LearningRate, SeededSchedule
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError
+from fedwmsam.experiment.evaluation import AccuracyBreakdown
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method
 from fedwmsam.recording.recorder import DynamicsRecorder
@@ -189,8 +199,8 @@ def check_single_samples(settings: Settings, task: Task, clients: Clients) -> No
             batch = clients[client].batch(torch.arange(1))
             if not task.can_train_on(batch):
                 raise InputError(
-                    f"Client {client} has {samples} samples, so that its last batch of "
-                    f"{settings.batch_size} has one, and BatchNorm needs two: use "
+                    f"Client {client_label(clients, client)} has {samples} samples, so that its "
+                    f"last batch of {settings.batch_size} has one, and BatchNorm needs two: use "
                     "last_batch=merge or drop, or another batch_size."
                 )
 
@@ -246,7 +256,7 @@ def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | No
         if not task.objective.class_labels:
             raise InputError("corrupt=label_flip needs class labels; this loss has none.")
         inputs, _ = clients[0].batch(torch.arange(1))
-        classes = infer_output_shape(task, "Client 0", inputs)[1]
+        classes = infer_output_shape(task, f"Client {client_label(clients, 0)}", inputs)[1]
     return Faults(
         settings.seed, len(clients), settings.dropout or 0.0, stragglers, corruption, classes
     )
@@ -337,14 +347,17 @@ def describe_validation(validation: Any) -> Any:
     return 0.0 if validation is None else "given"
 
 
-def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
+def open_folder(
+    path: Path, config: dict[str, Any], resume: bool, data: Record | None = None
+) -> RunFolder:
     """Return a new run folder or, with `resume`, that of an earlier run if there is one.
 
-    Raise InputError if the folder holds a run and is not to be resumed, or if a setting differs
-    that would change results.
+    `data` is the fingerprint of the clients' data, which a new folder keeps. Raise InputError if
+    the folder holds a run and is not to be resumed, or if a setting differs that would change
+    results.
     """
     if not resume or not is_run(path):
-        return RunFolder.create(path, config)
+        return RunFolder.create(path, config, {FINGERPRINT: data} if data else None)
     folder = RunFolder.open(path)
     saved = identifying_settings(toml.load(path / "config.toml"))
     requested = identifying_settings(tomllib.loads(toml.dump(config)))
@@ -362,6 +375,52 @@ def open_folder(path: Path, config: dict[str, Any], resume: bool) -> RunFolder:
                 f"{path} was run with {key} = {old!r}, not {new!r}; use the same, or a new folder."
             )
     return folder
+
+
+def check_client_data(folder: RunFolder, data: Record, clients: Clients) -> None:
+    """Raise InputError if the clients' data are not those that the run was begun with.
+
+    Folders of older versions have no fingerprint to compare with.
+    """
+    path = folder.path / FINGERPRINT
+    if path.exists() and (change := describe_change(read_json(path), data, clients)):
+        folder.close()
+        raise InputError(
+            f"{folder.path} was begun with other data: {change}; "
+            "put the old ones back, or use a new folder."
+        )
+
+
+def make_breakdown(
+    settings: Settings, task: Task, clients: Clients, test: Samples | None
+) -> AccuracyBreakdown | None:
+    """Return what splits the test accuracy by client, if the clients have names, or None.
+
+    Their data must be class labels in memory, one a sample, for their classes to be known. A
+    private run must not tell what classes a client has.
+    """
+    if not isinstance(clients, NamedClients) or test is None or settings.uses_privacy:
+        return None
+    data = [samples for samples in clients if isinstance(samples, TensorSamples)]
+    flat = all(
+        samples.targets.ndim == 1 and not samples.targets.is_floating_point() for samples in data
+    )
+    if not task.objective.class_labels or not flat or len(data) < len(clients):
+        return None
+    inputs, _ = data[0].batch(torch.arange(1))
+    shape = infer_output_shape(task, f"Client {client_label(clients, 0)}", inputs)
+    counted = [samples.targets[samples.targets >= 0].cpu() for samples in data]
+    counts = torch.stack([torch.bincount(targets, minlength=shape[1]) for targets in counted])
+    return AccuracyBreakdown(shape[1], counts)
+
+
+def accuracies_by_name(run: Run) -> dict[str, float | None]:
+    """Return the last model's accuracy for each client that has a name."""
+    names = names_of(run.federation.clients)
+    if not names or run.breakdown is None or run.test is None:
+        return {}
+    record = client_accuracies(run.federation.task, run.state, run.test, run.breakdown)
+    return dict(zip(names, record["accuracy"], strict=True))
 
 
 def execute_run(run: Run, config: dict[str, Any], adapter: DataAdapter) -> Result:
@@ -387,4 +446,6 @@ def execute_run(run: Run, config: dict[str, Any], adapter: DataAdapter) -> Resul
         folder=run.folder.path if run.folder else None,
         task=run.federation.task,
         adapter=adapter,
+        client_names=names_of(run.federation.clients),
+        client_accuracies=accuracies_by_name(run),
     )

@@ -36,6 +36,8 @@ class AccuracyBreakdown:
         """
         accuracies = self.by_client(outputs, targets)
         accuracies = accuracies[torch.isfinite(accuracies)]
+        if not len(accuracies):
+            return {}
         return {
             "worst_client_accuracy": float(accuracies.min()),
             "tenth_percentile_accuracy": float(torch.quantile(accuracies, 0.1)),
@@ -43,7 +45,9 @@ class AccuracyBreakdown:
 
     def by_class(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the accuracy of each class, NaN for a class without test samples."""
-        return accuracy_per_group(outputs, targets, targets, self.num_classes)
+        counted = targets >= 0  # a label to be ignored is below
+        targets = targets[counted]
+        return accuracy_per_group(outputs[counted], targets, targets, self.num_classes)
 
     def by_client(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the accuracy of each client, NaN for a client without test samples."""

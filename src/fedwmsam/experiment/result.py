@@ -2,7 +2,7 @@
 
 import contextlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from fedwmsam.engine.checkpoint import (
 from fedwmsam.engine.records import Record, read_json, read_lines, read_metrics
 from fedwmsam.engine.run import AVERAGED, unpack_best
 from fedwmsam.engine.run_folder import (
+    FINGERPRINT,
     bundle_like,
     is_busy,
     require_run_folder,
@@ -56,6 +57,9 @@ class Result:
     averaged_model: the state_dict of the averaged model (the twin); None without one.
     config: the run's settings, as in config.toml.
     folder: the run's folder; None if the run was not kept.
+    client_names: the clients' names, where they have any, in the order of their numbers.
+    client_accuracies: the test accuracy of the last model to be expected for each client by name,
+        which weighs every class as often as the client has it.
     """
 
     def __init__(
@@ -73,6 +77,8 @@ class Result:
         folder: Path | None,
         task: Task | None,
         adapter: DataAdapter | None,
+        client_names: Sequence[str] = (),
+        client_accuracies: Mapping[str, float | None] | None = None,
     ) -> None:
         self.status = status
         self.rows = rows
@@ -84,6 +90,8 @@ class Result:
         self.best_round = best_round
         self.config = config
         self.folder = folder
+        self.client_names = tuple(client_names)
+        self.client_accuracies = dict(client_accuracies or {})
         self._task = task
         self._adapter = adapter
 
@@ -291,7 +299,25 @@ class Result:
             folder=path,
             task=task,
             adapter=adapter,
+            **read_clients(path),
         )
+
+
+def read_clients(path: Path) -> dict[str, Any]:
+    """Return the clients' names and accuracies in a run folder, as `Result` has them.
+
+    Raise InputError if they are no lists.
+    """
+    fingerprint = path / FINGERPRINT
+    clients = path / "clients.json"
+    names = read_json(fingerprint).get("names") if fingerprint.exists() else []
+    accuracies = read_json(clients).get("accuracy") if clients.exists() else []
+    if not isinstance(names, list) or not isinstance(accuracies, list):
+        raise InputError(f"{fingerprint} or {clients} is damaged: it should hold lists.")
+    return {
+        "client_names": list(map(str, names)),
+        "client_accuracies": dict(zip(map(str, names), accuracies, strict=False)),
+    }
 
 
 def read_outcome(path: Path) -> dict[str, Any]:

@@ -143,8 +143,8 @@ def no_test_data_notes(table: ResultTable) -> Iterator[str]:
 def missing_file_notes(table: ResultTable) -> Iterator[str]:
     """Yield a note for each row on its runs that are not in the chart and tables of the clients."""
     for row in table.rows:
-        # Only runs of the command line have data, and a clients.json that can be added.
-        runs = [score.run for score in row.scores if score.run.data]
+        # Only to runs of the command line can it be added.
+        runs = [score.run for score in row.scores if "dataset" in score.run.config]
         seeds = [run.seed for run in runs if not run.client_accuracies]
         if seeds:
             listed_seeds = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedwmsam.data.clients import client_key
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.methods.vectors import cosine
@@ -133,7 +134,7 @@ class Alignment:
         }
         for name in (*COSINES, "radius"):
             clients = {
-                str(client): by_step_position(steps, name)
+                client_key(self.federation.clients, client): by_step_position(steps, name)
                 for client, steps in self.measurements.items()
             }
             record[name] = summary(list(clients.values())) | {"clients": clients}

@@ -16,6 +16,7 @@ With u_k the update of client k and ū their plain mean:
 import torch
 from torch import Tensor
 
+from fedwmsam.data.clients import client_key
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State, all_finite, memory_of, scalars
 from fedwmsam.methods.vectors import cosine, norm, unit
@@ -45,7 +46,7 @@ class Drift:
         row, contribution = self.federation.method.settle(
             self.state.server, memory, result.up, job.info
         )
-        client = str(job.client)
+        client = client_key(self.federation.clients, job.client)
         for name, vector in sorted(row.items()):
             self.memory_norms.setdefault(name, {})[client] = l2_norm(vector)
         for name, value in scalars(contribution).items():
@@ -61,21 +62,22 @@ class Drift:
         by_method = {
             name: summarise_clients(values) for name, values in self.client_scalars.items()
         }
-        return update_statistics(self.updates) | {
+        clients = self.federation.clients
+        updates = {client_key(clients, client): value for client, value in self.updates.items()}
+        return update_statistics(updates) | {
             "server": server,
             "memory": memory,
             "scalars": by_method,
         }
 
 
-def update_statistics(updates: dict[int, Tensor]) -> Record:
+def update_statistics(updates: dict[str, Tensor]) -> Record:
     """Return the statistics of a round's updates that do not depend on the method.
 
     There are none if no client's update has counted.
     """
     if not updates:
         return {}
-    names = [str(client) for client in updates]
     stack = torch.stack(list(updates.values()))
     centre = stack.mean(dim=0)
     norms = norm(stack).squeeze(-1)
@@ -85,7 +87,7 @@ def update_statistics(updates: dict[int, Tensor]) -> Record:
         "to_mean": cosine(stack, centre),
     }
     record: Record = {
-        name: summarise_clients(dict(zip(names, values.tolist(), strict=True)))
+        name: summarise_clients(dict(zip(updates, values.tolist(), strict=True)))
         for name, values in columns.items()
     }
     mean_square = float((norms**2).mean())

@@ -21,7 +21,7 @@ import numpy as np
 from fedwmsam import toml
 from fedwmsam.engine.records import Record, read_json, read_lines
 from fedwmsam.engine.run import AVERAGED
-from fedwmsam.engine.run_folder import is_run
+from fedwmsam.engine.run_folder import FINGERPRINT, is_run
 from fedwmsam.errors import InputError, printable
 from fedwmsam.report import stored_values
 from fedwmsam.settings.config import (
@@ -266,12 +266,15 @@ def read_config(run: LoadedRun) -> LoadedRun:
 def read_data(run: LoadedRun) -> LoadedRun:
     """Return the run with the description of its data, if it has one.
 
-    Raise InputError if the file is damaged.
+    Of a run of `fit` that is the names of its clients. Raise InputError if a file is damaged.
     """
     path = run.path / "data.json"
-    return (
-        replace(run, data=stored_values.check_data(path, read_json(path))) if path.exists() else run
-    )
+    if path.exists():
+        return replace(run, data=stored_values.check_data(path, read_json(path)))
+    path = run.path / FINGERPRINT
+    if path.exists() and (names := read_json(path).get("names")):
+        return replace(run, data=stored_values.check_data(path, {"group_names": names}))
+    return run
 
 
 def fill_defaults(config: Record) -> Record:

@@ -74,6 +74,17 @@ def parts_of(inputs: Any) -> Iterator[Any]:
         yield inputs
 
 
+def named_parts(inputs: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the single parts of inputs of any structure, each with the names that lead to it."""
+    if isinstance(inputs, tuple):
+        inputs = dict(enumerate(inputs))
+    if isinstance(inputs, Mapping):
+        for key, part in inputs.items():
+            yield from named_parts(part, f"{name}/{key}")
+    else:
+        yield name, inputs
+
+
 def describe(inputs: Any) -> str:
     """Return the shapes of inputs for a message."""
     if isinstance(inputs, Mapping):
