@@ -5,6 +5,7 @@ of a client. `DataAdapter` turns each of them into samples on one device. `DataC
 InputError, before training starts, for data that the model or the loss cannot take.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -211,7 +212,10 @@ def _as_tensor(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     try:
-        return torch.as_tensor(np.ascontiguousarray(value))
+        with warnings.catch_warnings():
+            # Columns of pandas and mapped files are read-only; nothing here writes into data.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.as_tensor(np.ascontiguousarray(value))
     except (TypeError, ValueError) as error:
         raise InputError(f"Data must be numbers in arrays or tensors: {error}.") from error
 
