@@ -1,19 +1,22 @@
 """Models of transformers and peft, and tables of pandas: the real packages, nothing downloaded."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
+from helpers.plain_training import (
+    PLAIN,
+    assert_same_weights,
+    full_batches,
+    own_loss,
+    train_plainly,
+)
 from torch import nn
 from torch.utils.data import DataLoader
 
-from fedwmsam import FedAvg, Result, fit
+from fedwmsam import Result, fit
 
 pytestmark = pytest.mark.systems
 GENERATOR = torch.Generator().manual_seed(0)
-PLAIN = {"rounds": 2, "participation": 1.0, "local_epochs": 1, "batch_size": 100, "lr": 0.1}
-PLAIN |= {"weight_decay": 0.0, "clip_norm": None, "lr_decay": 1.0}
 WORDS = 40
 LENGTH = 9
 
@@ -51,31 +54,9 @@ def take(inputs, rows):
     return {name: value[rows] for name, value in inputs.items()}
 
 
-def train_plainly(model, clients, rounds=2, lr=0.1):
-    """Return a model of transformers after FedAvg of full steps on its own loss."""
-    model = copy.deepcopy(model)
-    for _ in range(rounds):
-        trained = []
-        for batch in clients:
-            local = copy.deepcopy(model)
-            local.train()
-            local(**batch).loss.backward()
-            with torch.no_grad():
-                for p in local.parameters():
-                    if p.grad is not None:
-                        p -= lr * p.grad
-            trained.append(local.state_dict())
-        mean = {}
-        for name in trained[0]:
-            values = torch.stack([weights[name] for weights in trained])
-            mean[name] = values.mean(0) if values.is_floating_point() else values[0]
-        model.load_state_dict(mean)
-    return model
-
-
-def assert_same_model(state, model):
-    for name, value in model.state_dict().items():
-        torch.testing.assert_close(state[name], value, rtol=0, atol=1e-6)
+def train_own_loss(model, clients):
+    """Return the model after FedAvg of full steps on its own loss."""
+    return train_plainly(model, full_batches(clients), own_loss)
 
 
 def test_bert_classifies_sequences(transformers):
@@ -83,10 +64,10 @@ def test_bert_classifies_sequences(transformers):
     inputs, labels = sentences(30)
     pairs = [(take(inputs, slice(0, 12)), labels[:12]), (take(inputs, slice(12, 30)), labels[12:])]
     batches = [x | {"labels": y} for x, y in pairs]
-    result = fit(model, pairs, FedAvg(), test=(inputs, labels), **PLAIN)
-    assert_same_model(result.model, train_plainly(model, batches))
-    with_labels = fit(model, batches, FedAvg(), test=inputs | {"labels": labels}, **PLAIN)
-    assert_same_model(with_labels.model, train_plainly(model, batches))
+    result = fit(model, pairs, test=(inputs, labels), **PLAIN)
+    assert_same_weights(result.model, train_own_loss(model, batches))
+    with_labels = fit(model, batches, test=inputs | {"labels": labels}, **PLAIN)
+    assert_same_weights(with_labels.model, train_own_loss(model, batches))
     assert with_labels.last("accuracy") == result.last("accuracy")
     assert with_labels.last("loss") == pytest.approx(result.last("loss"), abs=1e-6)
     assert result.predict(inputs).shape == (30, 2)
@@ -127,9 +108,9 @@ def test_token_classification_has_its_classes_last(transformers):
         take(inputs, slice(0, 8)) | {"labels": labels[:8]},
         take(inputs, slice(8, 20)) | {"labels": labels[8:]},
     ]
-    result = fit(model, batches, FedAvg(), test=inputs | {"labels": labels}, **PLAIN)
-    expected = train_plainly(model, batches).eval()
-    assert_same_model(result.model, expected)
+    result = fit(model, batches, test=inputs | {"labels": labels}, **PLAIN)
+    expected = train_own_loss(model, batches).eval()
+    assert_same_weights(result.model, expected)
     with torch.no_grad():
         output = expected(**inputs, labels=labels)
     assert result.last("loss") == pytest.approx(float(output.loss), abs=1e-6)
@@ -152,9 +133,9 @@ def test_causal_language_model_minimises_its_own_shifted_loss(transformers):
     inputs, _ = sentences(20)
     batches = [take(inputs, rows) for rows in (slice(0, 8), slice(8, 20))]
     batches = [batch | {"labels": batch["input_ids"]} for batch in batches]
-    result = fit(model, batches, FedAvg(), test=batches[0], **PLAIN)
-    expected = train_plainly(model, batches).eval()
-    assert_same_model(result.model, expected)
+    result = fit(model, batches, test=batches[0], **PLAIN)
+    expected = train_own_loss(model, batches).eval()
+    assert_same_weights(result.model, expected)
     with torch.no_grad():
         assert result.last("loss") == pytest.approx(float(expected(**batches[0]).loss), abs=1e-5)
 
@@ -179,7 +160,7 @@ def test_batches_of_a_tokenizer_and_a_loader(transformers):
 
     loaders = [DataLoader(rows[:3], collate_fn=collate), DataLoader(rows[3:], collate_fn=collate)]
     settings = PLAIN | {"batch_size": 2}
-    result = fit(model, loaders, FedAvg(), test=DataLoader(rows, collate_fn=collate), **settings)
+    result = fit(model, loaders, test=DataLoader(rows, collate_fn=collate), **settings)
     assert 0 <= result.last("accuracy") <= 1
 
 
@@ -194,7 +175,8 @@ def test_adapters_of_peft(transformers, tmp_path):
         (take(inputs, slice(0, 20)), labels[:20]),
         (take(inputs, slice(20, 40)), labels[20:]),
     ]
-    result = fit(model, clients, test=(inputs, labels), run_folder=tmp_path / "run", **PLAIN)
+    settings = PLAIN | {"method": "fedwmsam", "run_folder": tmp_path / "run"}
+    result = fit(model, clients, test=(inputs, labels), **settings)
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert trained and all("lora" in name or "classifier" in name for name in trained)
     before = model.state_dict()
@@ -224,8 +206,8 @@ def test_tables_of_pandas():
     frame["class"] = (frame["u"] > 0).astype(int)
     clients = [frame[:15], frame[15:]]
     model = nn.Linear(2, 2)
-    result = fit(model, clients, FedAvg(), target="class", test=frame, **PLAIN)
+    result = fit(model, clients, target="class", test=frame, **PLAIN)
     arrays = [(part[["u", "v"]].to_numpy(), part["class"].to_numpy()) for part in clients]
     pair = (frame[["u", "v"]].to_numpy(), frame["class"].to_numpy())
-    assert fit(model, arrays, FedAvg(), test=pair, **PLAIN).rows == result.rows
+    assert fit(model, arrays, test=pair, **PLAIN).rows == result.rows
     assert result.predict(frame).shape == (40, 2)
