@@ -189,6 +189,8 @@ FORGERIES = {
     "no buffers": lambda bundles, notes: bundles.pop("buffers"),
     "more buffers": lambda bundles, notes: bundles["buffers"].update(x=torch.zeros(3)),
     "no frozen": lambda bundles, notes: bundles.pop("frozen"),
+    "frozen weights in no file": lambda bundles, notes: notes.update(frozen="0" * 32),
+    "a digest that is no text": lambda bundles, notes: notes.update(frozen=[{}]),
     "another trail": lambda bundles, notes: bundles.update(trail={"7": torch.zeros(2)}),
 }
 

@@ -18,6 +18,7 @@ from fedwmsam.engine.run import RoundHook, RoundRecorder
 from fedwmsam.engine.run_folder import (
     RunFolder,
     check_rows,
+    read_state,
     require_run_folder,
     unpack_replay_state,
     unpack_state,
@@ -65,7 +66,7 @@ class ReplayedRun:
         """Return the kept state after so many rounds; raise InputError if its file is damaged."""
         folder = own_folder(self.folder / "states")
         try:
-            return unpack_replay_state(self.federation, checkpoint.read_round(folder, round))
+            return unpack_replay_state(self.federation, read_state(folder, round))
         except DamagedFileError as damage:
             raise InputError(
                 f"The state of round {round}: {damage}; remove it, the other states are enough."
@@ -137,7 +138,7 @@ class ReplayedRun:
         if not rounds or not (self.folder / "summary.json").exists():
             return None
         try:
-            return self.complete_state(checkpoint.read_round(folder, rounds[-1]))
+            return self.complete_state(read_state(folder, rounds[-1]))
         except DamagedFileError:
             return None
 

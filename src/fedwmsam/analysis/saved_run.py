@@ -16,6 +16,7 @@ from fedwmsam.engine.checkpoint import DamagedFileError
 from fedwmsam.engine.records import Record, read_json, replace_nonfinite
 from fedwmsam.engine.run_folder import (
     bundle_like,
+    read_state,
     require_run_folder,
     resume_advice,
     unpack_model,
@@ -118,7 +119,7 @@ class SavedRun:
     def _read_state(self, file: Path, round: int, averaged: bool) -> tuple[Tensor, Vectors]:
         """Return weights and buffers from a checkpoint or kept state; load its frozen weights."""
         try:
-            saved = checkpoint.read_round(file.parent, round)
+            saved = read_state(file.parent, round)
             self.task.load_frozen(bundle_like(saved, "frozen", self.task.copy_frozen()))
             if averaged:
                 return unpack_model(self.task, saved, "averaged", "averaged buffers")

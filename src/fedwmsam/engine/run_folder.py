@@ -8,6 +8,7 @@ It holds
     recordings.jsonl        the lines of rounds whose dynamics were recorded
     checkpoints/            the newest checkpoints, and memory.rows with the clients' rows
     states/                 states kept for replay, if the run keeps any
+    frozen.safetensors      the weights that are not trained, for checkpoints and kept states
     model.safetensors       the last model (and best.safetensors, averaged.safetensors)
     clients.json            the last model's accuracy for each client
     fingerprint.json        what the data of the clients of `fit` are recognised by
@@ -32,6 +33,7 @@ from fedwmsam import files, toml
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError, to_device
 from fedwmsam.engine.client_state import ClientMemory, FileSlot, RowLayout, Store, index_of
+from fedwmsam.engine.frozen import FrozenFile
 from fedwmsam.engine.records import (
     Record,
     complete_lines,
@@ -62,6 +64,7 @@ class RunFolder:
         self.path = path
         self.checkpoints = files.own_folder(path / "checkpoints")
         self.store = Store(self.checkpoints / "memory.rows")
+        self.frozen = FrozenFile(path)
         self._kept_slots: dict[int, dict[int, FileSlot]] = {}
         """The slots of each intact checkpoint by round, which must not be overwritten."""
         self._lock = files.lock_for(path / "lock")
@@ -159,6 +162,7 @@ class RunFolder:
         for file in self._files.values():
             os.fsync(file.fileno())
         slots = memory.save()
+        state = self.frozen.set_apart(state)
         round = state.notes["round"]
         index = self.store.describe(slots)
         notes = state.notes | index.notes | {"metrics": self._metrics_digest.hexdigest()}
@@ -173,7 +177,8 @@ class RunFolder:
         """Save the state before a round for later analysis; unlike a checkpoint it stays."""
         folder = files.own_folder(self.path / "states")
         folder.mkdir(exist_ok=True)
-        checkpoint.write_checkpoint(checkpoint.path_of(folder, state.notes["round"]), state)
+        path = checkpoint.path_of(folder, state.notes["round"])
+        checkpoint.write_checkpoint(path, self.frozen.set_apart(state))
 
     def rewind_to_checkpoint(self) -> Checkpoint | None:
         """Rewind the folder to its newest intact checkpoint and return it; None if there is none.
@@ -181,7 +186,7 @@ class RunFolder:
         A checkpoint is intact if its file, its rows and the lines of metrics.jsonl up to it are as
         they were written. Lines of later rounds are removed from all .jsonl files, and so are the
         temporary files of a process that was killed. Raise InputError if there are checkpoints
-        but none has its metrics.
+        but none has its metrics, or if the frozen weights are not those of the checkpoint.
         """
         round_without_metrics = 0
         for round in checkpoint.rounds_in(self.checkpoints):
@@ -190,8 +195,9 @@ class RunFolder:
                 self.store.check(saved)
                 round_without_metrics = round
                 self._check_metrics(saved)
+                complete = self.frozen.put_back(saved)
                 self._rewind_to(round)
-                return saved
+                return complete
             except DamagedFileError as damage:
                 log.warning("%s; using the checkpoint before it.", damage)
         if round_without_metrics:
@@ -317,6 +323,15 @@ def resume_advice(path: Path) -> str:
 def digest_of(content: bytes) -> "hashlib.blake2b":
     """Return the digest of the content, to which more can be added."""
     return hashlib.blake2b(content, digest_size=DIGEST)
+
+
+def read_state(folder: Path, round: int) -> Checkpoint:
+    """Return the state of a round in `checkpoints` or `states`, with its frozen weights.
+
+    Raise DamagedFileError if its file is damaged, and InputError if frozen.safetensors is not that
+    of the run.
+    """
+    return FrozenFile(folder.parent).put_back(checkpoint.read_round(folder, round))
 
 
 def create_unused_folder(parent: Path, name: str, create: Callable[[Path], RunFolder]) -> RunFolder:

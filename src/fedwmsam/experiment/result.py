@@ -133,6 +133,17 @@ class Result:
         """Return the time spent on training and evaluation, over all rounds."""
         return float(sum(t["train_seconds"] + t["evaluate_seconds"] for t in self.timings))
 
+    @property
+    def trained(self) -> Vectors:
+        """Return the part of `model` that was trained, an adapter or a head for example.
+
+        It is the last model's state_dict without its frozen parameters, so that
+        `load_state_dict(result.trained, strict=False)` completes a model that has them. Raise
+        InputError if the result was loaded without its model.
+        """
+        task, _ = self._task_and_adapter()
+        return task.trained_part(self.model)
+
     def last(self, name: str = "accuracy") -> float | None:
         """Return the newest value of a column, or None if no round has one.
 

@@ -248,6 +248,12 @@ class Task:
                 if not parameter.requires_grad:
                     parameter.copy_(values[name])
 
+    def trained_part(self, state: Vectors) -> Vectors:
+        """Return the entries of a state_dict that travel: trained parameters and buffers."""
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        frozen = {name for name, parameter in parameters if not parameter.requires_grad}
+        return {name: value for name, value in state.items() if name not in frozen}
+
     def state_dict(self, w: Tensor, buffers: Vectors) -> Vectors:
         """Load the weights and buffers, and return a state_dict that the user's model accepts."""
         self.load_weights(w)
