@@ -7,10 +7,11 @@ import logging
 import pickle
 import threading
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 from helpers.flower_in_process import (
     CLIENTS,
@@ -245,6 +246,92 @@ def test_with_a_grace_the_quorum_does_not_wait_for_the_deadline():
     assert ours.result.rows[0]["missing"] == [victim]
 
 
+@pytest.mark.parametrize(
+    ("limits", "named"),
+    [
+        ({"timeout": 0.15}, "timeout = 0.15 s"),
+        ({"timeout": 20, "grace": 0.05}, "grace = 0.05 s after the quorum"),
+        ({"timeout": 0.15, "grace": 20}, "timeout = 0.15 s"),
+        ({"timeout": 0.15, "grace": 0.05, "quorum": 1.0}, "timeout = 0.15 s"),
+    ],
+    ids=str,
+)
+def test_a_missing_reply_names_the_limit_that_applied(limits, named, flower_log):
+    grid = FakeGrid()
+    ours = make_strategy(**limits)
+    victim = ours.run.federation.schedule.cohort(0)[2]
+    grid.faults[1, victim] = lambda *_: grid.faults.clear()  # no answer, once
+    ours.start(grid)
+    assert f"client {victim}: no answer within {named}" in flower_log.text
+
+
+def test_flower_s_own_loop_names_its_limit(flower_log):
+    grid = FakeGrid()
+    ours = make_strategy()
+    victim = ours.run.federation.schedule.cohort(0)[2]
+    grid.faults[1, victim] = no_reply
+    Strategy.start(ours, grid, ArrayRecord(network().state_dict()), num_rounds=1)
+    assert f"client {victim}: no answer within the timeout of Flower's loop" in flower_log.text
+
+
+def test_a_message_that_outlived_its_ttl_says_so(flower_log):
+    grid = FakeGrid()
+    grid.node_faults["query.whoami", 1002] = lambda message, _: Message(
+        Error(3, "Error: Message Unavailable - The requested …"), reply_to=message
+    )
+    make_strategy().start(grid)
+    reason = "error 3: no answer within the ttl of the message"
+    assert f"Node 1002 cannot take part: {reason}" in flower_log.text
+
+
+IMPORT_ERROR = "import error: the module 'scans.readers' is missing on this client"
+
+
+def test_a_module_that_a_client_lacks_is_named(flower_log):
+    def load_with_import(partition, node_config):
+        if partition == 2:
+            import_module("scans.readers")
+        return load_data(partition, node_config)
+
+    def deny(message, honest_reply):
+        text = "<class 'ModuleNotFoundError'>:<'No module named 'scans.readers''>"
+        return Message(Error(2, text), reply_to=message)
+
+    grid = FakeGrid()
+    grid.node_faults["query.whoami", 1002] = deny
+    ours = make_strategy(participation=1.0)
+    ours.start(grid)
+    assert f"Node 1002 cannot take part: {IMPORT_ERROR}" in flower_log.text
+    absence = "not connected, but a node cannot take part"
+    assert f"client 2: {absence}: {IMPORT_ERROR}; install it" in flower_log.text
+
+    flower_log.clear()
+    with pytest.raises(TooFewReplies):
+        make_strategy(quorum=1.0, participation=1.0).start(
+            FakeGrid(make_client_app(network, load_with_import))
+        )
+    assert "Node 1002 cannot take part: import error: the module 'scans' is" in flower_log.text
+
+
+def test_a_client_that_fails_to_import_in_a_round_is_told_from_one_that_raises(flower_log):
+    grid = FakeGrid()
+    ours = make_strategy()
+    first, second, _ = ours.run.federation.schedule.cohort(1)
+    reasons = {
+        first: "<class 'ModuleNotFoundError'>:<'No module named 'scans.readers''>",
+        second: "<class 'ImportError'>:<'cannot import name 'x' from 'scans''>",
+    }
+    for client, text in reasons.items():
+        grid.faults[2, client] = lambda message, _, text=text: Message(
+            Error(2, text), reply_to=message
+        )
+    ours = make_strategy(quorum=0.3)
+    ours.start(grid)
+    assert f"without client {first}: {IMPORT_ERROR}" in flower_log.text
+    expected = f"without client {second}: import error: cannot import name 'x' from 'scans'"
+    assert expected in flower_log.text
+
+
 def test_a_message_that_a_restarted_node_has_lost_is_not_waited_for(flower_log, monkeypatch):
     monkeypatch.setattr(exchange, "SILENCE_SECONDS", 0.1)
     grid = FakeGrid()
@@ -386,6 +473,63 @@ def test_clients_evaluate_on_their_own_data():
     assert ours.result.last("clients_accuracy") == pytest.approx(sum(accuracies) / CLIENTS)
     assert ours.result.last("clients_evaluated") == CLIENTS
     assert_same(ours.result.model, fit().model)
+
+
+def largest_output(outputs, targets):
+    return outputs.max()
+
+
+OWN = {"largest": largest_output}
+
+
+def test_an_own_metric_is_reported_for_the_server_s_and_the_clients_data(flower_log):
+    ours = make_strategy(
+        metrics=OWN, evaluate_clients=True, validation=load_test(1, {}), monitor="-largest"
+    )
+    app = make_client_app(network, load_data, load_test=load_test, metrics=OWN)
+    result = ours.start(FakeGrid(app))
+    row = ours.result.rows[-1]
+    data = [load_test(client, {}) for client in range(CLIENTS)]
+    values = [ours.result.evaluate(samples)["largest"] for samples in data]
+    assert row["largest"] == values[0] and row["validation_largest"] == values[1]
+    assert row["clients_largest"] == pytest.approx(sum(values) / CLIENTS)
+    by_server = result.evaluate_metrics_serverapp[3]
+    assert set(by_server) == {"loss", "largest", "validation_loss", "validation_largest"}
+    assert by_server["largest"] == row["largest"]
+    by_clients = result.evaluate_metrics_clientapp[3]
+    assert set(by_clients) == {"clients_loss", "clients_largest"}
+    assert by_clients["clients_largest"] == row["clients_largest"]
+    for name in ("loss", "largest", "validation_largest", "clients_loss", "clients_largest"):
+        assert flower_log.text.count(f", {name} {row[name]:.4f}") == 2  # the round, and the end
+    assert "The run is over: completed after 3 rounds: train_loss " in flower_log.text
+
+
+def test_flower_s_own_loop_reports_an_own_metric_of_the_clients():
+    ours = make_strategy(metrics=OWN, evaluate_clients=True)
+    app = make_client_app(network, load_data, load_test=load_test, metrics=OWN)
+    start = ArrayRecord(network().state_dict())
+    result = Strategy.start(ours, FakeGrid(app), start, num_rounds=1)
+    assert "clients_largest" in result.evaluate_metrics_clientapp[1]
+    assert "largest" in result.train_metrics_clientapp[1]
+
+
+def test_a_metric_that_the_clients_do_not_know_is_named(flower_log):
+    make_strategy(metrics=OWN, evaluate_clients=True).start(FakeGrid())
+    assert "The clients report no 'largest'; give make_client_app" in flower_log.text
+
+
+def test_a_score_of_zero_is_logged(flower_log):
+    make_strategy(metrics={"nothing": lambda outputs, targets: outputs.sum() * 0}).start(FakeGrid())
+    assert ", nothing 0.0000" in flower_log.text
+
+
+def test_an_evaluation_that_does_not_come_names_its_limit(flower_log):
+    grid = FakeGrid()
+    grid.node_faults["evaluate", 1004] = no_reply
+    ours = make_strategy(evaluate_clients=True, timeout=0.1)
+    ours.start(grid)
+    assert ours.result.last("clients_evaluated") == CLIENTS - 1
+    assert "Client 4 sent no evaluation within timeout = 0.1 s." in flower_log.text
 
 
 def test_half_precision_halves_the_traffic_and_reports_its_error():

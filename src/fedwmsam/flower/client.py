@@ -30,7 +30,7 @@ from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_tor
 NodeConfig = Mapping[str, Any]
 """The values of `--node-config` that a SuperNode was started with."""
 LoadData = Callable[[int, NodeConfig], Any]
-"""A function from partition id and node config to an (x, y) pair or a dataset."""
+"""A function from partition id and node config to data, as `fit` takes them for a client."""
 
 
 def make_client_app(
@@ -42,20 +42,34 @@ def make_client_app(
     metrics: Mapping[str, MetricFunction] | None = None,
     monitor: str | None = None,
     collate: Collate | None = None,
+    target: str | None = None,
     methods: Sequence[type[Method]] = (),
-    device: str = "cpu",
+    device: str | torch.device = "cpu",
     threads: int = 1,
 ) -> ClientApp:
     """Return a Flower ClientApp that trains on what `load_data(partition, node_config)` returns.
 
-    The method, its options and all settings come from the server. Model and loss must be the
-    server's. `load_test` returns data to evaluate the global model on, if the server asks for it.
-    `methods` are the classes of your own methods: a server can only name those, and the library's.
-    With one thread the results are those of the simulator; more are faster.
+    That is what `fit` takes as the data of one client: a pair whose x may be a tensor, a tuple or a
+    mapping, a mapping with "labels", a DataFrame with the column `target`, a dataset or a
+    DataLoader. The method, its options and all settings come from the server. Model and loss must
+    be the server's, and metrics that it is to report for the clients, too. `load_test` returns data
+    to evaluate the global model on, if the server asks for it. `methods` are the classes of your
+    own methods: a server can only name those, and the library's. With one thread the results are
+    those of the simulator; more are faster.
     """
     objective = (loss, None if metrics is None else tuple(metrics.items()), monitor)
+    reading = (collate, target)
     return TrainingApp(
-        Client(model, load_data, load_test, objective, collate, tuple(methods), device, threads)
+        Client(
+            model,
+            load_data,
+            load_test,
+            objective,
+            reading,
+            tuple(methods),
+            str(device),
+            threads,
+        )
     )
 
 
@@ -82,7 +96,8 @@ class Client:
     load_test: LoadData | None
     objective: tuple[Any, ...]
     """The loss, the metrics as pairs or None, and the metric to monitor or None."""
-    collate: Collate | None
+    reading: tuple[Collate | None, str | None]
+    """How data are read: the function that collates samples, and the column to predict."""
     methods: tuple[type[Method], ...]
     device: str
     threads: int
@@ -182,7 +197,7 @@ class Client:
         load = self.load_test if test else self.load_data
         assert load is not None
         partition = partition_of(node_config)
-        return read_samples(task, load, self.collate, partition, tuple(sorted(node_config.items())))
+        return read_samples(task, load, self.reading, partition, tuple(sorted(node_config.items())))
 
 
 # Tasks and samples are cached: a process that gets several messages uses them again, as long as
@@ -202,13 +217,13 @@ def make_task(model: ModelSource, objective: tuple[Any, ...], seed: int, device:
 def read_samples(
     task: Task,
     load: LoadData,
-    collate: Collate | None,
+    reading: tuple[Collate | None, str | None],
     partition: int,
     node_config: tuple[tuple[str, Any], ...],
 ) -> Samples:
     """Return what `load` returns for this partition as samples, checked against the task."""
     data = load(partition, dict(node_config))
-    return make_data_adapter(task, collate).to_samples(data, f"Client {partition}")
+    return make_data_adapter(task, *reading).to_samples(data, f"Client {partition}")
 
 
 def launcher_process_id() -> str:

@@ -84,18 +84,23 @@ class PendingReplies:
         self,
         mailbox: Mailbox,
         pending: dict[str, str],
-        seconds: float,
+        timeout: float,
         lost_messages: "LostMessages | None" = None,
     ) -> None:
         self.mailbox = mailbox
         self.pending = dict(pending)
         self.lost_messages = lost_messages
-        self.deadline = time.monotonic() + seconds
+        self.deadline = time.monotonic() + timeout
+        self.limit = f"timeout = {timeout:g} s"
+        """The setting that the deadline comes from, for messages."""
         self.lost_ids: set[str] = set()
 
-    def shorten_deadline(self, seconds: float) -> None:
-        """Wait no longer than this many seconds from now on."""
-        self.deadline = min(self.deadline, time.monotonic() + seconds)
+    def start_grace(self, grace: float) -> None:
+        """Wait no longer than this many seconds from now on, because the quorum has replied."""
+        deadline = time.monotonic() + grace
+        if deadline < self.deadline:
+            self.deadline = deadline
+            self.limit = f"grace = {grace:g} s after the quorum"
 
     def __iter__(self) -> Iterator[tuple[str, Reply]]:
         while self.pending:
@@ -156,10 +161,20 @@ class NodeRegistry:
         """Ids of whoami messages without a reply → ids of the nodes they went to."""
         self.refused_at: dict[int, float] = {}
         """Ids of the nodes that cannot take part → the time when they were refused."""
+        self.refusal = ""
+        """Why the last of them was refused."""
 
     def samples(self, client: int) -> int:
         """Return how many samples a client has, and 0 if it is not connected."""
         return self.by_client[client].samples if client in self.by_client else 0
+
+    def describe_absence(self) -> str:
+        """Return why a client has no node: nobody came, or whoever did cannot take part."""
+        if not self.refused_at:
+            return "not connected"
+        count = len(self.refused_at)
+        nodes = "a node" if count == 1 else f"{count} nodes"
+        return f"not connected, but {nodes} cannot take part: {self.refusal.rstrip('.')}"
 
     def forget(self, client: int) -> None:
         """Remove a client whose reply was an error, so that its node is asked again who it is.
@@ -226,6 +241,7 @@ class NodeRegistry:
         except InputError as reason:
             log.warning("Node %d cannot take part: %s", node_id, reason)
             self.refused_at[node_id] = time.monotonic()
+            self.refusal = str(reason)
             return
         client = introduction.client
         samples = introduction.samples
@@ -258,7 +274,7 @@ class NodeRegistry:
                 return
             if not is_logged:
                 names = ", ".join(map(str, missing))
-                log.info("Waiting up to %.0f s for client(s) %s.", seconds, names)
+                log.info("Waiting up to wait = %g s for client(s) %s.", seconds, names)
             is_logged = True
             time.sleep(POLL_SECONDS)
 

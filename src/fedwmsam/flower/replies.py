@@ -30,6 +30,8 @@ MAX_PROCESS_NAME = 100
 """Characters of the name of a process."""
 METRIC_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_@.-]{0,63}")
 """Names that a metric may have; they become the names of columns."""
+MISSING_MODULE = re.compile(r"No module named '([\w.]{1,200})'")
+"""What Python says of a module that is not there."""
 NUM_EXAMPLES = "num-examples"
 """Flower's key for the number of samples that a client's metrics were computed over."""
 METRICS = "metrics"
@@ -59,13 +61,24 @@ def content_of(reply: Reply) -> RecordDict:
 
 
 def describe_reply_error(reply: Message) -> str:
-    """Return the error of a node with Flower's code.
+    """Return the error of a node: an import error by that name, others with Flower's code.
 
-    Code 2 means that the client raised, 5 that the node was lost, 8 that its process died.
+    Code 2 means that the client raised, 3 and 4 that a message or its reply has outlived its ttl,
+    5 that the node was lost, 8 that its process died.
     """
     text = " ".join(str(reply.error.reason or "no reason given")[:1000].split())
-    raised = re.fullmatch(r"<class '[\w.]+'>:<'(.*)'>", text)
-    return f"error {truncated_repr(reply.error.code)}: {raised[1] if raised else text}"
+    missing = MISSING_MODULE.search(text)
+    if missing:
+        return (
+            f"import error: the module {missing[1]!r} is missing on this client; "
+            "install it in the environment of its SuperNode."
+        )
+    if reply.error.code in (3, 4):
+        return f"error {reply.error.code}: no answer within the ttl of the message"
+    raised = re.fullmatch(r"<class '([\w.]+)'>:<'(.*)'>", text)
+    if raised and raised[1] == "ImportError":
+        return f"import error: {raised[2]}"
+    return f"error {truncated_repr(reply.error.code)}: {raised[2] if raised else text}"
 
 
 @dataclass(frozen=True)

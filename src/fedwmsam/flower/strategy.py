@@ -8,9 +8,11 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Never
 
+import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as FlowerResult
@@ -51,8 +53,10 @@ REFUSED = {
 """Settings of the simulator that have no meaning on Flower → the reason."""
 FOLDER_WAIT_SECONDS = 120
 """Seconds to wait for a run folder that another process holds."""
-LOGGED_METRICS = ("train_loss", "loss", "accuracy", "clients_accuracy")
-"""Metrics of a round that are logged."""
+SERVER_EVALUATIONS = ("", "validation_", "averaged_")
+"""What the columns of the server's evaluations begin with: test, validation, the averaged twin."""
+CLIENT_EVALUATIONS = ("clients_",)
+"""What the columns of the evaluation on the clients' own data begin with."""
 
 
 def check_arguments(method: object, clients: int, quorum: float, transport: str) -> None:
@@ -137,7 +141,7 @@ class FlowerStrategy(Strategy):
 
     Use it as `FlowerStrategy(FedWMSAM(), model, clients=10).start(grid)`.
 
-    method, model, test, validation, loss, metrics, monitor, collate, callbacks: as for
+    method, model, test, validation, loss, metrics, monitor, collate, target, callbacks: as for
         `fedwmsam.fit`; the data are the server's own. The settings (rounds, participation,
         local_epochs, lr, seed …) are those of `fit`, except for the few that only a simulator can
         have. A round takes long on a network: by default each one is saved in a checkpoint.
@@ -149,7 +153,8 @@ class FlowerStrategy(Strategy):
     grace: seconds to wait for the others once the quorum has replied (None: until the deadline).
     wait: seconds to wait for nodes before the first round, and for a quorum later.
     transport: "float16" halves the traffic; the error that it makes is in the metrics.
-    evaluate_clients: also evaluate on the clients' own test data (`load_test` of their app).
+    evaluate_clients: also evaluate on the clients' own test data (`load_test` of their app, which
+        must have the same metrics).
     authenticated: the SuperLink authenticates SuperNodes (`--enable-supernode-auth`): a client
         belongs to the key of the first node that is it, for the rest of the run.
     identities: the keys that clients belong to, given beforehand: {0: "SHA256:…"} or
@@ -171,6 +176,7 @@ class FlowerStrategy(Strategy):
         metrics: Mapping[str, MetricFunction] | None = None,
         monitor: str | None = None,
         collate: Collate | None = None,
+        target: str | None = None,
         run_folder: str | Path | None = None,
         quorum: float = 0.5,
         grace: float | None = None,
@@ -216,7 +222,7 @@ class FlowerStrategy(Strategy):
         patience: int | None = None,
         time_budget: float | None = None,
         memory_budget: float = Settings.memory_budget,
-        device: str = Settings.device,
+        device: str | torch.device = Settings.device,
         **others: Never,
     ) -> None:
         check_arguments(method, clients, quorum, transport)
@@ -253,7 +259,7 @@ class FlowerStrategy(Strategy):
             "patience": patience,
             "time_budget": time_budget,
             "memory_budget": memory_budget,
-            "device": device,
+            "device": str(device),
         }
         self.settings = settings_from_values(values | others)
         self.folder = absolute_run_folder(run_folder)
@@ -268,7 +274,7 @@ class FlowerStrategy(Strategy):
                 seed=rng.derive_seed(self.settings.seed, "init"),
                 device=self.settings.device,
             )
-            self.adapter = make_data_adapter(task, collate)
+            self.adapter = make_data_adapter(task, collate, target)
             test_samples = self.optional_samples(test, "The test data")
             validation_samples = self.optional_samples(validation, "The validation data")
             self.run = make_run(
@@ -350,8 +356,8 @@ class FlowerStrategy(Strategy):
                 self.result = execute_run(self.run, self.config, self.adapter)
         finally:
             self.run.close()
-        log.info("The run is over: %s after %d rounds.", self.result.status, self.result.rounds)
-        return flower_result(self.result)
+        self.log_end(self.result)
+        return self.flower_result(self.result)
 
     def open_run_folder(self) -> None:
         """Open the run folder, if there is to be one, and bind clients to the keys noted in it.
@@ -407,7 +413,7 @@ class FlowerStrategy(Strategy):
 
         Both are None if too few replies can be used.
         """
-        no_reply = ClientFailure("no answer", rejected=False)
+        no_reply = ClientFailure("no answer within the timeout of Flower's loop", rejected=False)
         outcome: Outcome = {}
         jobs: dict[str, Job] = {}
         for job, message in self.train_messages:
@@ -465,6 +471,12 @@ class FlowerStrategy(Strategy):
         if not evaluations:
             return {}
         means = mean_evaluation(evaluations, self.training.weigh_clients(evaluations))
+        for name in self.run.federation.task.objective.metrics:
+            if f"clients_{name}" not in means:
+                log.warning(
+                    "The clients report no %r; give make_client_app the metrics of the strategy.",
+                    name,
+                )
         return {**means, "clients_evaluated": len(evaluations)}
 
     def extra_metrics(self, state: State, is_due: bool) -> Record:
@@ -483,15 +495,50 @@ class FlowerStrategy(Strategy):
         return self.training.traffic.record(self.train_config.transport) | record
 
     def log_round(self, progress: Progress) -> None:
-        """Log the main metrics of a round that is done."""
+        """Log the losses and metrics of a round that is done."""
         record = progress.record
-        metrics = {key: record[key] for key in LOGGED_METRICS if record.get(key)}
         log.info(
             "Round %d of %d: %d clients, %s",
             record["round"],
             self.run.settings.rounds,
             record["cohort"],
-            ", ".join(f"{key} {value:.4f}" for key, value in metrics.items()),
+            self.describe_scores(record),
+        )
+
+    def log_end(self, result: Result) -> None:
+        """Log how the run ended, with the last losses and metrics and where the model is."""
+        scores = self.describe_scores({name: result.last(name) for name in result.columns})
+        log.info(
+            "The run is over: %s after %d rounds: %s; %s.",
+            result.status,
+            result.rounds,
+            scores or "nothing was trained",
+            f"the model is in {self.folder}" if self.folder else "no run folder was asked for",
+        )
+
+    def describe_scores(self, record: Record) -> str:
+        """Return the losses and metrics in a round's line of the metrics, as text."""
+        names = ("train_loss", *self.score_names(SERVER_EVALUATIONS + CLIENT_EVALUATIONS))
+        return ", ".join(f"{name} {value:.4f}" for name, value in pick(record, names).items())
+
+    def score_names(self, evaluations: Iterable[str]) -> list[str]:
+        """Return the names of the columns with the loss and the metrics of these evaluations."""
+        scores = ("loss", *self.run.federation.task.objective.metrics)
+        return [evaluation + score for evaluation, score in product(evaluations, scores)]
+
+    def flower_result(self, result: Result) -> FlowerResult:
+        """Return the model and the metrics of a run as Flower's result.
+
+        All columns of a round are among its metrics of training; the losses and metrics of
+        evaluations also where Flower has them, of the server's data and of the clients'.
+        """
+        server = self.score_names(SERVER_EVALUATIONS)
+        clients = self.score_names(CLIENT_EVALUATIONS)
+        return FlowerResult(
+            arrays=ArrayRecord(result.model),
+            train_metrics_clientapp=metrics_by_round(result.rows),
+            evaluate_metrics_clientapp=metrics_by_round(pick(row, clients) for row in result.rows),
+            evaluate_metrics_serverapp=metrics_by_round(pick(row, server) for row in result.rows),
         )
 
     def summary(self) -> None:
@@ -526,7 +573,12 @@ def metric_record(record: Record) -> MetricRecord:
     )
 
 
-def flower_result(result: Result) -> FlowerResult:
-    """Return the model and the metrics of a run as Flower's result."""
-    metrics = {row["round"]: metric_record(row) for row in result.rows}
-    return FlowerResult(arrays=ArrayRecord(result.model), train_metrics_clientapp=metrics)
+def metrics_by_round(rows: Iterable[Record]) -> dict[int, MetricRecord]:
+    """Return the numbers in the lines of all rounds, from round 1, without those that have none."""
+    records = {number: metric_record(row) for number, row in enumerate(rows, 1)}
+    return {number: record for number, record in records.items() if record}
+
+
+def pick(record: Record, names: Iterable[str]) -> Record:
+    """Return the values of these columns that a round's line has, in the order of the names."""
+    return {name: record[name] for name in names if record.get(name) is not None}

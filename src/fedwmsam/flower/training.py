@@ -195,14 +195,13 @@ class RemoteTraining:
         assert self.mailbox and self.nodes
         outcome: Outcome = {}
         sent: dict[str, Job] = {}
-        no_reply = ClientFailure(f"no answer within {self.timeout:g} s", rejected=False)
+        absent = ClientFailure(self.nodes.describe_absence(), rejected=False)
         for job in jobs:
             message = self.make_train_message(job)
             job = on_meta_device(job)
-            outcome[job.client] = job, ClientFailure("not connected", rejected=False)
+            outcome[job.client] = job, absent
             if message is not None and self.mailbox.send(message):
                 sent[message.metadata.message_id] = job
-                outcome[job.client] = job, no_reply
         pending = {}
         clients = {}
         for message_id, job in sent.items():
@@ -214,7 +213,10 @@ class RemoteTraining:
             job = sent[message_id]
             outcome[job.client] = job, self.check_reply(job, reply)
             if self.grace is not None and count_accepted(outcome) >= self.quorum_size(outcome):
-                replies.shorten_deadline(self.grace)
+                replies.start_grace(self.grace)
+        late = ClientFailure(f"no answer within {replies.limit}", rejected=False)
+        for job in map(sent.__getitem__, replies.pending):
+            outcome[job.client] = job, late
         lost = ClientFailure("its node was restarted and has lost the order", rejected=False)
         for job in map(sent.__getitem__, replies.lost_ids):
             self.nodes.forget(job.client)
@@ -259,9 +261,12 @@ class RemoteTraining:
             for message_id, client in sent.items()
         }
         evaluations = {}
-        for message_id, reply in PendingReplies(self.mailbox, pending, self.timeout):
+        replies = PendingReplies(self.mailbox, pending, self.timeout)
+        for message_id, reply in replies:
             if evaluation := self.check_evaluation(sent[message_id], reply):
                 evaluations[sent[message_id]] = evaluation
+        for client in map(sent.__getitem__, replies.pending):
+            log.warning("Client %d sent no evaluation within %s.", client, replies.limit)
         return evaluations
 
     def check_evaluation(self, client: int, reply: Reply) -> Evaluation | None:
