@@ -3,18 +3,23 @@
 It finds mistakes before a run.
 """
 
+import logging
 import os
+import re
 import socket
 import ssl
 import stat
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from flwr.app import Context, RecordDict
 from helpers.flower_deployment import HOST, free_port
+from helpers.flower_in_process import FakeGrid
 
 from fedwmsam.flower import check
 from fedwmsam.flower.keys import make_keys
@@ -45,6 +50,22 @@ def test_a_new_app_has_nothing_wrong(app, cli):
     assert result.code == 0, result.out
     assert "ERROR" not in result.out and "warning" not in result.out
     assert "Client 0 has 500 samples" in result.out and "FedWMSAM" in result.out
+
+
+def test_a_new_app_shows_its_loss_and_metrics(app, tmp_path, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, logger="flwr.fedwmsam")
+    monkeypatch.syspath_prepend(app)
+    client = import_module(f"{app.name}.client")
+    server = import_module(f"{app.name}.server")
+    grid = FakeGrid(client.app, clients=2)
+    for node in grid.nodes.values():
+        node["num-partitions"] = 2
+    config = {"clients": 2, "rounds": 2, "local-epochs": 1, "run-folder": str(tmp_path / "run")}
+    server.app(grid, Context(1, 1, {}, RecordDict(), config))
+    for begin in ("Round 1 of 2", "Round 2 of 2", "The run is over: completed"):
+        line = next(line for line in caplog.messages if line.startswith(begin))
+        for name in ("train_loss", "loss", "accuracy", "second_guess"):
+            assert re.search(rf"[ ,]{name} [0-9.]+", line), line
 
 
 def test_who_may_be_whom_and_whose_numbers_count_is_said(app, cli):
@@ -86,7 +107,7 @@ def test_nothing_is_overwritten(app, cli):
         ("client.py", "from .task", "from .tusk", "cannot be trained on: ModuleNotFoundError"),
         (
             "client.py",
-            "app = make_client_app(make_model, load_data)",
+            "app = make_client_app(make_model, load_data, loss=LOSS, metrics=METRICS)",
             "app = 3",
             "was not made by make_client_app",
         ),

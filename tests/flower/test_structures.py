@@ -1,5 +1,6 @@
 """What `fit` takes as data is taken on both ends of the wire, with the numbers of the simulator."""
 
+from operator import itemgetter
 from types import SimpleNamespace
 
 import pytest
@@ -97,7 +98,7 @@ def as_dataset_of_mappings(x, y):
 
 
 def join(batch):
-    return {name: torch.cat([sample[name] for sample in batch]) for name in batch[0]}
+    return {name: torch.cat(list(map(itemgetter(name), batch))) for name in batch[0]}
 
 
 def as_table(x, y):

@@ -4,6 +4,8 @@ import torch
 from torch import nn
 
 LARGE = False
+LOSS = "classification"
+METRICS = None
 SHAPE = (3, 8, 8) if LARGE else (20,)
 
 

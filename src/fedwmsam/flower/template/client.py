@@ -2,6 +2,6 @@
 
 from fedwmsam.flower import make_client_app
 
-from .task import load_data, make_model
+from .task import LOSS, METRICS, load_data, make_model
 
-app = make_client_app(make_model, load_data)
+app = make_client_app(make_model, load_data, loss=LOSS, metrics=METRICS)

@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedwmsam.flower import FlowerStrategy, from_run_config
 
-from .task import load_test, make_model
+from .task import LOSS, METRICS, load_test, make_model
 
 app = ServerApp()
 
@@ -13,4 +13,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     method, settings = from_run_config(context.run_config)
-    FlowerStrategy(method, make_model, test=load_test(), **settings).start(grid)
+    strategy = FlowerStrategy(
+        method, make_model, test=load_test(), loss=LOSS, metrics=METRICS, **settings
+    )
+    strategy.start(grid)
