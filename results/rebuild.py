@@ -1,10 +1,10 @@
-"""Make every table and plot of RESULTS.md from the packed runs: `make results`.
+"""Make every table and plot of RESULTS.md from what is kept in this folder: `make results`.
 
     python results/rebuild.py [--check]
 
 RESULTS.md has a pair of comments around each section that is made here, `<!-- NAME -->` and `<!--
-end of NAME -->`; README.md has one such pair. With --check nothing is written, and the program
-fails if one of the two pages is not what it would write.
+end of NAME -->`; README.md and docs/local-training.md have one such pair each. With --check nothing
+is written, and the program fails if one of these pages is not what it would write.
 """
 
 import csv
@@ -42,6 +42,7 @@ from fedwmsam.statistics import mean_spread
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "RESULTS.md"
 README = ROOT / "README.md"
+LOCAL_TRAINING = ROOT / "docs" / "local-training.md"
 PLANS = ROOT / "results" / "plans"
 PLOTS = ROOT / "docs" / "pictures" / "results"
 README_COLUMNS = ("method", "seeds", "last", "mean of last 10", "MB down + up", "backprops")
@@ -304,6 +305,20 @@ def regression_table() -> str:
     return markdown_table(TextTable("Mean absolute error, lower is better", header, rows))
 
 
+def optimizer_table() -> str:
+    """Return the table of the clients' optimizers, from `python results/local_training.py`."""
+    with (ROOT / "results" / "local-training.csv").open(newline="") as opened:
+        header, *lines = csv.reader(opened)
+    rows = []
+    for *names, lr, first, second, third, tried in lines:
+        accuracies = (first, second, third)
+        mean_cell = spread_cell(mean_spread([*map(float, accuracies)]))
+        rows.append((*names, lr, mean_cell, *accuracies, tried))
+    columns = (*header[:4], "mean", *(f"seed {seed}" for seed in header[4:7]), header[7])
+    title = "Test accuracy, mean of rounds 32 to 40"
+    return markdown_table(TextTable(title, columns, tuple(rows)))
+
+
 THREE_SEEDS = load_run_specs("fashion-mnist-seeds.toml")
 PRINTED = printed_run_specs()
 ADAPT_RATES = recipe_section("table-9", 150)
@@ -391,6 +406,9 @@ def main() -> None:
         pages = {
             PAGE: replace_sections(PAGE.read_text(), texts),
             README: replace_sections(README.read_text(), {"measured": readme_table(runs)}),
+            LOCAL_TRAINING: replace_sections(
+                LOCAL_TRAINING.read_text(), {"optimizers": optimizer_table()}
+            ),
         }
         if "--check" in sys.argv:
             old = [page.name for page, text in pages.items() if page.read_text() != text]
