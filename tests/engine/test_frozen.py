@@ -274,3 +274,17 @@ def test_a_kept_model_is_analysed_with_the_frozen_weights_of_the_run(kept):
     checkpoint.write_tensors(kept / FILE, change)
     with pytest.raises(InputError, match=r"frozen\.safetensors does not hold the weights"):
         run.load(1)
+
+
+def test_an_unfinished_run_is_loaded_with_them(tmp_path):
+    """The model of a partial result is complete, whatever model is given to load it into."""
+
+    def stop(progress):
+        if progress.record["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path / "run", 4, callbacks=[stop])
+    assert (tmp_path / "run" / FILE).exists()
+    partial = Result.load(tmp_path / "run", model=head(seed=2), partial=True)
+    assert_same(partial.model, fit(None, 2).model)

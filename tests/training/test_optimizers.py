@@ -327,3 +327,12 @@ def test_defaults_leave_names_and_configurations_as_they_were(tmp_path):
     with pytest.raises(InputError, match="optimizer = 'sgd', not 'adamw'"):
         settings = FIXED | {"optimizer": "adamw"}
         fit(nn.Linear(4, 3), CLIENTS, FedWMSAM(), run_folder=folder, resume=True, **settings)
+
+
+def test_a_clip_that_shortens_all_of_adams_steps_is_warned_of(caplog):
+    settings = {"rounds": 1, "lr": 0.001, "local_epochs": 1}
+    clients = [(torch.randn(8, 30), torch.arange(8) % 5)] * 2
+    for clip_norm, expected in ((10.0, 1), (None, 0), (50.0, 0)):
+        caplog.clear()
+        fit(nn.Linear(30, 5), clients, "fedavg", optimizer="adamw", clip_norm=clip_norm, **settings)
+        assert caplog.text.count("clip_norm=10 shortens every step") == expected

@@ -4,6 +4,8 @@
 together and puts them into a `Run`; `execute` trains it and returns its `Result`.
 """
 
+import logging
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,6 +62,8 @@ from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import MetricFunction, Objective
 from fedwmsam.training.task import Samples, Task
 
+log = logging.getLogger("fedwmsam")
+
 
 def make_run(
     settings: Settings,
@@ -80,6 +84,7 @@ def make_run(
     """
     check_stopping(settings, task.objective, test, validation)
     federation = make_federation(settings, method, task, clients, sizes, lr_function)
+    warn_of_clipped_adam(settings, task.parameter_count)
     kinds = settings.recording_kinds()
     recorder = DynamicsRecorder(kinds, settings.record_every, settings.seed) if kinds else None
     return Run(federation, settings, test, validation, recorder=recorder, callbacks=callbacks)
@@ -240,6 +245,21 @@ def check_method_settings(settings: Settings, method: Method, task: Task) -> Non
     if settings.uses_privacy:
         privacy.check_privacy_support(method, task.initial_weights, task.initial_buffers)
         privacy.import_accounting()
+
+
+def warn_of_clipped_adam(settings: Settings, parameters: int) -> None:
+    """Log a warning if the clip, whose default suits gradients, shortens all of Adam's steps."""
+    length = math.sqrt(parameters)
+    is_adam = settings.optimizer in ("adam", "adamw")
+    if is_adam and settings.clip_norm is not None and settings.clip_norm < length:
+        log.warning(
+            "clip_norm=%g shortens every step: the directions of %s in a model of %d parameters "
+            "are about %.0f long. Use clip_norm=None (--clip-norm none) unless you mean it.",
+            settings.clip_norm,
+            settings.optimizer,
+            parameters,
+            length,
+        )
 
 
 def make_faults(settings: Settings, task: Task, clients: Clients) -> Faults | None:

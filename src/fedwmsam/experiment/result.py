@@ -14,7 +14,6 @@ from fedwmsam.data.clients import Collate
 from fedwmsam.engine.checkpoint import (
     Checkpoint,
     DamagedFileError,
-    read_round,
     read_tensors,
     rounds_in,
 )
@@ -24,6 +23,7 @@ from fedwmsam.engine.run_folder import (
     FINGERPRINT,
     bundle_like,
     is_busy,
+    read_state,
     require_run_folder,
     resume_advice,
     unpack_average,
@@ -379,7 +379,7 @@ def newest_checkpoint(folder: Path) -> Checkpoint | None:
     """
     for round in rounds_in(folder):
         with contextlib.suppress(DamagedFileError, OSError):
-            return read_round(folder, round)
+            return read_state(folder, round)
     return None
 
 

@@ -38,6 +38,25 @@ class Objective:
             return int((targets != self.ignore_index).sum())
         return len(targets)
 
+    def align_targets(self, outputs: Tensor, targets: Tensor, own_loss: float) -> Tensor:
+        """Return the targets in the places of the outputs with which a model's loss compares them.
+
+        A causal language model moves its labels itself, so that each output is compared with the
+        next token. Which of the two it does, its loss tells; without that an accuracy would be of
+        no use.
+        """
+        is_sequence = outputs.ndim == 3 and targets.ndim == 2 and targets.shape[1] > 1
+        if not self.class_labels or not is_sequence or targets.is_floating_point():
+            return targets
+        ignored = torch.full_like(targets[:, :1], self.ignore_index)
+        moved = torch.cat([targets[:, 1:], ignored], dim=1)
+        distances = {}
+        for candidate in (targets, moved):
+            loss = functional.cross_entropy(outputs, candidate, ignore_index=self.ignore_index)
+            distances[abs(float(loss) - own_loss)] = candidate
+        nearest = min(distances)
+        return distances[nearest] if nearest < 1e-3 * max(1.0, abs(own_loss)) else targets
+
     def is_better(self, score: float, best: float | None) -> bool:
         """Return whether a score is better than the best so far; any number is better than None."""
         if score != score:  # NaN is never an improvement

@@ -184,10 +184,13 @@ class Task:
             for index in torch.split(torch.arange(len(samples)), batch_size):
                 batch_inputs, batch_targets = samples.batch(index)
                 output = compute_output(self.model, batch_inputs)
+                if output.loss is not None:
+                    batch_targets = self.objective.align_targets(
+                        output.values, batch_targets, float(output.loss)
+                    )
+                    losses.append((float(output.loss), self.objective.count(batch_targets)))
                 outputs.append(output.values)
                 targets.append(batch_targets)
-                if output.loss is not None:
-                    losses.append((float(output.loss), self.objective.count(batch_targets)))
         return Predictions(*join_batches(outputs, targets), weighted_mean(losses))
 
     def predict(self, inputs: Any, batch_size: int = 1000) -> Tensor:
