@@ -17,7 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from fedwmsam.errors import InputError
 
@@ -133,6 +133,19 @@ def lock_for(path: Path) -> FileLock:
     """Return a lock on this file, not acquired; raise InputError unless it is regular or absent."""
     require_kind(path, stat.S_IFREG, "a regular file")
     return FileLock(path)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock on this file; without the file nobody does."""
+    if not path.exists():
+        return False
+    try:
+        with lock_for(path).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+    except OSError:  # nobody can work in a folder that cannot be written
+        return False
 
 
 # Folders

@@ -1,13 +1,16 @@
 """The page of a comparison in a real browser, by mouse and by keyboard."""
 
+import csv
 import itertools
 import math
 import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -436,3 +439,76 @@ def test_a_large_comparison_is_small_enough_and_opens(
         )
     assert size < 2 and opening_seconds < 30
     assert lines(chart(page)) == list(METHODS)
+
+
+# Files, the verdict, and a page that is watched
+
+
+def test_every_table_and_picture_is_saved_as_a_file(
+    show: Open, small: tuple[Path, Comparison]
+) -> None:
+    page = show(small[0])
+    tables = page.locator("main table:visible")
+    results = page.locator(
+        "section", has=page.get_by_role("heading", name="Results", exact=True)
+    ).last
+    with page.expect_download() as saved:
+        results.get_by_role("button", name="as CSV").first.click()
+    assert saved.value.suggested_filename == "results-accuracy.csv"
+    rows = list(csv.reader(saved.value.path().read_text().splitlines()))
+    assert rows[0][:2] == ["method", "seeds"] and len(rows) == 5 and "(best)" not in str(rows)
+    assert page.get_by_role("button", name="as CSV").count() >= tables.count() > 3
+    figure = chart(page)
+    figure.get_by_label("fedcm").uncheck()
+    with page.expect_download() as saved:
+        figure.get_by_role("button", name="as SVG").click()
+    drawn = ElementTree.parse(saved.value.path()).getroot()
+    words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert "fedavg" in words and "fedcm" not in words
+    assert "var(" not in ElementTree.tostring(drawn, "unicode")
+    with page.expect_download() as saved:
+        figure.get_by_role("button", name="as PNG").click()
+    assert saved.value.path().read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    with page.expect_download() as saved:
+        page.locator("figure.forest").get_by_role("button", name="as SVG").click()
+    assert b"fedcm" in saved.value.path().read_bytes()
+
+
+@pytest.mark.parametrize("width", [1400, 380])
+def test_the_verdict_and_the_differences_fit(
+    show: Open, small: tuple[Path, Comparison], width: int
+) -> None:
+    page = show(small[0], width=width)
+    assert "fedavg leads fedavgm by" in page.locator(".verdict").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    frame = page.locator("figure.forest .frame")
+    assert frame.locator("circle").count() == 3
+    if width == 1400:
+        cut = page.locator("main .frame:visible").evaluate_all(
+            "frames => frames.filter((frame) => frame.scrollWidth > frame.clientWidth + 1).length"
+        )
+        assert cut == 0
+
+
+def test_a_watched_page_comes_back_as_the_reader_left_it(
+    browser: Any, small: tuple[Path, Comparison], tmp_path: Path
+) -> None:
+    """It is written anew while it is open, shows what is new, and keeps place and choices."""
+    _, comparison = small
+    path = write_page(tmp_path / "page.html", comparison, watch=1.0)
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.goto(path.as_uri())
+    figure = chart(page)
+    figure.get_by_label("Show").select_option("loss")
+    figure.get_by_label("fedcm").uncheck()
+    page.evaluate("scrollTo(0, 700)")
+    fewer = replace(comparison.tables[0], rows=comparison.tables[0].rows[:3])
+    write_page(path, replace(comparison, tables=(fewer,)), watch=0)
+    figure.locator("fieldset li").nth(3).wait_for(state="detached")
+    page.wait_for_selector(".plot svg", state="attached")
+    assert figure.get_by_label("Show").input_value() == "loss"
+    assert not figure.get_by_label("fedcm").is_checked()
+    assert abs(page.evaluate("scrollY") - 700) < 5
+    assert page.locator(".watched").count() == 0
+    context.close()

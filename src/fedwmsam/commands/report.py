@@ -1,8 +1,10 @@
 """`fedwmsam report`: tables, plots and an HTML page made from runs."""
 
+import contextlib
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +16,13 @@ from fedwmsam.commands.options import (
     RunsArgument,
 )
 from fedwmsam.commands.output import print_tables, print_written, say
+from fedwmsam.errors import InputError
+
+if TYPE_CHECKING:
+    from fedwmsam.report.summary import Comparison
+
+WATCH_SECONDS = 5
+"""Seconds from one writing of a page that is watched to the next."""
 
 
 class Better(Enum):
@@ -53,6 +62,10 @@ def report(
     markdown: MarkdownOption = None,
     latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
     html: HtmlOption = None,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="Write the page again every few seconds while runs go on."),
+    ] = False,
     plots: Annotated[Path | None, typer.Option(help="Draw pictures into this folder.")] = None,
     format: FormatOption = FigureFormat.PNG,
 ) -> None:
@@ -68,6 +81,7 @@ def report(
     - `fedwmsam report runs --targets 0.7,0.8 --baseline fedavg`
     - `fedwmsam report runs --latex table.tex --plots figures --format pdf`
     - `fedwmsam report runs --html report.html`
+    - `fedwmsam report comparison --html report.html --watch`
     - `fedwmsam report runs --twins --baseline "scaffold twin=8"`
     """
     from fedwmsam.report import text_tables
@@ -75,11 +89,17 @@ def report(
     from fedwmsam.report.summary import make_goal, parse_targets, summarise
     from fedwmsam.report.text_tables import make_text_tables
 
-    loaded_runs, empty_folders = find_runs(runs)
-    if twins:
-        loaded_runs = add_averaged_model_runs(loaded_runs)
     goal = make_goal(metric, parse_targets(targets or ""), better and better.value)
-    comparison = summarise(loaded_runs, goal, baseline)
+
+    def load() -> "tuple[Comparison, list[str]]":
+        loaded_runs, empty_folders = find_runs(runs)
+        if twins:
+            loaded_runs = add_averaged_model_runs(loaded_runs)
+        return summarise(loaded_runs, goal, baseline), empty_folders
+
+    if watch:
+        watch_runs(html, lambda: load()[0], runs, paper_columns)
+    comparison, empty_folders = load()
     tables = make_text_tables(comparison, paper_columns)
     print_tables(tables)
     for folder in empty_folders:
@@ -94,3 +114,16 @@ def report(
 
         written += save_comparison_plots(comparison, plots, format.value)
     print_written(written)
+
+
+def watch_runs(
+    html: Path | None, load: "Callable[[], Comparison]", runs: list[Path], paper_columns: bool
+) -> None:
+    """Write the page again and again while runs go on; Ctrl-C ends it with the page as it is."""
+    from fedwmsam.page.watch import watch_page
+
+    if html is None:
+        raise InputError("--watch writes a page again and again: name it with --html PAGE.")
+    say(f"Open {html} in a browser; it is written every {WATCH_SECONDS} s. Ctrl-C ends this.")
+    with contextlib.suppress(KeyboardInterrupt):
+        watch_page(html, load, runs, WATCH_SECONDS, paper_columns)

@@ -302,15 +302,7 @@ def require_run_folder(path: Path) -> Path:
 
 def is_busy(path: Path) -> bool:
     """Return whether a process works in the run folder."""
-    if not (path / "lock").exists():
-        return False
-    try:
-        with files.lock_for(path / "lock").acquire(timeout=0):
-            return False
-    except Timeout:
-        return True
-    except OSError:  # nobody can work in a folder that cannot be written
-        return False
+    return files.is_locked(path / "lock")
 
 
 def resume_advice(path: Path) -> str:

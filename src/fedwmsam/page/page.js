@@ -567,6 +567,131 @@ function lengths(rows, column) {
   });
 }
 
+// Files: every table as CSV, every picture as SVG or PNG
+
+const DRAWN = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font"];
+
+function download(name, kind, content) {
+  const link = document.createElement("a");
+  link.href = content instanceof Blob ? URL.createObjectURL(content) : content;
+  link.download = `${name}.${kind}`;
+  link.click();
+}
+
+// A name for a file, from the heading above and the title of what is saved.
+function fileName(element, title) {
+  const heading = element.closest("section").querySelector("h2, h3").textContent;
+  return `${heading} ${title}`.toLowerCase().replace(/[^a-z0-9.]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 80);
+}
+
+// As the library writes CSV: a cell that a spreadsheet would compute begins with an apostrophe.
+function csvCell(text) {
+  const safe = /^[=+@\t\r]|^-(?![0-9.])/.test(text) ? `'${text}` : text;
+  return /[",\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
+}
+
+function csvOf(table) {
+  const cells = (row) => [...row.cells].map((cell) => {
+    const copy = cell.cloneNode(true);
+    copy.querySelectorAll(".unseen").forEach((hidden) => hidden.remove());
+    return csvCell(copy.textContent.trim());
+  });
+  return [...table.rows].map((row) => cells(row).join(",")).join("\r\n") + "\r\n";
+}
+
+// The picture as it looks, styles written into it, with the legend of a chart below.
+function svgOf(svg, legend) {
+  const copy = svg.cloneNode(true), from = [svg, ...svg.querySelectorAll("*")];
+  [copy, ...copy.querySelectorAll("*")].forEach((element, n) => {
+    const style = getComputedStyle(from[n]);
+    for (const name of ["fill", "stroke"]) element.removeAttribute(name); // colours of the page's own names
+    element.setAttribute("style", DRAWN.map((name) => `${name}:${style.getPropertyValue(name)}`).join(";"));
+  });
+  const page = getComputedStyle(document.documentElement), width = svg.clientWidth, height = svg.clientHeight;
+  legend.forEach(({ label, line }, n) => {
+    const y = height + 20 * n + 12, style = getComputedStyle(line);
+    const dash = { "stroke-dasharray": style.strokeDasharray, "stroke-width": 2 };
+    draw(copy, "line", { x1: 14, x2: 46, y1: y - 4, y2: y - 4, stroke: style.stroke, ...dash });
+    draw(copy, "text", { x: 54, y, style: `font:12px sans-serif;fill:${page.color}` }, label);
+  });
+  const total = height + 20 * legend.length + (legend.length ? 8 : 0);
+  const size = { xmlns: SVG, width, height: total, viewBox: `0 0 ${width} ${total}` };
+  for (const [key, value] of Object.entries(size)) copy.setAttribute(key, value);
+  const paper = draw(copy, "rect", { width, height: total, fill: page.backgroundColor });
+  copy.prepend(paper);
+  return { text: new XMLSerializer().serializeToString(copy), width, height: total };
+}
+
+function savePng(name, { text, width, height }) {
+  const image = new Image(), canvas = document.createElement("canvas"), scale = 2; // sharp in print
+  image.addEventListener("load", () => {
+    canvas.width = width * scale;
+    canvas.height = height * scale;
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    canvas.toBlob((blob) => download(name, "png", blob));
+  });
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
+}
+
+function fileButtons(after, what, kinds) {
+  const place = document.createElement("p");
+  place.className = "downloads";
+  for (const [kind, save] of Object.entries(kinds))
+    add(place, "button", kind, { type: "button", "aria-label": `Save ${what} as ${kind}` }).addEventListener("click", save);
+  after.after(place);
+}
+
+function tableButtons(table) {
+  const title = table.caption.textContent;
+  const save = () => download(fileName(table, title), "csv", new Blob([csvOf(table)], { type: "text/csv" }));
+  fileButtons(table.closest(".frame"), title, { CSV: save });
+}
+
+function pictureButtons(figure) {
+  const find = () => figure.querySelector(".plot svg, .map svg, .frame > svg");
+  const drawn = () => svgOf(find(), [...figure.querySelectorAll("path.line")].map((line) => ({ label: line.dataset.label, line })));
+  const title = () => figure.querySelector(".axis-title")?.textContent || "picture";
+  const saveSvg = () => download(fileName(figure, title()), "svg", new Blob([drawn().text], { type: "image/svg+xml" }));
+  fileButtons(figure.querySelector("figcaption"), "the picture", {
+    SVG: saveSvg, PNG: () => savePng(fileName(figure, title()), drawn()),
+  });
+}
+
+// A page that is written again while runs go on comes back as the reader left it.
+
+const KEPT = "fedwmsam-page";
+
+function readerState() {
+  const boxes = [...document.querySelectorAll('input[type="checkbox"]')].map((box) => box.checked);
+  const values = [...document.querySelectorAll("select")].map((field) => field.value);
+  const open = [...document.querySelectorAll("details")].map((detail) => detail.open);
+  return { boxes, values, open, scroll: scrollY };
+}
+
+function restoreReader() {
+  const kept = JSON.parse(sessionStorage.getItem(KEPT) || "null");
+  sessionStorage.removeItem(KEPT);
+  if (!kept) return;
+  const change = (field) => field.dispatchEvent(new Event("change"));
+  document.querySelectorAll("select").forEach((field, n) => {
+    if ([...field.options].some((option) => option.value === kept.values[n])) field.value = kept.values[n];
+    change(field);
+  });
+  document.querySelectorAll('input[type="checkbox"]').forEach((field, n) => {
+    if (kept.boxes[n] !== undefined) field.checked = kept.boxes[n];
+    change(field);
+  });
+  document.querySelectorAll("details").forEach((detail, n) => { detail.open = kept.open[n] ?? detail.open; });
+  scrollTo(0, kept.scroll);
+}
+
+function watchPage(seconds) {
+  setTimeout(() => {
+    sessionStorage.setItem(KEPT, JSON.stringify(readerState()));
+    location.reload();
+  }, seconds * 1000);
+}
+
 // The rest
 
 function copyButton(button) {
@@ -592,5 +717,9 @@ const frames = new ResizeObserver((entries) => {
 document.querySelectorAll("table.sortable").forEach(sortable);
 document.querySelectorAll("figure.chart").forEach((figure, n) => new Chart(figure, `clip-${n}`));
 document.querySelectorAll("figure.partition").forEach((figure) => new PartitionMap(figure));
+document.querySelectorAll("main table").forEach(tableButtons);
+document.querySelectorAll("figure.chart, figure.partition, figure.forest").forEach(pictureButtons);
 document.querySelectorAll("button.copy").forEach(copyButton);
 document.querySelectorAll(".frame").forEach((frame) => frames.observe(frame));
+restoreReader();
+if (document.documentElement.dataset.watch) watchPage(Number(document.documentElement.dataset.watch));

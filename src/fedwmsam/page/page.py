@@ -54,6 +54,7 @@ from fedwmsam.page.tables import (
     differing_settings_table,
     partition_table,
 )
+from fedwmsam.page.verdict import ForestPlot, best_cells, forest_plot, verdict
 from fedwmsam.report.output_files import write_text
 from fedwmsam.report.plots import ADAPTATION_COLUMNS, COLOURS, display_name, smoothing_window
 from fedwmsam.report.series import find_sweeps
@@ -92,12 +93,15 @@ class Section:
     text: str = ""
     chart: LineChart | None = None
     heatmap: PartitionHeatmap | None = None
+    forest: ForestPlot | None = None
     images: Sequence[EmbeddedImage] | None = None
     commands: str = ""
     """Lines for a shell."""
     notes: Sequence[str] = ()
     sortable_tables: Sequence[TextTable] = ()
     """Tables that the reader can sort by any column."""
+    best_cells: frozenset[tuple[int, int]] = frozenset()
+    """Row and column of the cells of the first sortable table that are marked as the best."""
     bar_columns: Sequence[str] = ()
     """Columns of the sortable tables whose cells also show a bar."""
     static_tables: Sequence[TextTable] = ()
@@ -107,19 +111,22 @@ class Section:
     subsections: Sequence["Section"] = ()
 
 
-def write_page(path: Path, comparison: Comparison, paper_columns: bool = False) -> Path:
+def write_page(
+    path: Path, comparison: Comparison, paper_columns: bool = False, watch: float = 0
+) -> Path:
     """Write the page of a comparison, and return its path.
 
     Raise InputError if the file cannot be written.
     """
-    write_text(path, render_page(comparison, paper_columns))
+    write_text(path, render_page(comparison, paper_columns, watch))
     return path
 
 
-def render_page(comparison: Comparison, paper_columns: bool = False) -> str:
+def render_page(comparison: Comparison, paper_columns: bool = False, watch: float = 0) -> str:
     """Return the HTML of the page of a comparison.
 
-    `paper_columns` adds the best value on the test data, which some papers print.
+    `paper_columns` adds the best value on the test data, which some papers print. A page that is
+    written again while runs go on loads itself again every `watch` seconds.
     """
     figure_data = FigureData()
     sections = sections_of_all_tables(comparison, paper_columns, figure_data)
@@ -138,6 +145,8 @@ def render_page(comparison: Comparison, paper_columns: bool = False) -> str:
     return environment.get_template("page.html.j2").render(
         title=headline(comparison),
         subtitle=subtitle(comparison),
+        verdicts=verdicts(comparison),
+        watch=watch,
         **run_counts(comparison),
         sections=sections,
         version=__version__,
@@ -197,6 +206,17 @@ def subtitle(comparison: Comparison) -> str:
     return "; ".join([*titles[:MAX_LISTED], *more])
 
 
+def verdicts(comparison: Comparison) -> list[str]:
+    """Return a sentence for each table on who leads it; the table is named if there are several."""
+    sentences = []
+    for table in comparison.tables:
+        sentence = verdict(table, comparison.goal)
+        if sentence:
+            several = len(comparison.tables) > 1
+            sentences.append(f"{table.title}: {sentence}" if several else sentence)
+    return sentences
+
+
 def run_counts(comparison: Comparison) -> dict[str, int]:
     """Return the numbers of rows, seeds and runs, and of the runs that are not counted."""
     rows = comparison.rows
@@ -237,7 +257,14 @@ def sections_of_table(
         replace(text_table, title=text_table.title.removesuffix(f": {table.title}"))
         for text_table in make_text_tables(table_summary, paper_columns)
     ]
-    yield Section("results", "Results", sortable_tables=tables_of_kind("results", text_tables))
+    results = tables_of_kind("results", text_tables)
+    yield Section(
+        "results",
+        "Results",
+        sortable_tables=results,
+        best_cells=best_cells(results[0], table_summary.goal),
+        forest=forest_plot(table, table_summary.goal),
+    )
     if table.scores:
         yield from chart_sections(table, table_summary.goal, figure_data)
     for differences in tables_of_kind("differences", text_tables):
