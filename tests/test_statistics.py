@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from fedwmsam.statistics import bootstrap_interval, holm, mean_spread, smallest_p, wilcoxon
+from fedwmsam.statistics import (
+    bootstrap_interval,
+    holm,
+    mean_interval,
+    mean_spread,
+    smallest_p,
+    t_interval,
+    t_quantile,
+    wilcoxon,
+    window_means,
+)
 
 
 def test_mean_and_sample_deviation() -> None:
@@ -81,6 +91,48 @@ def test_no_p_is_smaller_than_the_smallest(count: int) -> None:
 
 def test_three_seeds_can_never_be_significant_and_six_can() -> None:
     assert smallest_p(3) == 0.25 and smallest_p(5) > 0.05 > smallest_p(6)
+
+
+# Student's t
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 7, 8, 30, 101])
+def test_t_quantiles_are_those_of_scipy(freedom: int) -> None:
+    for probability in (0.1, 0.5, 0.9, 0.95, 0.999):
+        expected = scipy.stats.t.ppf((1 + probability) / 2, freedom)
+        assert t_quantile(probability, freedom) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("count", [2, 3, 6, 9])
+def test_the_t_interval_is_that_of_scipys_paired_test(count: int) -> None:
+    values = np.random.default_rng(count).normal(0.3, 1, (2, count))
+    theirs = scipy.stats.ttest_rel(*values).confidence_interval(0.9)
+    assert t_interval(values[0] - values[1], 0.9) == pytest.approx(tuple(theirs), rel=1e-9)
+
+
+def test_the_t_interval_of_three_values_covers_the_truth_as_often_as_it_says() -> None:
+    draws = np.random.default_rng(1).normal(2.0, 1.0, (2000, 3))
+    intervals = np.array([t_interval(row) for row in draws])
+    assert 0.94 <= np.mean((intervals[:, 0] <= 2) & (intervals[:, 1] >= 2)) <= 0.96
+
+
+def test_few_values_have_a_t_interval_and_ten_a_bootstrap_interval() -> None:
+    values = np.random.default_rng(0).exponential(size=10)
+    assert mean_interval(values[:9]) == t_interval(values[:9]) != bootstrap_interval(values[:9])
+    assert mean_interval(values) == bootstrap_interval(values) != t_interval(values)
+    assert all(map(math.isnan, mean_interval([0.5]))) and all(map(math.isnan, mean_interval([])))
+    assert mean_interval([0.25, 0.25, 0.25]) == (0.25, 0.25)
+
+
+# Windows
+
+
+def test_window_means_are_those_of_every_run_of_values() -> None:
+    values = np.random.default_rng(0).normal(size=(2, 7))
+    means = window_means(values, 3)
+    expected = [np.convolve(row, np.ones(3) / 3, "valid") for row in values]
+    assert means == pytest.approx(np.array(expected), abs=1e-11)
+    assert window_means([0.84] * 10, 10).tolist() == [0.84], "not a bit less than each of them"
 
 
 # Bootstrap

@@ -1,7 +1,8 @@
 """Statistics of a handful of seeds.
 
-Here are the mean with its standard deviation, the bootstrap interval of the mean, Wilcoxon's
-signed-rank test and Holm's correction for several tests at once.
+Here are the mean with its standard deviation, intervals of the mean (Student's t for few values,
+the bootstrap for more), Wilcoxon's signed-rank test, Holm's correction for several tests at once,
+and means of consecutive values.
 """
 
 import math
@@ -11,6 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FloatArray = NDArray[np.float64]
+MIN_BOOTSTRAP_VALUES = 10
+"""Values from which on a bootstrap interval covers about as often as it says."""
 
 
 class Spread(NamedTuple):
@@ -29,6 +32,61 @@ def mean_spread(values: ArrayLike) -> Spread:
     mean = float(array.mean()) if n else math.nan
     deviation = float(array.std(ddof=1)) if n > 1 else math.nan
     return Spread(mean, deviation, n)
+
+
+def mean_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
+    """Return an interval of the mean; for paired differences it is the paired interval.
+
+    It is Student's t for few values and the percentile bootstrap from ten on.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    interval = t_interval if array.size < MIN_BOOTSTRAP_VALUES else bootstrap_interval
+    return interval(array, confidence)
+
+
+def t_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, float]:
+    """Return Student's t interval of the mean, which is exact for normally distributed values.
+
+    A single value says nothing about its spread, so both ends are NaN.
+    """
+    mean, deviation, n = mean_spread(values)
+    if n < 2:
+        return math.nan, math.nan
+    half_width = t_quantile(confidence, n - 1) * deviation / math.sqrt(n)
+    return mean - half_width, mean + half_width
+
+
+def t_quantile(probability: float, freedom: int) -> float:
+    """Return the t below which |T| stays with that probability, for Student's T.
+
+    `t_probability` rises with t, so bisection of the angle arctan(t/√freedom) finds it.
+    """
+    low = 0.0
+    high = math.pi / 2
+    for _ in range(60):  # The angle is then as exact as a float can be.
+        angle = (low + high) / 2
+        if t_probability(angle, freedom) < probability:
+            low = angle
+        else:
+            high = angle
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def t_probability(angle: float, freedom: int) -> float:
+    """Return the probability of |T| < √freedom · tan(angle), for Student's T.
+
+    For a whole number of degrees of freedom it is a finite sum of powers of the cosine (Abramowitz
+    and Stegun, 26.7.3 and 26.7.4).
+    """
+    is_odd = freedom % 2 == 1
+    cosine = math.cos(angle)
+    term = cosine if is_odd else 1.0
+    total = 0.0
+    for k in range(2 if is_odd else 1, freedom, 2):
+        total += term
+        term *= cosine**2 * k / (k + 1)
+    total *= math.sin(angle)
+    return 2 / math.pi * (angle + total) if is_odd else total
 
 
 def bootstrap_interval(
@@ -93,3 +151,13 @@ def holm(p_values: ArrayLike) -> FloatArray:
     result = np.empty_like(p)
     result[order] = corrected
     return result
+
+
+def window_means(values: ArrayLike, window: int) -> FloatArray:
+    """Return the means of all runs of `window` consecutive values along the last axis.
+
+    They are rounded, because summation makes some that should be equal differ in the last bit.
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(np.asarray(values), window, axis=-1)
+    means: FloatArray = np.round(windows.mean(axis=-1), 12)
+    return means

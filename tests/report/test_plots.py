@@ -183,10 +183,11 @@ def test_curves_differ_without_colour_too() -> None:
 
 def test_a_seed_that_did_not_reach_the_target_is_told_in_the_plot(tmp_path: Path) -> None:
     for seed, top in enumerate((0.9, 0.5)):
-        write_run(tmp_path / f"{seed}", [0.1, top], seed=seed)
+        write_run(tmp_path / f"{seed}", [0.1, *[top] * 10], seed=seed)
     figure = dict(figures(comparison(tmp_path, 0.8, 0.95)))["rounds-to-target"]
     words = [text.get_text() for text in texts(figure)]
-    assert "2 (1 of 2 seeds)" in words and "not reached" in words
+    assert "10 (1 of 2 seeds)" in words and "not reached" in words
+    assert "rounds (mean of last 10)" in words
 
 
 def test_without_matplotlib_it_says_how_to_get_it(

@@ -76,12 +76,14 @@ def test_one_seed_has_no_spread_and_says_so(tmp_path: Path) -> None:
 
 
 def test_targets_say_which_seeds_reached_them(three_seeds: Path) -> None:
-    table = text_tables(three_seeds, targets=(0.75, 0.95))[1]
+    table = text_tables(three_seeds, targets=(0.75, 0.95), first_crossing=True)[1]
     assert table.rows[0][:4] == ("fedavg", "0.75", "2 of 3 seeds", "2")
     assert table.rows[1][:4] == ("scaffold", "0.75", "2 of 2 seeds", "2")
     assert table.rows[2][1:4] == ("0.95", "0 of 3 seeds", "not reached")
     assert "too favourable" in notes(table)
-    assert "too favourable" not in notes(text_tables(three_seeds, targets=(0.5,))[1])
+    assert "First crossing" in notes(table)
+    by_mean = text_tables(three_seeds, targets=(0.5,))[1]
+    assert "too favourable" not in notes(by_mean) and "mean of the last 10" in notes(by_mean)
 
 
 def test_a_row_without_a_finished_run_did_not_fail_to_reach_a_target(tmp_path: Path) -> None:
@@ -96,10 +98,10 @@ def test_differences_say_what_so_few_seeds_cannot_show(three_seeds: Path) -> Non
     table = text_tables(three_seeds, baseline="fedavg")[1]
     # Tails: fedavg 0.60 and 0.65, scaffold 0.675 twice.
     assert table.rows == (
-        ("scaffold", "2", "+0.0500", "+0.0250 to +0.0750", "2 of 2", "0.5", "0.5"),
+        ("scaffold", "2", "+0.0500", "-0.2677 to +0.3677", "2 of 2", "–", "0.5", "0.5"),
     )
     assert "p cannot fall below 0.5" in notes(table) and "at least 6 seeds" in notes(table)
-    assert "too narrow" in notes(table)
+    assert "Student's t" in notes(table) and "bootstrap" not in notes(table)
 
 
 def test_six_seeds_may_be_significant_alone_and_seven_in_two_comparisons(tmp_path: Path) -> None:
@@ -205,6 +207,7 @@ def test_the_files_hold_every_row_and_every_run_in_full_precision(
         three_seeds,
         "--targets",
         "0.75,0.7012345678",
+        "--first-crossing",
         "--csv",
         out / "t.csv",
         "--markdown",
@@ -232,7 +235,8 @@ def test_the_files_hold_every_row_and_every_run_in_full_precision(
     assert "| fedavg | 3 |" in (out / "t.md").read_text()
     assert r"\toprule" in (out / "t.tex").read_text()
     first_bytes = (out / "t.csv").read_bytes()
-    done = cli("report", three_seeds, "--targets", "0.75,0.7012345678", "--csv", out / "t.csv")
+    targets = ("--targets", "0.75,0.7012345678", "--first-crossing")
+    done = cli("report", three_seeds, *targets, "--csv", out / "t.csv")
     assert done.code == 0
     assert (out / "t.csv").read_bytes() == first_bytes
 

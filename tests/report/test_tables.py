@@ -17,7 +17,7 @@ from fedwmsam.report.runs import RunStatus, add_averaged_model_runs, find_runs
 from fedwmsam.report.summary import Comparison, make_goal, parse_targets, summarise
 from fedwmsam.report.text_tables import make_text_tables
 from fedwmsam.settings import config
-from fedwmsam.statistics import bootstrap_interval
+from fedwmsam.statistics import t_interval
 
 Make = Callable[..., Path]
 
@@ -152,6 +152,26 @@ def test_a_setting_newer_than_a_run_does_not_split_its_row(
     assert [row.seeds for row in comparison(tmp_path).tables[0].rows] == [[0], [1]]
     monkeypatch.setattr(config, "ALWAYS_IDENTIFYING", config.ALWAYS_IDENTIFYING - {"lr_decay"})
     assert rows_of(tmp_path) == {"fedavg": [0, 1]}
+
+
+def test_seeds_of_one_configuration_are_pooled_over_folders_and_count_once(
+    make: Make, tmp_path: Path
+) -> None:
+    """Two comparisons share a seed and a method; together they are one row with all seeds."""
+    for folder, seeds in (("first", (0, 1)), ("second", (1, 2))):
+        for seed in seeds:
+            write_run(tmp_path / folder / f"a{seed}", [0.5 + seed / 10], seed=seed)
+            write_run(tmp_path / folder / f"b{seed}", [0.6 + seed / 5], seed=seed, method="fedsam")
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for ordered in (folders, folders[::-1]):
+        (table,) = summarise(find_runs(ordered)[0], baseline="fedavg").tables
+        assert {row.label: row.seeds for row in table.rows} == {
+            "fedavg": [0, 1, 2],
+            "fedsam": [0, 1, 2],
+        }
+        assert [len(row.duplicate_runs) for row in table.rows] == [1, 1]
+        assert table.differences[0].seeds == (0, 1, 2)
+        assert table.differences[0].values == pytest.approx([0.1, 0.2, 0.3])
 
 
 # Averaged twins
@@ -307,13 +327,39 @@ def test_a_value_that_is_not_finite_is_not_passed_over(make: Make, tmp_path: Pat
 # Targets
 
 
-def test_a_target_costs_what_was_spent_up_to_its_first_evaluated_round(
+def test_a_target_is_reached_by_the_mean_of_ten_evaluations(make: Make, tmp_path: Path) -> None:
+    """The spike in round 2 reaches nothing; rounds 8 to 17 are the first ten above 0.61."""
+    noisy = [0.1, 0.9, *[0.5] * 9, *[0.7] * 9]
+    make(noisy, seed=0)
+    make([0.5] * 20, seed=1)
+    (row,) = comparison(tmp_path, targets=(0.61, 0.7)).tables[0].rows
+    by_hand = next(end for end in range(10, 21) if np.mean(noisy[end - 10 : end]) >= 0.61)
+    assert by_hand == 17
+    assert row.scores[0].reached[0.61] == (17, 34.0, 17 * 150, 17 * 7)
+    assert row.scores[0].reached[0.7] is None and row.scores[1].reached[0.61] is None
+    first = comparison(tmp_path, targets=(0.61, 0.7), first_crossing=True).tables[0].scores[0]
+    assert first.reached[0.61] == first.reached[0.7] == (2, 4.0, 300, 14)
+
+
+def test_ten_evaluations_are_counted_where_they_are_and_a_short_run_has_fewer(
+    make: Make, tmp_path: Path
+) -> None:
+    make([... if number % 2 else 0.8 for number in range(30)], evaluate_every=2)
+    make([0.1, 0.9, 0.8], rounds=3)
+    long, short = comparison(tmp_path, targets=(0.6, 0.8)).tables
+    assert long.scores[0].reached[0.8] == (19, 38.0, 19 * 150, 19 * 7)
+    assert short.scores[0].reached[0.6] == (3, 6.0, 450, 21)
+    assert short.scores[0].reached[0.8] is None
+
+
+def test_the_first_crossing_costs_what_was_spent_up_to_its_evaluated_round(
     make: Make, tmp_path: Path
 ) -> None:
     make([0.1, 0.6, ..., 0.7, 0.5], seed=0)
     make([0.1, 0.2, 0.2, 0.2, 0.7], seed=1)
     make([0.1, 0.2, 0.2, 0.2, 0.2], seed=2)
-    row = comparison(tmp_path, targets=(0.6, 0.7, 0.8)).tables[0].rows[0]
+    (table,) = comparison(tmp_path, targets=(0.6, 0.7, 0.8), first_crossing=True).tables
+    row = table.rows[0]
     assert [score.reached[0.7] for score in row.scores] == [
         (4, 8.0, 600, 28),
         (5, 10.0, 750, 35),
@@ -326,9 +372,12 @@ def test_a_target_costs_what_was_spent_up_to_its_first_evaluated_round(
 
 def test_a_target_of_a_loss_is_reached_from_above(make: Make, tmp_path: Path) -> None:
     make([0.1] * 3, columns={"loss": [2.0, 1.0, 0.5]})
-    score = comparison(tmp_path, "loss", targets=(1.0, 0.1)).tables[0].scores[0]
+    (table,) = comparison(tmp_path, "loss", targets=(1.0, 0.1), first_crossing=True).tables
+    score = table.scores[0]
     assert score.reached[1.0] is not None and score.reached[1.0].rounds == 2
     assert score.reached[0.1] is None
+    (table,) = comparison(tmp_path, "loss", targets=(1.2, 1.1)).tables
+    assert table.scores[0].reached == {1.2: (3, 6.0, 450, 21), 1.1: None}
     assert score.best_on_test == 0.5
 
 
@@ -373,9 +422,43 @@ def test_differences_are_paired_by_seed(make: Make, tmp_path: Path) -> None:
     assert difference.seeds == (1, 2)
     assert difference.values == pytest.approx([0.1, 0.05])
     assert difference.mean == pytest.approx(0.075)
-    assert difference.interval == bootstrap_interval(difference.values)
-    assert difference.interval == pytest.approx((0.05, 0.1))
+    assert difference.interval == t_interval(difference.values)
+    assert difference.interval == pytest.approx((0.075 - 12.7062 * 0.025, 0.075 + 12.7062 * 0.025))
     assert (difference.wins, difference.p, difference.p_holm) == (2, 0.5, 0.5)
+
+
+def test_how_the_order_depends_on_where_one_stops(make: Make, tmp_path: Path) -> None:
+    """Of 80 rounds the last 20 hold 11 windows of ten.
+
+    Scaffold is ahead of fedavg by 0.2 but for the last three rounds of seed 1, where it is behind
+    by 1: there the means of windows that hold all three, or two, are behind.
+    """
+    for seed in (0, 1):
+        make([0.5] * 80, seed=seed)
+        dip = [0.7] * 77 + ([-0.5] * 3 if seed else [0.7] * 3)
+        make(dip, method="scaffold", seed=seed)
+        make([0.5] * 60 + [0.4] * 20, method="fedsam", seed=seed)
+    scaffold, fedsam = comparison(tmp_path, baseline="fedavg").tables[0].differences
+    # Sums over ten rounds: 2, then 2 - 1.2 = 0.8, 2 - 2.4 = -0.4 and 2 - 3.6 = -1.6.
+    assert scaffold.window_shares == pytest.approx((9 / 11, 0.0, 11))
+    assert fedsam.window_shares == (0.0, 1.0, 11)
+    texts = make_text_tables(comparison(tmp_path, baseline="fedavg"))[-1]
+    index = texts.header.index("windows better / worse")
+    assert [row[index] for row in texts.rows] == ["82% / 0%", "0% / 100%"]
+    assert any("the 11 windows of 10 consecutive evaluations" in note for note in texts.notes)
+
+
+def test_windows_of_a_loss_are_better_below_and_short_runs_have_none(
+    make: Make, tmp_path: Path
+) -> None:
+    for rounds in (36, 40):
+        for method, loss in (("fedavg", 1.0), ("scaffold", 0.5)):
+            make([0.1] * rounds, method=method, columns={"loss": [loss] * rounds})
+    short, long = comparison(tmp_path, "loss", baseline="fedavg").tables
+    assert short.differences[0].window_shares is None
+    assert long.differences[0].window_shares == (1.0, 0.0, 1)
+    texts = make_text_tables(comparison(tmp_path, "loss", baseline="fedavg"))
+    assert texts[1].rows[0][5] == "–" and not any("Windows" in note for note in texts[1].notes)
 
 
 def test_lower_is_better_for_a_loss(make: Make, tmp_path: Path) -> None:

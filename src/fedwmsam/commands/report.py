@@ -43,6 +43,12 @@ def report(
         str | None,
         typer.Option(metavar="A,B,…", help="What reaching these values of the metric cost."),
     ] = None,
+    first_crossing: Annotated[
+        bool,
+        typer.Option(
+            "--first-crossing", help="One evaluation reaches a target, not the mean of ten."
+        ),
+    ] = False,
     baseline: Annotated[
         str | None, typer.Option(help="Row to compare the others with, seed by seed.")
     ] = None,
@@ -89,7 +95,7 @@ def report(
     from fedwmsam.report.summary import make_goal, parse_targets, summarise
     from fedwmsam.report.text_tables import make_text_tables
 
-    goal = make_goal(metric, parse_targets(targets or ""), better and better.value)
+    goal = make_goal(metric, parse_targets(targets or ""), better and better.value, first_crossing)
 
     def load() -> "tuple[Comparison, list[str]]":
         loaded_runs, empty_folders = find_runs(runs)

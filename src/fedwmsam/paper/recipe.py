@@ -134,7 +134,7 @@ def rounds_to_accuracy(target: float) -> Quantity:
         header=("ours", "reached by"),
         cells=cells,
         value=lambda row: row.reached(target, "rounds").mean,
-        goal=Goal("accuracy", higher_is_better=True, targets=(target,)),
+        goal=Goal("accuracy", higher_is_better=True, targets=(target,), target_window=1),
         decimals=0,
         is_cost=True,
         remark=(

@@ -356,7 +356,8 @@ def draw_targets(table: ResultTable, goal: Goal, figure: "Figure") -> None:
         longest = max(longest, *ends)
     axes.set_xlim(0, 1.3 * longest)  # This leaves space for the words at the bars' ends.
     label_bars(axes, [row.label for row in rows])
-    axes.set_xlabel("rounds")
+    smoothing = f" (mean of last {goal.target_window})" if goal.target_window > 1 else ""
+    axes.set_xlabel(f"rounds{smoothing}")
     add_legend(figure, axes, describe_spread([len(row.scores) for row in rows]))
 
 

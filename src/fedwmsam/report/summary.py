@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from operator import itemgetter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,7 +30,15 @@ from fedwmsam.report.runs import (
     omitted_values,
     row_config,
 )
-from fedwmsam.statistics import FloatArray, Spread, bootstrap_interval, holm, mean_spread, wilcoxon
+from fedwmsam.statistics import (
+    FloatArray,
+    Spread,
+    holm,
+    mean_interval,
+    mean_spread,
+    wilcoxon,
+    window_means,
+)
 
 TAIL_EVALUATIONS = 10
 """Evaluations whose mean stands for the end of a run: the last alone is noisy on skewed data."""
@@ -47,17 +57,25 @@ class Goal:
     """None if it is not known."""
     targets: tuple[float, ...] = ()
     """Values of the metric; the report says what reaching them cost."""
+    target_window: int = TAIL_EVALUATIONS
+    """Evaluations whose mean must reach a target; 1 is the first crossing, which rewards noise."""
 
 
 ACCURACY = Goal("accuracy", higher_is_better=True)
 """The goal of a comparison if no other is named."""
 
 
-def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = None) -> Goal:
+def make_goal(
+    metric: str,
+    targets: Sequence[float] = (),
+    better: str | None = None,
+    first_crossing: bool = False,
+) -> Goal:
     """Return the goal of a comparison; `better` is "higher", "lower" or None.
 
-    If it is None, the metric's name decides. Raise InputError if there are targets for a metric
-    whose better direction is not known.
+    If it is None, the metric's name decides. With `first_crossing` one evaluation reaches a target,
+    else the mean of ten does. Raise InputError if there are targets for a metric whose better
+    direction is not known.
     """
     if better is not None:
         higher_is_better: bool | None = better == "higher"
@@ -68,7 +86,8 @@ def make_goal(metric: str, targets: Sequence[float] = (), better: str | None = N
             f"Whether a higher or a lower {metric} is better is not known; say --better higher or "
             "lower."
         )
-    return Goal(metric, higher_is_better, tuple(targets))
+    target_window = 1 if first_crossing else TAIL_EVALUATIONS
+    return Goal(metric, higher_is_better, tuple(targets), target_window)
 
 
 def is_higher_better(metric: str) -> bool | None:
@@ -174,6 +193,19 @@ class ResultRow:
         return mean_spread([getattr(value, cost) for value in costs if value])
 
 
+class WindowShares(NamedTuple):
+    """How the order of two rows depends on where one stops.
+
+    Of all windows of ten consecutive evaluations in the last quarter of the runs, these are the
+    shares in which the one row's mean is above or below the other's on every seed.
+    """
+
+    better: float
+    worse: float
+    windows: int
+    """The number of windows."""
+
+
 @dataclass(frozen=True)
 class PairedDifference:
     """A row minus the baseline in the mean of the last evaluations, seed by seed."""
@@ -186,9 +218,11 @@ class PairedDifference:
     """The difference at each of the seeds."""
     mean: float
     interval: tuple[float, float]
-    """The bounds of the mean's bootstrap interval."""
+    """The bounds of the mean's 95% interval: Student's t, from ten seeds on the bootstrap."""
     wins: int | None
     """Number of seeds at which the row is better than the baseline; None if not known."""
+    window_shares: WindowShares | None
+    """How that depends on where one stops; None if not known or the runs are too short."""
     p: float
     """The p-value of the exact two-sided Wilcoxon signed-rank test."""
     p_holm: float = math.nan
@@ -344,15 +378,19 @@ def best_value(values: FloatArray, higher_is_better: bool | None) -> float | Non
 
 
 def find_cost_to_target(run: LoadedRun, target: float, goal: Goal) -> CumulativeCost | None:
-    """Return the cost up to the first evaluated round that is at least as good as the target.
+    """Return the cost up to the first evaluation at which the target is reached.
 
-    Return None if there is no such round.
+    It is reached when the mean of the last evaluations, as many as the goal says, is at least as
+    good; of all, if the run has fewer. Return None if it never is.
     """
-    for round, value in run.values_by_round(goal.metric).items():
-        is_reached = value >= target if goal.higher_is_better else value <= target
-        if is_reached:
-            return run.cost_at(round)
-    return None
+    values_by_round = run.values_by_round(goal.metric)
+    rounds = list(values_by_round)
+    window = min(goal.target_window, len(rounds))
+    means = window_means(list(values_by_round.values()), window)
+    is_reached = means >= target if goal.higher_is_better else means <= target
+    if not is_reached.any():
+        return None
+    return run.cost_at(rounds[window - 1 + int(is_reached.argmax())])
 
 
 def add_baseline_differences(
@@ -427,18 +465,44 @@ def with_differences(table: ResultTable, baseline: ResultRow, goal: Goal) -> Res
 
 def compute_difference(row: ResultRow, baseline: ResultRow, goal: Goal) -> PairedDifference:
     """Return the row minus the baseline over the seeds that both have on the same partition."""
-    baseline_tails = {score.run.pairing_key: score.tail for score in baseline.scores}
-    paired_scores = [score for score in row.scores if score.run.pairing_key in baseline_tails]
-    values = np.array(
-        [score.tail - baseline_tails[score.run.pairing_key] for score in paired_scores]
-    )
+    baseline_scores = {score.run.pairing_key: score for score in baseline.scores}
+    pairs = [
+        (score, baseline_scores[score.run.pairing_key])
+        for score in row.scores
+        if score.run.pairing_key in baseline_scores
+    ]
+    values = np.array([score.tail - other.tail for score, other in pairs])
     gains = values if goal.higher_is_better else -values
     return PairedDifference(
         label=row.label,
-        seeds=tuple(score.run.seed for score in paired_scores),
+        seeds=tuple(score.run.seed for score, _ in pairs),
         values=values,
         mean=mean_spread(values).mean,
-        interval=bootstrap_interval(values),
+        interval=mean_interval(values),
         wins=None if goal.higher_is_better is None else int((gains > 0).sum()),
-        p=wilcoxon(values) if paired_scores else math.nan,
+        window_shares=compare_windows(pairs, goal),
+        p=wilcoxon(values) if pairs else math.nan,
     )
+
+
+def compare_windows(
+    pairs: Sequence[tuple[RunScores, RunScores]], goal: Goal
+) -> WindowShares | None:
+    """Return in which share of the late windows the first of each pair is better, or worse.
+
+    Return None if there is no pair, what is better is not known, or the runs' last quarter has
+    fewer than ten evaluations that all of them have.
+    """
+    columns = [score.run.values_by_round(goal.metric) for score in chain.from_iterable(pairs)]
+    rounds = sorted(set.intersection(*map(set, columns))) if columns else []
+    late_rounds = [round for round in rounds if 4 * round > 3 * rounds[-1]]
+    if goal.higher_is_better is None or len(late_rounds) < TAIL_EVALUATIONS:
+        return None
+    curves = np.array([itemgetter(*late_rounds)(column) for column in columns])
+    means = window_means(curves, TAIL_EVALUATIONS)
+    gains = means[0::2] - means[1::2]
+    if not goal.higher_is_better:
+        gains = -gains
+    better = float((gains > 0).all(axis=0).mean())
+    worse = float((gains < 0).all(axis=0).mean())
+    return WindowShares(better, worse, gains.shape[1])

@@ -27,14 +27,16 @@ from fedwmsam.report.runs import (
     to_float,
 )
 from fedwmsam.report.summary import (
+    TAIL_EVALUATIONS,
     Comparison,
     Goal,
     PairedDifference,
     ResultRow,
     ResultTable,
     RunScores,
+    WindowShares,
 )
-from fedwmsam.statistics import Spread, smallest_p
+from fedwmsam.statistics import MIN_BOOTSTRAP_VALUES, Spread, smallest_p
 
 MISSING = "–"
 """The cell of a value that a row does not have."""
@@ -48,8 +50,6 @@ COSTS = {
 """Column of a table → field of `CumulativeCost`, and the number by which that is divided."""
 SIGNIFICANT = 0.05
 """The level below which a p-value is called significant."""
-MIN_BOOTSTRAP_SEEDS = 10
-"""Seeds from which on a bootstrap interval covers about as often as it says."""
 
 MAX_LETTERS = 10_000
 """Letters of a cell or a note before it is cut off."""
@@ -143,9 +143,7 @@ def target_cost_table(table: ResultTable, goal: Goal) -> TextTable:
             is_partly_reached |= 0 < reached_by < len(row.scores)
             seeds = f"{reached_by} of {len(row.scores)} seeds"
             rows.append((row.label, format_value(target), seeds, *target_cost_cells(row, target)))
-    notes = [
-        f"A target is reached at the first evaluated round whose {goal.metric} is at least as good."
-    ]
+    notes = [target_note(goal)]
     if is_partly_reached:
         notes.append(
             "Where only some seeds reached a target, the means are over those, and so too "
@@ -173,7 +171,16 @@ def differences_table(table: ResultTable, goal: Goal) -> TextTable:
     mean = f"Mean of last {table.evaluations} {goal.metric}"
     return TextTable(
         f"{mean}, difference to {table.baseline}: {table.title}",
-        ("method", "common seeds", "difference", "95% interval", "better on", "p", "p (Holm)"),
+        (
+            "method",
+            "common seeds",
+            "difference",
+            "95% interval",
+            "better on",
+            "windows better / worse",
+            "p",
+            "p (Holm)",
+        ),
         tuple(difference_cells(difference) for difference in table.differences),
         tuple(significance_notes(table)),
         kind="differences",
@@ -194,9 +201,9 @@ def difference_cells(difference: PairedDifference) -> tuple[str, ...]:
     seeds = len(difference.seeds)
     mean = difference.mean
     if not seeds:
-        return difference.label, "none", *(MISSING for _ in range(5))
+        return difference.label, "none", *(MISSING for _ in range(6))
     if math.isnan(mean):
-        return difference.label, str(seeds), NOT_FINITE, *(MISSING for _ in range(4))
+        return difference.label, str(seeds), NOT_FINITE, *(MISSING for _ in range(5))
     low, high = difference.interval
     digits = float_format(mean)
     interval = MISSING if math.isnan(low) else f"{low:+{digits}} to {high:+{digits}}"
@@ -206,9 +213,15 @@ def difference_cells(difference: PairedDifference) -> tuple[str, ...]:
         f"{mean:+{digits}}",
         interval,
         MISSING if difference.wins is None else f"{difference.wins} of {seeds}",
+        window_cell(difference.window_shares),
         f"{difference.p:.3g}",
         f"{difference.p_holm:.3g}",
     )
+
+
+def window_cell(shares: WindowShares | None) -> str:
+    """Return the shares of the late windows in which a row is better and worse."""
+    return MISSING if shares is None else f"{shares.better:.0%} / {shares.worse:.0%}"
 
 
 def seeds_cell(row: ResultRow) -> str:
@@ -364,31 +377,63 @@ def run_name(row: ResultRow, run: LoadedRun) -> str:
     return f"{row.label}, seed {run.seed} ({run.path})"
 
 
+def target_note(goal: Goal) -> str:
+    """Return the note on what it means to reach a target."""
+    if goal.target_window == 1:
+        return (
+            f"First crossing: a target is reached at the first evaluation whose {goal.metric} is "
+            "at least as good, so that a noisy curve is early."
+        )
+    return (
+        f"A target is reached at the first evaluation at which the mean of the last "
+        f"{goal.target_window} is at least as good. Single evaluations (--first-crossing) would "
+        "reward noise."
+    )
+
+
 def significance_notes(table: ResultTable) -> Iterator[str]:
     """Yield notes on what the paired differences of a table can and cannot show."""
-    yield (
-        "Paired by seed: same clients, batches and first weights. Interval: percentile bootstrap "
-        "over seeds. p: exact two-sided Wilcoxon signed-rank test; Holm's correction is over the "
-        "rows of this table."
-    )
     seed_counts = [len(difference.seeds) for difference in table.differences if difference.seeds]
+    yield (
+        f"Paired by seed: same clients, batches and first weights. {describe_interval(seed_counts)}"
+        "p: exact two-sided Wilcoxon signed-rank test; Holm's correction is over the rows of this "
+        "table."
+    )
+    shares = [difference.window_shares for difference in table.differences]
+    windows = max((share.windows for share in shares if share), default=0)
+    if windows:
+        yield (
+            f"Windows: the {windows} windows of {TAIL_EVALUATIONS} consecutive evaluations in the "
+            "last quarter of the runs; the shares in which the row's mean is better or worse on "
+            "every common seed. In the rest the seeds do not agree: who is ahead then depends on "
+            "where one stops."
+        )
     if not seed_counts:
         return
     tests = len(seed_counts)
-    fewest = min(seed_counts)
-    if fewest < MIN_BOOTSTRAP_SEEDS:
-        yield (
-            f"With {fewest} common seeds the interval is too narrow: it covers the truth less "
-            "often than 95%."
-        )
     most = max(seed_counts)
     if smallest_p(most) * tests >= SIGNIFICANT:
         comparisons = f"{tests} comparisons" if tests > 1 else "one comparison"
         yield (
-            f"With {most} seeds p cannot fall below {smallest_p(most):.3g}, whatever the "
+            f"With {format_seeds(most)} p cannot fall below {smallest_p(most):.3g}, whatever the "
             f"difference: nothing here can be significant. For {comparisons} that takes at least "
             f"{seeds_needed(tests)} seeds."
         )
+
+
+def describe_interval(seed_counts: Sequence[int]) -> str:
+    """Return how the intervals over so many seeds are made, and what they take for granted."""
+    kinds = []
+    if any(1 < count < MIN_BOOTSTRAP_VALUES for count in seed_counts):
+        kinds.append("Student's t, which takes the differences to be about normal")
+    if any(count >= MIN_BOOTSTRAP_VALUES for count in seed_counts):
+        kinds.append(f"percentile bootstrap (from {MIN_BOOTSTRAP_VALUES} seeds on)")
+    return f"Interval: {'; '.join(kinds)}; each for its row alone. " if kinds else ""
+
+
+def format_seeds(count: int) -> str:
+    """Return "1 seed" or, for example, "3 seeds"."""
+    return "1 seed" if count == 1 else f"{count} seeds"
 
 
 def seeds_needed(tests: int) -> int:
@@ -601,12 +646,16 @@ def spread_columns(name: str, spread: Spread | None) -> Record:
 def difference_record(difference: PairedDifference) -> Record:
     """Return the columns of a paired difference in the CSV file of the rows."""
     low, high = difference.interval
+    shares = difference.window_shares
     return {
         "common_seeds": " ".join(map(str, difference.seeds)),
         "difference": difference.mean,
         "difference_low": low,
         "difference_high": high,
         "better_on": difference.wins,
+        "windows": shares and shares.windows,
+        "windows_better": shares and shares.better,
+        "windows_worse": shares and shares.worse,
         "p": difference.p,
         "p_holm": difference.p_holm,
     }
