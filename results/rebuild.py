@@ -337,7 +337,7 @@ SECTIONS = {
         dynamics_plots,
     ),
     "plus": comparison_section(
-        "plus.toml", ["fedwmsam", "scaffold", "scaffold twin=8"], [0.8, 0.84, 0.86]
+        "plus.toml", ["fedwmsam", "scaffold", "scaffold averaged twin=8"], [0.8, 0.84, 0.86]
     ),
     "table-5": recipe_section("table-5", 200),
     "ablation": grid_section("ablation.toml", ["correction", "perturbation"], "similarity"),
@@ -383,7 +383,7 @@ def readme_table(runs: Path) -> str:
     for plan in ("fashion-mnist-methods.toml", "fashion-mnist-seeds.toml", "plus.toml"):
         specs += load_run_specs(plan)
     loaded = {run.path: run for run in load_runs(specs, runs)}
-    table = make_text_tables(summarise(list(loaded.values())))[0]
+    table = make_text_tables(summarise(add_averaged_model_runs(loaded.values())))[0]
     return markdown_table(replace(select_columns(table, README_COLUMNS), notes=()))
 
 

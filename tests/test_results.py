@@ -227,7 +227,6 @@ def test_runs_packed_by_the_first_version_are_read(tmp_path: Path) -> None:
     score = summarise([run], goal).tables[0].scores[0]
     assert score.last == 0.8596
     assert score.tail == pytest.approx(0.85291)
-    assert score.averaged_tail is None
     assert score.total.bytes == 150 * (15936840 + 7968400)
     assert score.total.backprops == 150 * 600
 

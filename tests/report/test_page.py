@@ -144,7 +144,7 @@ def test_a_page_with_averaged_twins_as_rows_counts_and_repeats_each_run_once(
         write_run(tmp_path / str(seed), [0.5, 0.6], seed=seed, twin=8.0, columns=columns)
     page = read(summarise(add_averaged_model_runs(find_runs([tmp_path])[0])))
     assert "2 configurations over 2 seeds: 2 runs, all counted." in page.texts["p"]
-    assert {"fedavg", "fedavg twin=8"} <= set(page.texts["th"])
+    assert {"fedavg", "fedavg averaged twin=8"} <= set(page.texts["th"])
     (commands,) = page.texts["code"]
     assert commands.count("fedwmsam run") == 2 and "--twin 8.0" in commands
     assert not any("twin=8, seed" in note for note in page.texts["li"]), "it is no run of its own"

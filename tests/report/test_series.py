@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from helpers.run_folders import write_run
 
-from fedwmsam.report.runs import find_runs
+from fedwmsam.report.plots import table_plots
+from fedwmsam.report.runs import add_averaged_model_runs, find_runs
 from fedwmsam.report.series import compute_curve, find_ablations, find_sweeps
 from fedwmsam.report.summary import ACCURACY, ResultTable, summarise
 
@@ -78,6 +79,26 @@ def test_an_ablation_is_what_each_change_does_to_the_full_method(tmp_path: Path)
         "perturbation=none, correction=none",
     }
     assert differences["correction=none"].values == pytest.approx([-0.1, -0.11])
+
+
+def test_averaged_models_have_an_ablation_of_their_own(tmp_path: Path) -> None:
+    for number, (correction, averaged) in enumerate((("scaffold", 0.9), ("none", 0.6))):
+        columns = {"averaged_accuracy": [averaged]}
+        write_run(
+            tmp_path / f"{number}",
+            [averaged - 0.1 * number],
+            method="fedwmsam",
+            correction=correction,
+            twin=8.0,
+            columns=columns,
+        )
+    (table,) = summarise(add_averaged_model_runs(find_runs([tmp_path])[0])).tables
+    trained, averages = find_ablations(table, ACCURACY)
+    assert trained.changes == averages.changes == ("correction=none",)
+    assert trained.differences[0].mean == pytest.approx(-0.4)
+    assert averages.differences[0].mean == pytest.approx(-0.3)
+    names = [name for name, *_ in table_plots(table, ACCURACY) if name.startswith("ablation")]
+    assert names == ["ablation-fedwmsam", "ablation-fedwmsam-averaged-twin-8"]
 
 
 def test_the_full_method_of_two_rows_is_the_one_with_the_defaults(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from helpers.run_folders import write_run
 
 from fedwmsam.errors import InputError
 from fedwmsam.report.runs import RunStatus, add_averaged_model_runs, find_runs
+from fedwmsam.report.series import find_sweeps
 from fedwmsam.report.summary import Comparison, make_goal, parse_targets, summarise
 from fedwmsam.report.text_tables import make_text_tables
 from fedwmsam.settings import config
@@ -199,42 +200,90 @@ def twins(make: Make, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_averaged_twins_are_columns(twins: Path) -> None:
-    (text_table,) = make_text_tables(comparison(twins))
-    index = text_table.header.index("averaged: last")
-    assert text_table.header[index + 1] == "averaged: mean of last 2"
-    cells = {row[0]: row[index : index + 2] for row in text_table.rows}
-    assert cells == {
-        "fedavg": ("0.7500 ± 0.0707", "0.6250 ± 0.0354"),
-        "scaffold": ("0.9000 ± 0.0000", "0.7000 ± 0.0000"),
-        "fedsam": ("–", "–"),
-    }
-    assert any(note.startswith("Averaged:") for note in text_table.notes)
-
-
-def test_averaged_twins_are_rows_on_request(twins: Path) -> None:
+def test_averaged_twins_are_rows(twins: Path) -> None:
     runs = add_averaged_model_runs(find_runs([twins])[0])
-    result = summarise(runs, make_goal("accuracy", [0.65]), "scaffold twin=8")
+    assert add_averaged_model_runs(runs) == runs, "a twin has no twin"
+    result = summarise(runs, make_goal("accuracy", [0.65]), "scaffold averaged twin=8")
     (table,) = result.tables
     assert [row.label for row in table.rows] == [
         "fedavg",
-        "fedavg twin=8",
+        "fedavg averaged twin=8",
         "scaffold",
-        "scaffold twin=8",
+        "scaffold averaged twin=8",
         "fedsam",
     ]
+    assert table.omitted_values == (), "that most rows are no averages goes without saying"
     averaged = table.rows[1]
     assert [score.tail for score in averaged.scores] == pytest.approx([0.6, 0.65])
     losses = [score.run.values_by_round("loss") for score in averaged.scores]
     assert losses == [{1: 2.0, 2: 3.0}] * 2
     assert averaged.scores[0].run.values_by_round("alpha") == {}, "the twin has no such thing"
     assert averaged.reached(0.65, "rounds").mean == 2 and averaged.total("bytes").mean == 300
+    assert averaged.reached(0.65, "rounds").n == 1
     for score in table.scores:
         assert not any("averaged" in column for column in score.run.round_records[0])
     assert table.differences[0].label == "fedavg"
     assert table.differences[0].values == pytest.approx([-0.35, -0.35])
     assert len(table.rows[2].excluded_runs) == 1 and not table.rows[3].excluded_runs, "said once"
-    assert "averaged: last" not in make_text_tables(result)[0].header
+    notes = make_text_tables(result)[0].notes
+    assert any(note.startswith("averaged twin=…: an average") for note in notes)
+    assert len([note for note in notes if "not finished" in note]) == 1
+
+
+def test_a_report_shows_twins_unless_told_not_to(
+    cli: Callable[..., Any], twins: Path, tmp_path: Path
+) -> None:
+    shown = cli("report", twins, "--csv", tmp_path / "rows.csv", "--plots", tmp_path / "plots")
+    assert shown.code == 0, shown.err
+    rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    runs = list(csv.DictReader((tmp_path / "rows-runs.csv").open()))
+    for texts in (shown.out, [row["row"] for row in rows], [run["row"] for run in runs]):
+        assert "scaffold averaged twin=8" in texts
+    assert not list((tmp_path / "plots").glob("ablation*")), "averaging is no change to a method"
+    hidden = cli("report", twins, "--no-twins")
+    assert hidden.code == 0 and "averaged" not in hidden.out
+    by_column = cli("report", twins, "--metric", "averaged_accuracy")
+    assert by_column.code == 0 and "0.7500 ± 0.0707" in by_column.out
+
+
+def test_a_comparison_shows_twins_and_takes_one_as_the_baseline(
+    cli: Callable[..., Any], tmp_path: Path
+) -> None:
+    small = ("--methods", "fedavg", "--model", "linear", "--clients", "5", "--rounds", "1")
+    averaged = ("--baseline", "fedavg averaged", "--out", tmp_path / "c")
+    refused = cli("compare", *small, *averaged)
+    assert (refused.code, (tmp_path / "c").exists()) == (2, False), "there is no twin"
+    outcome = cli("compare", *small, *averaged, "--twin", "8", "--jobs", "1")
+    assert outcome.code == 0, outcome.err
+    assert "difference to fedavg averaged twin=8" in outcome.out
+
+
+def test_each_average_stands_after_its_row_and_a_method_names_its_trained_model(
+    make: Make, tmp_path: Path
+) -> None:
+    for lr in (0.1, 0.2, 0.5):
+        make([0.5], lr=lr, twin=8.0, columns={"averaged_accuracy": [0.6 + lr / 10]})
+    make([0.4], method="fedsam", lr=0.1, twin=8.0, columns={"averaged_accuracy": [0.7]})
+    runs = add_averaged_model_runs(find_runs([tmp_path])[0])
+    (table,) = summarise(runs, baseline="fedsam").tables
+    assert [row.label for row in table.rows] == [
+        "fedavg lr=0.1",
+        "fedavg averaged twin=8 lr=0.1",
+        "fedavg lr=0.2",
+        "fedavg averaged twin=8 lr=0.2",
+        "fedavg lr=0.5",
+        "fedavg averaged twin=8 lr=0.5",
+        "fedsam lr=0.1",
+        "fedsam averaged twin=8 lr=0.1",
+    ]
+    assert table.baseline == "fedsam lr=0.1"
+    for name in ("FedSAM averaged", "twin=8 fedsam", "averaged lr=0.1 fedsam"):
+        (table,) = summarise(runs, baseline=name).tables
+        assert table.baseline == "fedsam averaged twin=8 lr=0.1"
+    with pytest.raises(InputError, match="could be any of"):
+        summarise(runs, baseline="fedavg averaged")
+    (sweep,) = find_sweeps(table)
+    assert [line.label for line in sweep.lines] == ["fedavg", "fedavg averaged twin=8"]
 
 
 def test_a_run_with_a_twin_is_the_same_row_as_one_without_and_counts_instead_of_it(
@@ -243,9 +292,11 @@ def test_a_run_with_a_twin_is_the_same_row_as_one_without_and_counts_instead_of_
     make([0.1, 0.6])
     make([0.1, 0.6], twin=8.0, columns={"averaged_accuracy": [0.5, 0.9]})
     make([0.1, 0.7], seed=1)
-    result = comparison(tmp_path)
-    (row,) = result.tables[0].rows
-    assert (row.label, row.seeds, row.scores[0].averaged_last) == ("fedavg", [0, 1], 0.9)
+    result = summarise(add_averaged_model_runs(find_runs([tmp_path])[0]))
+    row, averaged = result.tables[0].rows
+    assert (row.label, row.seeds) == ("fedavg", [0, 1])
+    assert (averaged.seeds, averaged.scores[0].last) == ([0], 0.9)
+    assert row.scores[0].run.config["twin"] == 8.0
     notes = make_text_tables(result)[0].notes
     assert any("and the same numbers; not counted" in note for note in notes)
 

@@ -1,6 +1,7 @@
 """`fedwmsam compare`: a comparison of several methods, settings and seeds."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,6 +140,8 @@ def check_baseline(grid_spec: "Grid", baseline: str, has_pilot: bool) -> None:
             raise InputError(unknown_name_message("baseline", baseline, methods))
         return
     runs = [LoadedRun(Path(spec.folder_name), config=spec.config.to_flat_dict()) for spec in specs]
+    twins = [run for run in runs if run.config.get("twin") is not None]
+    runs += [replace(run, is_averaged_model=True) for run in twins]
     find_baseline_rows(summarise(runs).tables, baseline)
 
 
@@ -147,11 +150,12 @@ def print_comparison(
 ) -> None:
     """Print the tables of a comparison unless quiet, and write its HTML page if asked for."""
     from fedwmsam.page.page import write_page
-    from fedwmsam.report.runs import find_runs
+    from fedwmsam.report.runs import add_averaged_model_runs, find_runs
     from fedwmsam.report.summary import ACCURACY, summarise
     from fedwmsam.report.text_tables import make_text_tables
 
-    comparison = summarise(find_runs(folders)[0], ACCURACY, baseline)
+    runs = add_averaged_model_runs(find_runs(folders)[0])
+    comparison = summarise(runs, ACCURACY, baseline)
     if not quiet:
         print_tables(make_text_tables(comparison))
     if html is not None:

@@ -59,9 +59,9 @@ def report(
     twins: Annotated[
         bool,
         typer.Option(
-            "--twins", help="Averaged twins (runs with --twin) as rows instead of columns."
+            "--twins/--no-twins", help="Rows for averaged twins, which runs with --twin have."
         ),
-    ] = False,
+    ] = True,
     csv: Annotated[
         Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")
     ] = None,
@@ -88,7 +88,7 @@ def report(
     - `fedwmsam report runs --latex table.tex --plots figures --format pdf`
     - `fedwmsam report runs --html report.html`
     - `fedwmsam report comparison --html report.html --watch`
-    - `fedwmsam report runs --twins --baseline "scaffold twin=8"`
+    - `fedwmsam report runs --baseline "scaffold averaged"`
     """
     from fedwmsam.report import text_tables
     from fedwmsam.report.runs import add_averaged_model_runs, find_runs
@@ -100,7 +100,7 @@ def report(
     def load() -> "tuple[Comparison, list[str]]":
         loaded_runs, empty_folders = find_runs(runs)
         if twins:
-            loaded_runs = add_averaged_model_runs(loaded_runs)
+            loaded_runs = add_averaged_model_runs(loaded_runs, metric)
         return summarise(loaded_runs, goal, baseline), empty_folders
 
     if watch:

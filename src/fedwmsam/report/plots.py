@@ -158,7 +158,7 @@ def table_plots(table: ResultTable, goal: Goal) -> Iterator[PlotSpec]:
         yield f"sensitivity-{slug(sweep.option)}", height, partial(draw_sweep, table, goal, sweep)
     for ablation in find_ablations(table, goal):
         height = 0.7 + bars_height(ablation.changes, 1)
-        name = f"ablation-{slug(ablation.reference.method)}"
+        name = f"ablation-{slug(describe_reference(ablation))}"
         yield name, height, partial(draw_ablation, table, goal, ablation)
 
 
@@ -418,10 +418,18 @@ def draw_ablation(table: ResultTable, goal: Goal, ablation: Ablation, figure: "F
     # It is centred below the entire figure: below the axes alone it would not fit next to long
     # names.
     figure.supxlabel(
-        f"change of {plain_text(f'{metric} from {ablation.reference.method}')}\n"
+        f"change of {plain_text(f'{metric} from {describe_reference(ablation)}')}\n"
         f"{describe_spread([spread.n for spread in spreads])}; dots: seeds",
         fontsize=FONT - 1,
     )
+
+
+def describe_reference(ablation: Ablation) -> str:
+    """Return the method of an ablation, and which average of its models it is of, if any."""
+    reference = ablation.reference
+    if not reference.is_averaged_model:
+        return reference.method
+    return f"{reference.method} averaged twin={format_value(reference.config['twin'])}"
 
 
 # Bars

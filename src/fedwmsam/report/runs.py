@@ -156,28 +156,28 @@ MODEL_INDEPENDENT_COLUMNS = (
 """Columns of the metrics that do not depend on which model is evaluated after the round."""
 
 
-def add_averaged_model_runs(runs: Sequence[LoadedRun]) -> list[LoadedRun]:
+def add_averaged_model_runs(runs: Iterable[LoadedRun], metric: str = "accuracy") -> list[LoadedRun]:
     """Return the runs with the averaged model (the twin) of each as a run of its own after it.
 
-    The runs themselves lose the columns of their averaged models.
+    A run loses the columns of its averaged model to it. A run whose averaged model has no such
+    metric stays as it is.
     """
     result = []
     for run in runs:
+        has_averaged_model = run.is_usable and bool(run.values_by_round(AVERAGED + metric))
+        if not has_averaged_model or run.config.get("twin") is None:
+            result.append(run)
+            continue
         global_records = [global_model_columns(record) for record in run.round_records]
         averaged_records = [averaged_model_columns(record) for record in run.round_records]
-        result.append(replace(run, round_records=global_records))
-        has_averaged_model = any(
-            record.keys() - set(MODEL_INDEPENDENT_COLUMNS) for record in averaged_records
+        averaged_run = replace(
+            run,
+            round_records=averaged_records,
+            is_averaged_model=True,
+            best_round=None,
+            client_accuracies=(),
         )
-        if run.is_usable and has_averaged_model:
-            averaged_run = replace(
-                run,
-                round_records=averaged_records,
-                is_averaged_model=True,
-                best_round=None,
-                client_accuracies=(),
-            )
-            result.append(averaged_run)
+        result += [replace(run, round_records=global_records), averaged_run]
     return result
 
 
@@ -443,7 +443,8 @@ def make_labels(rows: Sequence[Record]) -> list[str]:
     """Return a label for each row of a table: its method and the values that tell it apart.
 
     Settings are compared with all rows of the table, options with the rows of the same method. A
-    value that more than half of these rows share is left out; `omitted_values` lists it once.
+    value that more than half of these rows share is left out; `omitted_values` lists it once. The
+    row of an averaged model always says so.
     """
     return [make_label(rows, row) for row in rows]
 
@@ -451,7 +452,10 @@ def make_labels(rows: Sequence[Record]) -> list[str]:
 def make_label(rows: Sequence[Record], row: Record) -> str:
     """Return the label of one of the rows of a table, given the configurations of all."""
     keys = [key for key in label_keys(rows, row) if key in row]
-    return " ".join([row["method"], *(f"{key}={format_value(row[key])}" for key in keys)])
+    words = [row["method"]]
+    if row.get("twin") is not None:
+        words += ["averaged", f"twin={format_value(row['twin'])}"]
+    return " ".join([*words, *(f"{key}={format_value(row[key])}" for key in keys)])
 
 
 def label_keys(rows: Sequence[Record], row: Record) -> list[str]:
@@ -483,7 +487,11 @@ def majority_settings(rows: Sequence[Record]) -> dict[str, list[Any]]:
 
     The list of a setting is empty if no value is that of more than half of the rows.
     """
-    keys = [key for key in varying_keys(rows) if key in setting_names() and key != "method"]
+    keys = [
+        key
+        for key in varying_keys(rows)
+        if key in setting_names() and key not in ("method", "twin")
+    ]
     return {key: find_majority(rows, key) for key in keys}
 
 

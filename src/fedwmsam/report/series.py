@@ -163,7 +163,8 @@ def without_key(config: Record, removed_key: str) -> Record:
 def find_ablations(table: ResultTable, goal: Goal) -> list[Ablation]:
     """Return the ablation of each method that has rows outside of any sweep.
 
-    It is made of these rows and of the method's rows one change away from them.
+    It is made of these rows and of the method's rows one change away from them. Averaged models
+    have an ablation of their own.
     """
     rows = [row for row in table.rows if row.spread("tail")]
     swept_labels = set()
@@ -171,8 +172,8 @@ def find_ablations(table: ResultTable, goal: Goal) -> list[Ablation]:
         for group in swept_groups(rows, option):
             swept_labels |= {row.label for row in group}
     ablations = []
-    for method in dict.fromkeys(row.method for row in rows):
-        method_rows = [row for row in rows if row.method == method]
+    for method, twin in dict.fromkeys(map(method_and_twin, rows)):
+        method_rows = [row for row in rows if method_and_twin(row) == (method, twin)]
         unswept_rows = [row for row in method_rows if row.label not in swept_labels]
         ablation_rows = [
             row
@@ -182,6 +183,11 @@ def find_ablations(table: ResultTable, goal: Goal) -> list[Ablation]:
         if unswept_rows and len(ablation_rows) > 1:
             ablations.append(make_ablation(ablation_rows, goal))
     return [ablation for ablation in ablations if ablation.changes]
+
+
+def method_and_twin(row: ResultRow) -> tuple[str, object]:
+    """Return the method of a row, and which average of its models the row is of, if any."""
+    return row.method, row.config.get("twin")
 
 
 def is_one_change_from_any(row: ResultRow, others: Iterable[ResultRow]) -> bool:

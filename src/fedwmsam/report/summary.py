@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from fedwmsam.engine.records import Record
-from fedwmsam.engine.run import AVERAGED
 from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.report.runs import (
     CumulativeCost,
@@ -136,10 +135,6 @@ class RunScores:
     """The metric at the round that was best on the validation data."""
     best_on_test: float | None
     """The best value of the metric, which is selected on the test data."""
-    averaged_last: float | None
-    """`last` of the averaged model (the twin), if the run has one."""
-    averaged_tail: float | None
-    """`tail` of the averaged model (the twin), if the run has one."""
     reached: dict[float, CumulativeCost | None]
     """The cost of reaching each target, None for a target that was not reached."""
     total: CumulativeCost
@@ -165,6 +160,11 @@ class ResultRow:
         return str(self.config["method"])
 
     @property
+    def is_averaged_model(self) -> bool:
+        """Return whether the row is of the averaged models (the twins) of another row's runs."""
+        return self.config.get("twin") is not None
+
+    @property
     def seeds(self) -> list[int]:
         """Return the seeds that have a result."""
         return [score.run.seed for score in self.scores]
@@ -172,7 +172,7 @@ class ResultRow:
     def spread(self, quantity: str) -> Spread | None:
         """Return the spread over the seeds of a quantity, None if a seed does not have it.
 
-        The quantity is last, tail, best, best_on_test, averaged_last or averaged_tail.
+        The quantity is last, tail, best or best_on_test.
         """
         values = [getattr(score, quantity) for score in self.scores]
         return mean_spread(values) if values and None not in values else None
@@ -310,7 +310,7 @@ def make_table(
     """Return the table of runs that may be compared.
 
     Methods are in the order in which they first occur. Of each the row that differs least from the
-    others comes first, then the rest by their settings.
+    others comes first, then the rest by their settings; after each its averaged model.
     """
     groups = group_runs(runs, row_config)
     configs = [row_config(group[0]) for group in groups]
@@ -319,10 +319,15 @@ def make_table(
         for label, config, group in zip(make_labels(configs), configs, groups, strict=True)
     ]
     methods = list(dict.fromkeys(row.method for row in rows))
-    rows.sort(
-        key=lambda row: (methods.index(row.method), row.label.count(" "), sort_key(row.config))
-    )
+    rows.sort(key=lambda row: (methods.index(row.method), *order_within_method(row)))
     return ResultTable(title, shared_settings, tuple(rows), tuple(omitted_values(configs)))
+
+
+def order_within_method(row: ResultRow) -> tuple[int, list[tuple[str, float, str]], bool]:
+    """Return a key that sorts the rows of a method, an averaged model right after its method."""
+    config = {key: value for key, value in row.config.items() if key != "twin"}
+    words = row.label.count(" ") - 2 * row.is_averaged_model  # "averaged twin=8"
+    return words, sort_key(config), row.is_averaged_model
 
 
 def sort_key(config: Record) -> list[tuple[str, float, str]]:
@@ -355,7 +360,6 @@ def score_run(run: LoadedRun, goal: Goal) -> RunScores:
     """Return the results of a run that has recorded the metric."""
     values_by_round = run.values_by_round(goal.metric)
     values = np.array(list(values_by_round.values()))
-    averaged = np.array(list(run.values_by_round(AVERAGED + goal.metric).values()))
     return RunScores(
         run,
         last=float(values[-1]),
@@ -363,8 +367,6 @@ def score_run(run: LoadedRun, goal: Goal) -> RunScores:
         evaluations=len(values[-TAIL_EVALUATIONS:]),
         best=values_by_round.get(run.best_round) if run.best_round else None,
         best_on_test=best_value(values[np.isfinite(values)], goal.higher_is_better),
-        averaged_last=float(averaged[-1]) if averaged.size else None,
-        averaged_tail=float(averaged[-TAIL_EVALUATIONS:].mean()) if averaged.size else None,
         reached={target: find_cost_to_target(run, target, goal) for target in goal.targets},
         total=run.cost_at(len(run.round_records)),
     )
@@ -431,19 +433,25 @@ def find_baseline_rows(
 
 
 def find_baseline_row(table: ResultTable, name: str) -> ResultRow | None:
-    """Return the row with that label, its words in any order, or the only row of that method.
+    """Return the row with that label, its words in any order, or the only row with these words.
 
-    Upper and lower case are alike. Return None if there is no such row; raise InputError if there
-    are several.
+    Upper and lower case are alike. A row that is no averaged model comes first: "scaffold" is not
+    "scaffold averaged twin=8". Return None if there is no such row; raise InputError if there are
+    several.
     """
-    words = sorted(name.lower().split())
-    rows = [row for row in table.rows if sorted(row.label.lower().split()) == words]
-    if not rows:
-        rows = [row for row in table.rows if row.method.lower() == name.lower()]
+    words = set(name.lower().split())
+    candidates = [row for row in table.rows if words and words <= label_words(row)]
+    rows = [row for row in candidates if words == label_words(row)]
+    rows = rows or [row for row in candidates if not row.is_averaged_model] or candidates
     if len(rows) > 1:
         labels = ", ".join(repr(row.label) for row in rows)
         raise InputError(f"The baseline {name!r} could be any of {labels}; name one in full.")
     return rows[0] if rows else None
+
+
+def label_words(row: ResultRow) -> set[str]:
+    """Return the words of a row's label in lower case."""
+    return set(row.label.lower().split())
 
 
 def with_differences(table: ResultTable, baseline: ResultRow, goal: Goal) -> ResultTable:

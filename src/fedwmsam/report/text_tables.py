@@ -116,9 +116,6 @@ def results_table(table: ResultTable, goal: Goal, paper_columns: bool) -> TextTa
         quantities["best by validation"] = "best"
     if paper_columns:
         quantities["best on test (selected on test)"] = "best_on_test"
-    if any(score.averaged_tail is not None for score in table.scores):
-        quantities["averaged: last"] = "averaged_last"
-        quantities[f"averaged: mean of last {table.evaluations}"] = "averaged_tail"
     rows = []
     for row in table.rows:
         spreads = [spread_cell(row.spread(quantity)) for quantity in quantities.values()]
@@ -286,13 +283,11 @@ def reading_notes(table: ResultTable, paper_columns: bool) -> Iterator[str]:
     yield from seed_notes(table)
     if len({score.evaluations for score in table.scores}) > 1:
         yield f"Some runs ended before {table.evaluations} evaluations; their mean is over fewer."
-    if any(score.averaged_tail is not None for score in table.scores):
+    if any(row.is_averaged_model for row in table.rows):
         yield (
-            "Averaged: of an average of the row's global models, which nobody trains on. Compare "
-            "averages with averages, or say which is which; --twins gives them rows of their own."
+            "averaged twin=…: an average of the global models of the same runs, which nobody "
+            "trains on. Compare averages with averages."
         )
-    if any(score.run.is_averaged_model for score in table.scores):
-        yield "twin=…: an average of the global models of the row's runs, which nobody trains on."
     if paper_columns:
         yield (
             "Best on test is the best round picked on the test data. It is higher than what one "
@@ -329,6 +324,8 @@ def seed_notes(table: ResultTable) -> Iterator[str]:
 def run_notes(table: ResultTable, goal: Goal) -> Iterator[str]:
     """Yield notes on single runs: why one is not counted, and what happened in those that are."""
     for row in table.rows:
+        if row.is_averaged_model:
+            continue  # All is said of the row whose runs these are.
         for run in row.excluded_runs:
             values = list(run.values_by_round(goal.metric).values())
             last_value = f"; last {goal.metric} {number_cell(values[-1])}" if values else ""
@@ -452,8 +449,6 @@ def seeds_needed(tests: int) -> int:
 
 CSV_QUANTITIES = ("last", "tail", "best", "best_on_test")
 """Fields of `RunScores` that are columns of the CSV files."""
-AVERAGED_QUANTITIES = ("averaged_last", "averaged_tail")
-"""Further ones that only runs with an averaged model have."""
 LATEX = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -619,10 +614,6 @@ def row_record(goal: Goal, table: ResultTable, row: ResultRow) -> Record:
     }
     for quantity in CSV_QUANTITIES:
         record |= spread_columns(quantity, row.spread(quantity))
-    for quantity in AVERAGED_QUANTITIES:
-        spread = row.spread(quantity)
-        if spread:
-            record |= spread_columns(quantity, spread)
     for cost in CumulativeCost._fields:
         record |= spread_columns(cost, row.total(cost))
     for target in goal.targets:
@@ -675,10 +666,6 @@ def run_record(run: LoadedRun, is_counted: bool) -> Record:
 def score_record(score: RunScores) -> Record:
     """Return the further columns of a run that is counted."""
     record = {quantity: getattr(score, quantity) for quantity in CSV_QUANTITIES}
-    for quantity in AVERAGED_QUANTITIES:
-        value = getattr(score, quantity)
-        if value is not None:
-            record[quantity] = value
     record |= score.total._asdict()
     for target, cost in score.reached.items():
         for name in CumulativeCost._fields:
