@@ -98,6 +98,7 @@ def test_a_run_leaves_a_folder_that_tells_everything(run_folder: Path) -> None:
         "summary.json",
         "data.json",
         "clients.json",
+        "provenance.json",
     }
     assert checkpoints == {"checkpoints/round-0000003.checkpoint", "checkpoints/memory.rows"}
     lines = rows(run_folder)

@@ -1,6 +1,7 @@
-"""What the machine has: how much memory this process may use."""
+"""What the machine has: how much memory this process may use, and its processor."""
 
 import os
+import platform
 from functools import cache
 from pathlib import Path
 
@@ -18,3 +19,14 @@ def machine_memory() -> int:
         except (OSError, ValueError):  # there is no such file, or it says "max"
             continue
     return memory
+
+
+@cache
+def cpu_name() -> str:
+    """Return the processor's name where the system tells it (Linux), else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

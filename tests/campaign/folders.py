@@ -11,8 +11,8 @@ from pathlib import Path
 from fedwmsam.engine import checkpoint
 from fedwmsam.engine.client_state import Store, as_bytes, index_of
 
-IGNORED = ("lock", "timings.jsonl", "config.toml")
-"""Files that may differ between equal runs: by seconds, and by the number of workers."""
+IGNORED = ("lock", "timings.jsonl", "config.toml", "provenance.json")
+"""Files that may differ between equal runs: by seconds, times, and by the number of workers."""
 
 
 def read_outcome(folder: Path) -> dict[str, bytes]:

@@ -23,6 +23,7 @@ from campaign.processes import ForkedProcess
 from campaign.results import CampaignResult, markdown_table, shuffle_kinds, write_results
 from campaign.sandbox import BAD, REFUSED, TAKEN, Attack, SandboxedProcess, Stage, command
 from fedwmsam.analysis import dynamics, flatness, landscape, theory  # noqa: F401
+from fedwmsam.engine.provenance import PROVENANCE
 from fedwmsam.page import page  # noqa: F401
 from fedwmsam.report import plots  # noqa: F401
 
@@ -67,6 +68,9 @@ KINDS = {
     "message: answer": InputKind(hostile_messages.choose_reply_attack, 30),
     "message: evaluation": InputKind(hostile_messages.choose_evaluation_attack, 25),
 }
+LATER_KINDS = {"run: provenance": InputKind(hostile_runs.choose_provenance_attack, 40)}
+"""Kinds that came later: their inputs have numbers behind those that are published."""
+ALL_KINDS = KINDS | LATER_KINDS
 
 
 def main() -> int:
@@ -91,7 +95,7 @@ def main() -> int:
 
 def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="campaign.hostile", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=sum(k.weight for k in KINDS.values()))
+    parser.add_argument("--inputs", type=int, default=sum(k.weight for k in ALL_KINDS.values()))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", type=int, metavar="NUMBER", help="repeat one input")
     parser.add_argument("--kinds", default="", help="only kinds that begin so: run, data, message")
@@ -110,6 +114,10 @@ def make_references(folder: Path) -> None:
         for arguments in commands:
             code = ForkedProcess(lambda words=arguments: run_in(folder, words)).wait()
             assert code == 0, f"{name} does not run at all"
+    # A stranger who edits config.toml does not leave the digest that tells of it; one kind does.
+    (folder / "fedwmsam" / PROVENANCE).rename(folder / PROVENANCE)
+    for path in folder.glob(f"*/*/{PROVENANCE}"):
+        path.unlink()
 
 
 def run_in(folder: Path, arguments: str) -> None:
@@ -120,7 +128,7 @@ def run_in(folder: Path, arguments: str) -> None:
 
 def run_inputs(options: argparse.Namespace, root: Path) -> Iterator[CampaignResult]:
     """Yield the result of each input, with several at the same time."""
-    names = shuffle_kinds(KINDS, options.seed)
+    names = shuffle_kinds(KINDS, options.seed) + shuffle_kinds(LATER_KINDS, options.seed)
     kinds = {number: names[number % len(names)] for number in range(options.inputs)}
     numbers = [number for number, kind in kinds.items() if kind.startswith(options.kinds)]
     if options.only is not None:
@@ -151,7 +159,7 @@ def start_input(
     """Make an input, which depends on its number and the seed only, and have it read."""
     rng = random.Random(f"{options.seed} {number}")
     stage.set_up()
-    attack = KINDS[kind].make(rng, stage)
+    attack = ALL_KINDS[kind].make(rng, stage)
     result = {"input": number, "kind": kind, "what": attack.description}
     return result, SandboxedProcess(attack, stage, options.seconds)
 
@@ -183,7 +191,7 @@ def describe(result: CampaignResult) -> str:
 
 def sort_by_kind(results: list[CampaignResult]) -> list[CampaignResult]:
     """Return the results in the order of the kinds."""
-    order = list(KINDS)
+    order = list(ALL_KINDS)
     return sorted(results, key=lambda result: order.index(result["kind"]))
 
 

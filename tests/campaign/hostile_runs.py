@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,7 @@ from campaign.hostile_values import (
     to_toml,
 )
 from campaign.sandbox import Attack, Stage, command
+from fedwmsam.engine.provenance import PROVENANCE
 
 TEXT_FILES = (
     "config.toml",
@@ -518,3 +520,23 @@ def choose_comparison_folder_attack(rng: random.Random, stage: Stage) -> Attack:
         what = f"{name}: {form}"
     target = command(*COMPARISON.split(), "--out", out, "--html", "page.html")
     return Attack(f"{what}; compare", target)
+
+
+def choose_provenance_attack(rng: random.Random, stage: Stage) -> Attack:
+    """Edit or replace provenance.json, or edit config.toml beside one that is whole."""
+    run = stage.copy_reference("fedwmsam")
+    path = Path(shutil.copy(stage.references / PROVENANCE, run))
+    how = rng.choice(["edit", "edit", "edit", "damage", "replace", "settings"])
+    if how == "edit":
+        what = edit_text(path, rng, rng.random() < 0.3)
+    elif how == "damage":
+        path.write_bytes(damage_bytes(path.read_bytes(), rng))
+        what = f"{PROVENANCE}: damaged"
+    elif how == "replace":
+        form = rng.choice(["a link to a letter", "a link to /dev/zero", "a FIFO", "100 GB, sparse"])
+        path.unlink()
+        SPECIAL_FILES[form](path, stage, PROVENANCE)
+        what = f"{PROVENANCE}: {form}"
+    else:
+        what = edit_text(run / "config.toml", rng, False)
+    return attack_run(stage, rng.choice(["report", "report", "resume"]), what, run)

@@ -17,7 +17,14 @@ from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from fedwmsam.experiment.experiment import load_config
 
-TEXT_FILES = ("config.toml", "metrics.jsonl", "data.json", "summary.json", "timings.jsonl")
+TEXT_FILES = (
+    "config.toml",
+    "metrics.jsonl",
+    "data.json",
+    "summary.json",
+    "timings.jsonl",
+    "provenance.json",
+)
 
 
 @pytest.fixture(scope="module")

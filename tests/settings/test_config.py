@@ -352,6 +352,7 @@ SETTINGS = {
     "keep_states": maybe(st.integers(1, 100)),
     "record": st.sampled_from([None, "echo", "alignment,drift"]),
     "record_every": st.integers(1, 100),
+    "record_host": st.booleans(),
     "clients": st.integers(5, 10**6),
     "validation": numbers(0, 0.9),
     "data_dir": maybe(words),

@@ -62,6 +62,9 @@ def report(
             "--twins/--no-twins", help="Rows for averaged twins, which runs with --twin have."
         ),
     ] = True,
+    provenance: Annotated[
+        bool, typer.Option("--provenance", help="Also which versions and machines made the runs.")
+    ] = False,
     csv: Annotated[
         Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")
     ] = None,
@@ -89,6 +92,7 @@ def report(
     - `fedwmsam report runs --html report.html`
     - `fedwmsam report comparison --html report.html --watch`
     - `fedwmsam report runs --baseline "scaffold averaged"`
+    - `fedwmsam report runs --provenance`
     """
     from fedwmsam.report import text_tables
     from fedwmsam.report.runs import add_averaged_model_runs, find_runs
@@ -107,6 +111,10 @@ def report(
         watch_runs(html, lambda: load()[0], runs, paper_columns)
     comparison, empty_folders = load()
     tables = make_text_tables(comparison, paper_columns)
+    if provenance:
+        from fedwmsam.page.provenance import environments_table
+
+        tables.append(environments_table(comparison))
     print_tables(tables)
     for folder in empty_folders:
         say(f"No run in {folder}.")

@@ -31,6 +31,7 @@ from filelock import Timeout
 
 from fedwmsam import files
 from fedwmsam.comparison.grid import RunSpec
+from fedwmsam.engine.provenance import command_line
 from fedwmsam.engine.records import Record, read_json, read_metrics
 from fedwmsam.engine.worker_process import environment
 from fedwmsam.errors import InputError, printable
@@ -192,7 +193,11 @@ class RunWorker:
         self.run.status = "running"
         self.run.attempts += 1
         self.last_event_time = time.monotonic()
-        request = {"path": str(self.run.path), "config": self.run.spec.config.to_flat_dict()}
+        request = {
+            "path": str(self.run.path),
+            "config": self.run.spec.config.to_flat_dict(),
+            "command": command_line(),
+        }
         assert self.process.stdin
         with contextlib.suppress(BrokenPipeError):  # it has died: the end of its output will tell
             self.process.stdin.write(json.dumps(request) + "\n")

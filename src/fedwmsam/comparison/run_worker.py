@@ -5,11 +5,12 @@ lines of JSON, one object per line, over the worker's standard input and output.
 
 Request (one line on the input for each run, sent when the run before it is finished):
 
-    {"path": FOLDER, "config": {SETTING: VALUE, ...}}
+    {"path": FOLDER, "config": {SETTING: VALUE, ...}, "command": [WORD, ...]}
 
 `path` is the run's folder, `config` its flat configuration as in config.toml; settings that are
-null are left at their defaults. If the folder already holds a run, the run is resumed from its last
-checkpoint.
+null are left at their defaults. `command` is what the person typed who asked for the runs, for
+provenance.json; it may be left out. If the folder already holds a run, the run is resumed from its
+last checkpoint.
 
 Messages (on the output, in this order for each request):
 
@@ -41,7 +42,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from fedwmsam.engine.run import Progress
+from fedwmsam.engine.run import Callback, Progress
 from fedwmsam.engine.run_folder import FolderBusy, RunFolder, is_run
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import Experiment, prepare
@@ -98,7 +99,8 @@ def execute_request(request: dict[str, Any]) -> str:
         trackers = make_trackers(experiment.config.track)
         folder = open_run_folder(experiment, path)
         send_message({"status": "running"})
-        return experiment.run(folder, [send_progress, *trackers]).status
+        callbacks: list[Callback] = [send_progress, *trackers]
+        return experiment.run(folder, callbacks, request.get("command")).status
     except InputError as error:
         return f"failed: {error}"
     except OSError as error:

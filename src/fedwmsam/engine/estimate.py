@@ -26,7 +26,7 @@ from fedwmsam.training.local import LocalResult, train_locally
 from fedwmsam.training.task import Samples, Task
 
 PROBE_SECONDS = 1.0
-"""Seconds after which no further probe is begun."""
+"""Seconds after which no further probe is begun, unless fewer are asked for."""
 PROBED = 1000
 """Test samples that a probe evaluates at most."""
 VERSIONS = 3
@@ -64,8 +64,11 @@ class RunEstimate:
     workers: int
 
 
-def estimate(run: Run, workers: int) -> RunEstimate:
-    """Probe one client and the evaluation, and return what the run will take on so many workers."""
+def estimate(run: Run, workers: int, seconds: float = PROBE_SECONDS) -> RunEstimate:
+    """Probe one client and the evaluation, and return what the run will take on so many workers.
+
+    No further steps are probed after so many seconds.
+    """
     federation = run.federation
     settings = run.settings
     state = first_state(federation)
@@ -73,7 +76,7 @@ def estimate(run: Run, workers: int) -> RunEstimate:
     cohort = cohort or [0]  # with privacy a round may be empty
     steps = mean_steps(federation, cohort)
     job = next(make_jobs(federation, state, cohort[:1], info))
-    result, start_seconds, step_seconds = probe(federation, job)
+    result, start_seconds, step_seconds = probe(federation, job, seconds)
     client_seconds = start_seconds + steps * step_seconds
     test_seconds = evaluation_seconds(federation.task, state, run.test)
     validation_seconds = evaluation_seconds(federation.task, state, run.validation)
@@ -110,8 +113,8 @@ def mean_steps(federation: Federation, cohort: list[int]) -> float:
     return sum(counts) / len(cohort)
 
 
-def probe(federation: Federation, job: Job) -> tuple[LocalResult, float, float]:
-    """Train the job's client for a few steps, several times.
+def probe(federation: Federation, job: Job, seconds: float) -> tuple[LocalResult, float, float]:
+    """Train the job's client for a few steps, several times until so many seconds are over.
 
     Return its result after one step, the seconds a client takes besides its steps, and the seconds
     per step.
@@ -121,7 +124,7 @@ def probe(federation: Federation, job: Job) -> tuple[LocalResult, float, float]:
     one = math.inf
     three = math.inf
     # The quickest probe counts: other processes share the machine.
-    while three == math.inf or time.perf_counter() - begin < PROBE_SECONDS:
+    while three == math.inf or time.perf_counter() - begin < seconds:
         one = min(one, time_steps(federation, job, 1)[1])
         three = min(three, time_steps(federation, job, 3)[1])
     step_seconds = max(three - one, 0.0) / 2

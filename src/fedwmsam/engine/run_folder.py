@@ -12,6 +12,7 @@ It holds
     model.safetensors       the last model (and best.safetensors, averaged.safetensors)
     clients.json            the last model's accuracy for each client
     fingerprint.json        what the data of the clients of `fit` are recognised by
+    provenance.json         what made the run: versions, machine, command lines and times
     summary.json            the outcome, once the run is over
 """
 
@@ -34,6 +35,7 @@ from fedwmsam.engine import checkpoint
 from fedwmsam.engine.checkpoint import Checkpoint, DamagedFileError, to_device
 from fedwmsam.engine.client_state import ClientMemory, FileSlot, RowLayout, Store, index_of
 from fedwmsam.engine.frozen import FrozenFile
+from fedwmsam.engine.provenance import MAX_SESSIONS, PROVENANCE, current_time, read_sessions
 from fedwmsam.engine.records import (
     Record,
     complete_lines,
@@ -50,7 +52,7 @@ from fedwmsam.training.task import Task
 log = logging.getLogger("fedwmsam")
 FINGERPRINT = "fingerprint.json"
 DIGEST = 16
-"""Bytes of the digest of metrics.jsonl in a checkpoint."""
+"""Bytes of the digests of metrics.jsonl in a checkpoint and of config.toml in a session."""
 
 
 class FolderBusy(InputError):
@@ -71,6 +73,8 @@ class RunFolder:
         self._files: dict[str, TextIO] = {}
         self._metrics_digest = digest_of(b"")
         """The digest of metrics.jsonl as it is now; every checkpoint notes it."""
+        self._sessions: list[Record] = []
+        """The content of provenance.json, this session last; empty until it begins."""
 
     @classmethod
     def create(
@@ -92,6 +96,7 @@ class RunFolder:
             files.own_folder(path / "checkpoints").mkdir(parents=True, exist_ok=True)
             folder = cls(path)
             folder._acquire_lock()
+            (path / PROVENANCE).unlink(missing_ok=True)  # of a run that somebody has removed
             for name, record in (required_files or {}).items():
                 folder.write_json(name, record)
             folder.write_config(config)
@@ -103,9 +108,22 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """Return the folder of an existing run; raise FolderBusy if another process works in it."""
+        """Return the folder of an existing run.
+
+        Raise FolderBusy if another process works in it, and InputError if somebody has edited its
+        config.toml: what was trained before would not be what the file says.
+        """
         folder = cls(require_run_folder(path))
         folder._acquire_lock()
+        try:
+            if has_edited_config(path, read_sessions(path)):
+                raise InputError(
+                    f"{path / 'config.toml'} is not as the run wrote it; put it back, begin a new "
+                    f"run, or remove {path / PROVENANCE} if you answer for the change."
+                )
+        except InputError:
+            folder.close()
+            raise
         return folder
 
     def _acquire_lock(self) -> None:
@@ -123,6 +141,23 @@ class RunFolder:
     def write_config(self, config: Record) -> None:
         """Write config.toml, in place of the one that exists."""
         files.write_text(self.path / "config.toml", toml.dump(config))
+
+    def begin_session(self, config: Record, session: Record) -> None:
+        """Add a session to provenance.json, then write the config.toml that it works with.
+
+        The digest comes before the file: if the process is killed in between, the file that is
+        there is that of an earlier session, whose digest is there as well.
+        """
+        digest = digest_of(toml.dump(config).encode()).hexdigest()
+        earlier = read_sessions(self.path)[1 - MAX_SESSIONS :]
+        self._sessions = [*earlier, session | {"config": digest}]
+        self.write_json(PROVENANCE, {"sessions": self._sessions})
+        self.write_config(config)
+
+    def end_session(self, round: int) -> None:
+        """Complete the session in provenance.json with its last round and the time."""
+        self._sessions[-1] |= {"last_round": round, "end": current_time()}
+        self.write_json(PROVENANCE, {"sessions": self._sessions})
 
     def close(self) -> None:
         """Close all files and release the lock, also where closing a file fails."""
@@ -303,6 +338,21 @@ def require_run_folder(path: Path) -> Path:
 def is_busy(path: Path) -> bool:
     """Return whether a process works in the run folder."""
     return files.is_locked(path / "lock")
+
+
+def has_edited_config(path: Path, sessions: Sequence[Record]) -> bool:
+    """Return whether config.toml is another than the run's sessions have written.
+
+    Runs of older versions have no sessions, and nothing is known of their file.
+    """
+    if not sessions:
+        return False
+    config = path / "config.toml"
+    try:
+        content = files.read_bytes(config, toml.LIMIT)
+    except OSError as error:
+        raise InputError(f"Cannot read {config}: {error.strerror}; make it readable.") from error
+    return digest_of(content).hexdigest() not in [session.get("config") for session in sessions]
 
 
 def resume_advice(path: Path) -> str:

@@ -10,6 +10,7 @@ from fedwmsam import rng
 from fedwmsam.data.adapter import DataAdapter, make_data_adapter
 from fedwmsam.data.clients import Clients, Collate, hold_out_per_client
 from fedwmsam.data.fingerprint import fingerprint
+from fedwmsam.engine.provenance import script_name
 from fedwmsam.engine.run import Callback
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.assembly import (
@@ -93,6 +94,7 @@ def fit(
     keep_states: int | None = Settings.keep_states,
     record: str | None = Settings.record,
     record_every: int = Settings.record_every,
+    record_host: bool = Settings.record_host,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
 ) -> Result:
@@ -145,6 +147,7 @@ def fit(
     record: "alignment", "drift" and "echo", or several with commas: measured every `record_every`
         rounds during the run, into `Result.recordings` and the folder's recordings.jsonl; the
         results of the run stay the same.
+    record_host: also note the name of this machine in the run folder's provenance.json.
     callbacks: called after each round with `.record`, `.history`, `.state_dict()` and
         `.stop(reason)`; trackers such as `fedwmsam.trackers.TensorBoard()` too.
     progress: None shows a bar on the terminal's standard error or in the notebook, and elsewhere
@@ -190,6 +193,7 @@ def fit(
         keep_states=keep_states,
         record=record,
         record_every=record_every,
+        record_host=record_host,
         aggregation=aggregation,
         dropout=dropout,
         stragglers=stragglers,
@@ -240,7 +244,7 @@ def fit(
                 run.folder = open_folder(Path(run_folder), config, resume, data)
                 if data:
                     check_client_data(run.folder, data, all_clients)
-            return execute_run(run, config, adapter)
+            return execute_run(run, config, adapter, ["fit", script_name()])
 
 
 def lr_schedule_name(lr_schedule: str | Callable[[int], float] | None) -> str | None:

@@ -7,7 +7,7 @@ together and puts them into a `Run`; `execute` trains it and returns its `Result
 import logging
 import math
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from fedwmsam.engine import privacy
 from fedwmsam.engine.aggregation import check_rule
 from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.privacy import Privacy
+from fedwmsam.engine.provenance import describe_session
 from fedwmsam.engine.records import Record, read_json
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.engine.run import Callback, Run, client_accuracies, restore
@@ -443,14 +444,47 @@ def accuracies_by_name(run: Run) -> dict[str, float | None]:
     return dict(zip(names, record["accuracy"], strict=True))
 
 
-def execute_run(run: Run, config: dict[str, Any], adapter: DataAdapter) -> Result:
-    """Train a run to its end and return its result; resume it if its folder has a checkpoint."""
+@contextmanager
+def recorded_session(
+    run: Run, folder: RunFolder, command: Sequence[str], packages: Mapping[str, str]
+) -> Iterator[None]:
+    """Note in the run's folder what trains it while the context lasts, and its settings.
+
+    A resumed run may have another number of rounds than its config.toml had.
+    """
+    session = describe_session(
+        command,
+        run.federation.task.device,
+        run.settings.workers or cores(),
+        packages,
+        run.settings.record_host,
+    )
+    folder.begin_session(run.config, session | {"first_round": run.state.round + 1})
+    try:
+        yield
+    finally:
+        folder.end_session(run.state.round)
+
+
+def execute_run(
+    run: Run,
+    config: dict[str, Any],
+    adapter: DataAdapter,
+    command: Sequence[str],
+    packages: Mapping[str, str] | None = None,
+) -> Result:
+    """Train a run to its end and return its result; resume it if its folder has a checkpoint.
+
+    The command and the versions of further packages are for the folder's provenance.json.
+    """
     run.config = config
     try:
         if run.folder:
             restore(run, run.folder)
-            run.folder.write_config(config)  # a resumed run may have another number of rounds
-        run.execute()
+            with recorded_session(run, run.folder, command, packages or {}):
+                run.execute()
+        else:
+            run.execute()
     finally:
         run.close()
     return Result(

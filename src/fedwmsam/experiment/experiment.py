@@ -25,7 +25,8 @@ from fedwmsam.data import (
 from fedwmsam.data.adapter import DataCheck, make_data_adapter
 from fedwmsam.data.augmentation import Augmentation, get_augmentation
 from fedwmsam.data.clients import TensorSamples
-from fedwmsam.engine.estimate import RunEstimate, estimate
+from fedwmsam.engine.estimate import PROBE_SECONDS, RunEstimate, estimate
+from fedwmsam.engine.provenance import command_line
 from fedwmsam.engine.records import read_json
 from fedwmsam.engine.run import Callback, Run
 from fedwmsam.engine.run_folder import RunFolder, require_run_folder
@@ -133,22 +134,35 @@ class Experiment:
             callbacks,
         )
 
-    def run(self, folder: RunFolder, callbacks: Sequence[Callback] = ()) -> Result:
-        """Train to the end in this folder, from its last checkpoint, and return the result."""
+    def run(
+        self,
+        folder: RunFolder,
+        callbacks: Sequence[Callback] = (),
+        command: Sequence[str] | None = None,
+    ) -> Result:
+        """Train to the end in this folder, from its last checkpoint, and return the result.
+
+        The command is that of the person who asked for the run, if it is not that of this process.
+        """
         with deterministic_torch():
             run = self.make_run(callbacks)
             run.folder = folder
             # A client's accuracy is weighed by its classes, which a private run must not tell.
             run.breakdown = None if self.config.uses_privacy else self.breakdown
             with use_workers(run, self.config.workers):
-                return execute_run(run, self.config.to_flat_dict(), make_data_adapter(self.task))
+                config = self.config.to_flat_dict()
+                adapter = make_data_adapter(self.task)
+                return execute_run(run, config, adapter, command or command_line())
 
-    def estimate(self) -> RunEstimate:
-        """Return what the run would cost, measured by training one client for a few steps."""
+    def estimate(self, seconds: float = PROBE_SECONDS) -> RunEstimate:
+        """Return what the run would cost, measured by training one client for a few steps.
+
+        A probe takes about so many seconds, of a large model as long as five steps.
+        """
         with deterministic_torch():
             run = self.make_run()
             try:
-                return estimate(run, self.config.workers or cores())
+                return estimate(run, self.config.workers or cores(), seconds)
             finally:
                 run.close()
 

@@ -21,6 +21,7 @@ from flwr.serverapp.strategy import Strategy
 from fedwmsam import rng
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.data.clients import Collate
+from fedwmsam.engine.provenance import package_version, script_name
 from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import ClientFailure, Job, State, make_jobs, sample_cohort
 from fedwmsam.engine.run import Callback, Progress
@@ -222,6 +223,7 @@ class FlowerStrategy(Strategy):
         patience: int | None = None,
         time_budget: float | None = None,
         memory_budget: float = Settings.memory_budget,
+        record_host: bool = Settings.record_host,
         device: str | torch.device = Settings.device,
         **others: Never,
     ) -> None:
@@ -259,6 +261,7 @@ class FlowerStrategy(Strategy):
             "patience": patience,
             "time_budget": time_budget,
             "memory_budget": memory_budget,
+            "record_host": record_host,
             "device": str(device),
         }
         self.settings = settings_from_values(values | others)
@@ -353,7 +356,13 @@ class FlowerStrategy(Strategy):
                     trainer=self.training.train,
                     total_samples=self.total_samples(),
                 )
-                self.result = execute_run(self.run, self.config, self.adapter)
+                self.result = execute_run(
+                    self.run,
+                    self.config,
+                    self.adapter,
+                    ["flower", script_name()],
+                    {"Flower": package_version("flwr")},
+                )
         finally:
             self.run.close()
         self.log_end(self.result)

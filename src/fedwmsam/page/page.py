@@ -46,7 +46,7 @@ from fedwmsam.page.figures import (
     runs_behind,
     sweep_chart,
 )
-from fedwmsam.page.provenance import environment_table, rerun_commands
+from fedwmsam.page.provenance import environment_table, environments_table, rerun_commands
 from fedwmsam.page.tables import (
     BAR_COLUMNS,
     common_settings_table,
@@ -75,8 +75,8 @@ REPRODUCIBILITY_NOTE = (
     "seconds. What is not said has its default, or its value in the preset."
 )
 MACHINE_NOTE = (
-    "Run folders do not record where they were made. This is the machine that made the page; runs "
-    "that come from another one have that one's seconds, and maybe other last digits."
+    "A run that another version or machine made has that one's seconds, and maybe other last "
+    "digits. Runs of older versions do not say what made them."
 )
 
 
@@ -371,6 +371,10 @@ def closing_sections(comparison: Comparison) -> Iterator[Section]:
             commands=commands,
             notes=problems,
         )
+    made_runs = [environments_table(comparison)] if comparison.rows else []
     yield Section(
-        "environment", "Environment", text=MACHINE_NOTE, static_tables=[environment_table()]
+        "environment",
+        "Environment",
+        text=MACHINE_NOTE,
+        static_tables=[*made_runs, environment_table()],
     )

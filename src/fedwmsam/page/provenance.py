@@ -1,18 +1,21 @@
-"""The origin of the results: commands that make the runs again, and the machine of the page."""
+"""The origin of the results: commands that make the runs again, versions and machines."""
 
 import os
 import platform
 import shlex
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
+from collections import Counter
+from itertools import chain
 from typing import Any
 
+from fedwmsam.engine.provenance import package_version
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError
+from fedwmsam.machine import cpu_name
 from fedwmsam.page.figures import runs_behind
+from fedwmsam.report.environments import PROPERTIES, UNKNOWN, environments
 from fedwmsam.report.runs import LoadedRun, RunStatus
 from fedwmsam.report.summary import Comparison
-from fedwmsam.report.text_tables import TextTable
+from fedwmsam.report.text_tables import MISSING, TextTable
 from fedwmsam.settings.config import resolve_config, setting_names, settings_in_help_order
 from fedwmsam.settings.method_table import is_path, known_class
 from fedwmsam.version import __version__
@@ -61,7 +64,9 @@ def rerun_command(run: LoadedRun) -> str:
     settings = non_default_settings(run.config)
     words = ["fedwmsam", "run"]
     for key in FLAGS:
-        if key in settings:
+        if key in settings and settings[key] is True:
+            words.append(f"--{key.replace('_', '-')}")
+        elif key in settings:
             words += [f"--{key.replace('_', '-')}", format_argument(settings[key])]
     for key, value in settings.items():
         if key not in FLAGS:
@@ -94,7 +99,24 @@ def format_argument(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-# Machine
+# Versions and machines
+
+
+def environments_table(comparison: Comparison) -> TextTable:
+    """Return the environments in which the runs were made, each with how many runs it made."""
+    runs = list(chain.from_iterable(map(runs_behind, comparison.rows)))
+    counts = Counter(chain.from_iterable(environments(run) for run in runs))
+    columns = [name for name in PROPERTIES if any(name in dict(key) for key in counts)]
+    rows = []
+    for environment, count in counts.items():
+        values = dict(environment)
+        rows.append((str(count), *(values.get(name, MISSING) for name in columns)))
+    unknown = sum(not run.sessions for run in runs)
+    if unknown:
+        columns = columns or ["what"]
+        rows.append((str(unknown), UNKNOWN, *(MISSING for _ in columns[1:])))
+    notes = ["A run that was resumed elsewhere is counted in each row."] if counts else []
+    return TextTable("What made the runs", ("runs", *columns), tuple(rows), tuple(notes))
 
 
 def environment_table() -> TextTable:
@@ -107,21 +129,3 @@ def environment_table() -> TextTable:
         "processor": f"{cpu_name()}, {os.cpu_count()} cores",
     }
     return TextTable("The machine that made this page", ("what", "value"), tuple(versions.items()))
-
-
-def package_version(package: str) -> str:
-    """Return the version of an installed package, or that there is none."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
-
-
-def cpu_name() -> str:
-    """Return the processor's name where the system tells it (Linux), else its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())

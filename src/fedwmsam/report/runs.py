@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedwmsam import toml
+from fedwmsam.engine.provenance import PROVENANCE, read_sessions
 from fedwmsam.engine.records import Record, read_json, read_lines
 from fedwmsam.engine.run import AVERAGED
-from fedwmsam.engine.run_folder import FINGERPRINT, is_run
+from fedwmsam.engine.run_folder import FINGERPRINT, has_edited_config, is_run
 from fedwmsam.errors import InputError, printable
 from fedwmsam.report import stored_values
 from fedwmsam.settings.config import (
@@ -83,6 +84,10 @@ class LoadedRun:
 
     Empty if the run did not keep them.
     """
+    sessions: Sequence[Record] = ()
+    """What made the run, from provenance.json; empty if that is not known."""
+    has_edited_config: bool = False
+    """Whether config.toml is not as the run wrote it, so that its settings are somebody's word."""
     is_averaged_model: bool = False
     """Whether this stands for the averaged model (the twin) of the run in the folder."""
 
@@ -241,7 +246,8 @@ def read_run(path: Path) -> LoadedRun:
     as its status message.
     """
     run = LoadedRun(path)
-    for read_part in (read_config, read_data, read_history, read_outcome, read_clients):
+    parts = (read_config, read_data, read_history, read_outcome, read_clients, read_provenance)
+    for read_part in parts:
         try:
             run = read_part(run)
         except InputError as error:
@@ -354,6 +360,16 @@ def read_clients(run: LoadedRun) -> LoadedRun:
     if not any(map(math.isfinite, accuracies)):
         raise InputError(f"{path} holds no accuracies")
     return replace(run, client_accuracies=accuracies)
+
+
+def read_provenance(run: LoadedRun) -> LoadedRun:
+    """Return the run with what made it, and whether its configuration is as it was written.
+
+    Raise InputError if the file is damaged.
+    """
+    stored = read_sessions(run.path)
+    sessions = stored_values.check_sessions(run.path / PROVENANCE, stored)
+    return replace(run, sessions=sessions, has_edited_config=has_edited_config(run.path, stored))
 
 
 # Rows and tables

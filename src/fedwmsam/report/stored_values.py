@@ -6,7 +6,7 @@ printable line. Anything else is an InputError that names the file and the key, 
 calls the run damaged.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -154,3 +154,46 @@ def class_counts(place: Place, value: object) -> list[list[int]]:
     if not is_matrix or not all(0 < sum(counts) <= LARGEST_COUNT for counts in rows):
         raise damaged(place, "the samples of each class for each client", value)
     return rows
+
+
+VERSIONS = ("fedwmsam", "Python", "PyTorch", "numpy", "BLAS", "Flower")
+"""What a session names the versions of."""
+SESSION_VALUES: dict[str, Callable[[Place, object], Any]] = {
+    "begin": text,
+    "end": text,
+    "first_round": whole_number,
+    "last_round": whole_number,
+    "processor": text,
+    "device": text,
+    "threads": whole_number,
+    "workers": whole_number,
+    "host": text,
+}
+"""Further values of a session, and what checks them."""
+SESSION_MAY_LACK = ("end", "last_round", "host")
+
+
+def check_sessions(path: Path, sessions: Sequence[Record]) -> list[Record]:
+    """Return the sessions of provenance.json; raise InputError for a value of another type."""
+    return [check_session(path, session) for session in sessions]
+
+
+def check_session(path: Path, session: Record) -> Record:
+    """Return what a report uses of a session; one that was killed has neither end nor last round.
+
+    Raise InputError for a value of another type.
+    """
+    versions = session.get("versions")
+    if not isinstance(versions, dict):
+        raise damaged((path, "versions"), "a table", versions)
+    place = (path, "command")
+    checked: Record = {
+        "command": [text(place, word) for word in list_of(place, session.get("command"))],
+        "versions": {
+            name: text((path, name), versions[name]) for name in VERSIONS if name in versions
+        },
+    }
+    for key, check in SESSION_VALUES.items():
+        if key not in SESSION_MAY_LACK or session.get(key) is not None:
+            checked[key] = check((path, key), session.get(key))
+    return checked

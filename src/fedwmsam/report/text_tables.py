@@ -17,6 +17,7 @@ from typing import Literal
 
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import format_privacy_guarantee, printable
+from fedwmsam.report.environments import environment_notes
 from fedwmsam.report.output_files import write_text
 from fedwmsam.report.runs import (
     CumulativeCost,
@@ -51,6 +52,10 @@ COSTS = {
 SIGNIFICANT = 0.05
 """The level below which a p-value is called significant."""
 
+EDITED = (
+    "config.toml was edited after the run wrote it; whether it ran with these settings is not known"
+)
+"""What is said of a run whose configuration is not as it was."""
 MAX_LETTERS = 10_000
 """Letters of a cell or a note before it is cut off."""
 
@@ -222,13 +227,18 @@ def window_cell(shares: WindowShares | None) -> str:
 
 
 def seeds_cell(row: ResultRow) -> str:
-    """Return the number of seeds with results, and the status of the runs without."""
+    """Return the number of seeds with results, and what is to be said of the runs.
+
+    These are the status of those without, and whether a configuration was edited.
+    """
     seeds = len(row.scores)
+    edited = sum(score.run.has_edited_config for score in row.scores)
     if not row.excluded_runs:
-        return str(seeds)
+        return f"{seeds} ({edited} edited)" if edited else str(seeds)
     statuses = Counter(run.status for run in row.excluded_runs)
-    excluded = ", ".join(f"{count} {status}" for status, count in statuses.items())
-    return f"{seeds} of {seeds + len(row.excluded_runs)} ({excluded})"
+    remarks = [f"{count} {status}" for status, count in statuses.items()]
+    remarks += [f"{edited} edited"] if edited else []
+    return f"{seeds} of {seeds + len(row.excluded_runs)} ({', '.join(remarks)})"
 
 
 def spread_cell(spread: Spread | None) -> str:
@@ -299,6 +309,7 @@ def reading_notes(table: ResultTable, paper_columns: bool) -> Iterator[str]:
             "Runs used different numbers of workers or devices: their seconds do not compare "
             "methods."
         )
+    yield from environment_notes([score.run for score in table.scores])
     if table.shared_settings["dataset"] is None:
         yield "Runs of fit() do not record their data: that these had the same is for you to know."
 
@@ -345,6 +356,8 @@ def counted_run_notes(name: str, run: LoadedRun) -> Iterator[str]:
     """Yield notes on a run whose results are counted: stopping, left-out clients, privacy."""
     if run.status is RunStatus.STOPPED:
         yield f"{name}: {run.describe()}."
+    if run.has_edited_config:
+        yield f"{name}: {EDITED}."
     rejecting_rounds = sum(bool(record.get("rejected")) for record in run.round_records)
     if rejecting_rounds:
         rounds = format_rounds(rejecting_rounds)
@@ -659,7 +672,7 @@ def run_record(run: LoadedRun, is_counted: bool) -> Record:
         "seed": run.config.get("seed"),
         "counted": is_counted,
         "state": run.status,
-        "remark": run.status_message,
+        "remark": "; ".join(filter(None, [run.status_message, EDITED * run.has_edited_config])),
     }
 
 

@@ -352,6 +352,12 @@ class Settings:
         panel=SAVING,
         affects_results=False,
     )
+    record_host: bool = option(
+        False,
+        "also note this machine's name in provenance.json",
+        panel=SAVING,
+        affects_results=False,
+    )
     workers: int = option(
         1,
         "processes that train clients side by side (0: one for each core)",

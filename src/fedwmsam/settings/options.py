@@ -100,6 +100,10 @@ def validate_value(
             expected = f"one of {', '.join(choices)}" if choices else "a word"
             raise InputError(f"{name} must be {expected}, not {truncated_repr(value)}.")
         return value
+    if types[0] is bool:
+        if not isinstance(value, bool):
+            raise InputError(f"{name} must be true or false, not {truncated_repr(value)}.")
+        return value
     accepted = numbers.Integral if types[0] is int else numbers.Real
     is_number = isinstance(value, accepted) and not isinstance(value, bool)
     if not is_number or not is_in_range(value, metadata):
@@ -158,6 +162,8 @@ def parse_typed(name: str, text: str, types: tuple[type, ...]) -> Any:
     """
     if NoneType in types and text.lower() == "none":
         return None
+    if types[0] is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
     if types[0] not in (int, float):
         return text
     try:
