@@ -1,6 +1,8 @@
 """`fedwmsam compare`: a comparison of several methods, settings and seeds."""
 
+import contextlib
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +26,12 @@ from fedwmsam.settings.config import setting_names
 
 if TYPE_CHECKING:
     from fedwmsam.comparison.grid import Grid
+    from fedwmsam.comparison.queue import QueuedRun
+
+MANY_RUNS = 100
+"""Runs that are started without a question; more may be a count of seeds taken for a seed."""
+ANNOUNCEMENT_SECONDS = 2.0
+"""Seconds after which a comparison that is to start probes no further method."""
 
 
 @add_setting_flags([name for name in setting_names() if name not in ("method", "seed")])
@@ -37,6 +45,9 @@ def compare(
     ] = None,
     seeds: Annotated[
         str | None, typer.Option(help="How many, or which: 3, or 0,7,8.", show_default="1")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="One seed, this one; instead of --seeds.")
     ] = None,
     grid: Annotated[
         list[str] | None,
@@ -56,6 +67,15 @@ def compare(
         str | None, typer.Option(help="Row that the others are compared with.")
     ] = None,
     html: HtmlOption = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what the runs would take, from a probe of each method, and stop."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Start very many runs without being asked.")
+    ] = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run several methods on the same clients, batches and initial weights, over several seeds.
@@ -65,25 +85,40 @@ def compare(
     Examples:
 
     - `fedwmsam compare --methods fedavg,fedcm,fedwmsam --seeds 3`
+    - `fedwmsam compare --methods fedavg,fedcm,fedwmsam --seed 100`
+    - `fedwmsam compare table1.toml --dry-run`
     - `fedwmsam compare --methods fedwmsam --grid rho=0.005,0.01,0.05 --grid alpha=0.1,0.5`
     - `fedwmsam compare --methods fedsam,fedwmsam --pilot rho=0.005,0.01,0.05 --seeds 3`
     - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid
       aggregation=mean,median,trimmed:0.2`
     - `fedwmsam compare table1.toml --jobs 2`
     """
+    seeds_given = choose_seeds(seeds, seed)
     from fedwmsam.comparison.comparison import run_comparison
+    from fedwmsam.comparison.estimate import estimate_comparison, planned_runs
     from fedwmsam.comparison.grid import check_axes, make_grid, parse_axes
     from fedwmsam.engine.run_folder import is_run
-    from fedwmsam.report.terminal import ComparisonDisplay
+    from fedwmsam.report.terminal import ComparisonDisplay, show_comparison_estimate
 
     file_values = toml.load_named(config) if config else {}
-    cli_values = read_cli_values(file_values, settings, methods, seeds, set_ or [], grid or [])
+    cli_values = read_cli_values(
+        file_values, settings, methods, seeds_given, set_ or [], grid or []
+    )
     grid_spec = make_grid(file_values, cli_values)
     pilot_axes = parse_axes(pilot or [], file_values | cli_values)
     check_axes(grid_spec, pilot_axes)
     if baseline is not None:
         check_baseline(grid_spec, baseline, has_pilot=bool(pilot_axes))
     display = ComparisonDisplay(output.console, quiet)
+    if dry_run:
+        planned = planned_runs(grid_spec, out, pilot_axes, pilot_rounds)
+        estimate = estimate_comparison(planned, parse_jobs(jobs))
+        show_comparison_estimate(output.console, estimate, grid_spec)
+        return
+    if not quiet:
+        with contextlib.suppress(InputError):  # a folder that is in the way: `run_comparison` says
+            planned = planned_runs(grid_spec, out, pilot_axes, pilot_rounds)
+            announce(grid_spec, planned, parse_jobs(jobs), yes)
     with print_hint_on_interrupt(
         "Stopped; the same command goes on from the last completed rounds."
     ):
@@ -102,7 +137,7 @@ def read_cli_values(
     file_values: dict[str, Any],
     settings: dict[str, Any],
     methods: str | None,
-    seeds: str | None,
+    seeds: str | list[int] | None,
     assignments: list[str],
     grid: list[str],
 ) -> dict[str, Any]:
@@ -121,6 +156,37 @@ def read_cli_values(
     if grid:
         values["grid"] = parse_axes(grid, file_values | values)
     return values
+
+
+def choose_seeds(seeds: str | None, seed: int | None) -> str | list[int] | None:
+    """Return the seeds that the command line asks for; raise InputError if it does so twice."""
+    if seeds is not None and seed is not None:
+        raise InputError(
+            f"--seeds {seeds} says how many seeds or which, --seed {seed} means this one alone; "
+            "give one of them."
+        )
+    return seeds if seed is None else [seed]
+
+
+def announce(grid_spec: "Grid", planned: "Sequence[QueuedRun]", jobs: int, yes: bool) -> None:
+    """Say what the runs will take, and on a terminal ask before very many are started.
+
+    What keeps a probe from being made is left to the runs, which say it one by one.
+    """
+    from fedwmsam.comparison.estimate import estimate_comparison
+    from fedwmsam.report.terminal import comparison_estimate_lines
+
+    with contextlib.suppress(Exception):
+        estimate = estimate_comparison(planned, jobs, ANNOUNCEMENT_SECONDS)
+        for line in comparison_estimate_lines(estimate, grid_spec):
+            say(line)
+    ahead = sum(not run.is_finished for run in planned)
+    if ahead > MANY_RUNS and not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        count = len(grid_spec.seeds)
+        typer.confirm(
+            f"{ahead:,} runs with {count:,} seeds (for seed {count} alone: --seed {count}); start?",
+            abort=True,
+        )
 
 
 def check_baseline(grid_spec: "Grid", baseline: str, has_pilot: bool) -> None:

@@ -16,6 +16,8 @@ from rich.spinner import Spinner
 from rich.table import Column, Table
 from rich.text import Text
 
+from fedwmsam.comparison.estimate import ComparisonEstimate
+from fedwmsam.comparison.grid import Grid
 from fedwmsam.comparison.queue import QueuedRun, estimate_seconds_left
 from fedwmsam.engine.estimate import RunEstimate
 from fedwmsam.engine.records import Record
@@ -30,6 +32,11 @@ from fedwmsam.settings.config import Settings, requested_method
 from fedwmsam.settings.method_table import registered_methods
 from fedwmsam.settings.options import describe_range
 from fedwmsam.settings.presets import BY_METHOD, PRESET_SETTINGS, preset_values
+
+LONG = 3600
+"""Seconds from which on a comparison is told how it would take less."""
+SHARE_OF_ROUNDS = 4
+"""By how much the rounds are divided in what such a comparison is told."""
 
 
 class LiveDisplay:
@@ -260,6 +267,62 @@ def estimate_lines(estimate: RunEstimate, config: Settings) -> dict[str, str]:
         f"{format_duration(seconds)} in all ({1000 * estimate.step_seconds:.1f} ms a local step, "
         f"{estimate.workers} of them at a time)",
     }
+
+
+def show_comparison_estimate(console: Console, estimate: ComparisonEstimate, grid: Grid) -> None:
+    """Print what a comparison that was not started would take, by method and in all."""
+    table = make_rich_table("method", "runs", "rounds", "a round", "one at a time", "disk")
+    for method in estimate.methods:
+        table.add_row(
+            method.method,
+            f"{method.runs:,}",
+            f"{method.rounds:,}",
+            format_duration(method.seconds / max(1, method.rounds)),
+            format_duration(method.seconds),
+            format_bytes(method.disk_bytes),
+        )
+    console.print(table)
+    for line in comparison_estimate_lines(estimate, grid):
+        console.print(printable(line), soft_wrap=True)
+    console.print("Nothing was trained or written; leave out --dry-run to start.")
+
+
+def comparison_estimate_lines(estimate: ComparisonEstimate, grid: Grid) -> Iterator[str]:
+    """Yield what a comparison will take, and how it takes less if that is more than an hour."""
+    if not estimate.runs:
+        yield f"All {estimate.done:,} runs are done."
+        return
+    seeds = f"seed {grid.seeds[0]}" if len(grid.seeds) == 1 else f"{len(grid.seeds):,} seeds"
+    done = f", {estimate.done:,} more are done" if estimate.done else ""
+    is_short = estimate.seconds < 60  # the processes take seconds to start, which no probe measures
+    duration = "less than a minute" if is_short else f"about {format_duration(estimate.seconds)}"
+    yield (
+        f"{estimate.runs:,} runs ahead ({seeds}{done}), {estimate.rounds:,} rounds: "
+        f"{duration}, {estimate.jobs} at a time; at most about "
+        f"{format_bytes(estimate.disk_bytes)} on disk."
+    )
+    if estimate.seconds > LONG:
+        yield f"To make it smaller: {', '.join(ways_to_shorten(estimate, grid))}."
+
+
+def ways_to_shorten(estimate: ComparisonEstimate, grid: Grid) -> Iterator[str]:
+    """Yield flags that make a comparison shorter, each with the time that it would take then."""
+    fewer = 3 if len(grid.seeds) > 3 else 1
+    if len(grid.seeds) > fewer:
+        flag = f"--seeds {fewer}" if fewer > 1 else f"--seed {grid.seeds[0]}"
+        yield f"{flag} ({format_duration(estimate.seconds * fewer / len(grid.seeds))})"
+    rounds = estimate.rounds // estimate.runs
+    if rounds >= SHARE_OF_ROUNDS:
+        shorter = format_duration(estimate.seconds / SHARE_OF_ROUNDS)
+        yield f"--rounds {rounds // SHARE_OF_ROUNDS} ({shorter})"
+    if len(estimate.methods) > 2:
+        names = ",".join(method.method for method in estimate.methods[:2])
+        share = sum(method.seconds for method in estimate.methods[:2])
+        total = sum(method.seconds for method in estimate.methods)
+        yield f"--methods {names} ({format_duration(estimate.seconds * share / total)})"
+    for key, values in grid.axes.items():
+        if len(values) > 1:
+            yield f"fewer than {len(values)} values of {key}"
 
 
 def show_evaluation(console: Console, evaluation: Record) -> None:
