@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,24 @@ from fedwmsam import toml
 from fedwmsam.engine.records import read_json, read_lines
 from fedwmsam.errors import InputError
 from fedwmsam.page.page import render_page
+from fedwmsam.report.latex import latex_text, with_paper_names
+from fedwmsam.report.percent import in_percent
+from fedwmsam.report.pivot import pivot_text_tables
 from fedwmsam.report.plots import save_comparison_plots
 from fedwmsam.report.runs import add_averaged_model_runs, find_runs
 from fedwmsam.report.summary import ACCURACY, Goal, summarise
 from fedwmsam.report.text_tables import (
     TextTable,
+    csv_curves,
     csv_rows,
     csv_runs,
-    latex_text,
     make_text_tables,
     markdown_text,
 )
+from fedwmsam.report.varied_settings import place_rows, varied_settings
 
+MAX_PIVOTS = 3
+"""Settings by which the tables are turned; any of them would take long."""
 HUGE = 10**400
 NASTY_TEXTS = (
     "\x1b]0;owned\x07",
@@ -138,9 +145,14 @@ def every_output(folder: Path, goals: Sequence[Goal] = GOALS) -> Iterator[str]:
             comparison = summarise(runs, goal, "fedavg")
         except InputError:
             comparison = summarise(runs)
+        with suppress(InputError):
+            in_percent(runs, goal)
         tables = make_text_tables(comparison, paper_columns=True)
-        latex = latex_text(tables)
-        yield from (csv_rows(comparison), csv_runs(comparison), markdown_text(tables), latex)
+        for key in varied_settings(place_rows(comparison))[:MAX_PIVOTS]:
+            tables += pivot_text_tables(comparison, key)
+        yield from (csv_rows(comparison), csv_runs(comparison), csv_curves(comparison))
+        yield from (markdown_text(tables), latex_text(tables))
+        yield latex_text(make_text_tables(with_paper_names(comparison)), "page")
         for table in tables:
             yield from texts_of_table(table)
     yield render_page(comparison)

@@ -18,11 +18,15 @@ from hypothesis import strategies as st
 
 from fedwmsam import files
 from fedwmsam.report import output_files
-from fedwmsam.report.text_tables import TextTable, latex_text
+from fedwmsam.report.latex import latex_text
+from fedwmsam.report.text_tables import TextTable
 
 LATEX_COMMANDS = {
     *("usepackage", "begin", "end", "centering", "caption", "toprule", "midrule", "bottomrule"),
-    *("textbackslash", "textasciitilde", "textasciicircum", "pm", "ldots"),
+    *("label", "sbox", "ifdim", "wd", "linewidth", "resizebox", "usebox", "else", "fi", "par"),
+    *("smallskip", "parbox", "footnotesize", "raggedright", "textbf", "rlap"),
+    *("textbackslash", "textasciitilde", "textasciicircum", "pm", "ldots", "dagger", "times"),
+    *("le", "ge"),
 }
 """The commands that the program itself writes."""
 ESCAPE = "\x1b]0;owned\x07"

@@ -19,10 +19,18 @@ from fedwmsam.commands.output import print_tables, print_written, say
 from fedwmsam.errors import InputError
 
 if TYPE_CHECKING:
+    from fedwmsam.report.runs import LoadedRun
     from fedwmsam.report.summary import Comparison
 
 WATCH_SECONDS = 5
 """Seconds from one writing of a page that is watched to the next."""
+
+
+class TableWidth(Enum):
+    """How wide a LaTeX table may be."""
+
+    COLUMN = "column"
+    PAGE = "page"
 
 
 class Better(Enum):
@@ -65,11 +73,28 @@ def report(
     provenance: Annotated[
         bool, typer.Option("--provenance", help="Also which versions and machines made the runs.")
     ] = False,
+    pivot: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SETTING",
+            help="Also a table of methods by the values of this setting or option.",
+            show_default="the only one that varies",
+        ),
+    ] = None,
+    percent: Annotated[
+        bool, typer.Option("--percent", help="The metric in percent in the tables.")
+    ] = False,
     csv: Annotated[
         Path | None, typer.Option(help="Write rows here, and runs to NAME-runs.csv.")
     ] = None,
+    curves: Annotated[
+        Path | None, typer.Option(help="Write all rounds of all runs here, as CSV.")
+    ] = None,
     markdown: MarkdownOption = None,
-    latex: Annotated[Path | None, typer.Option(help="Write the tables here, for booktabs.")] = None,
+    latex: Annotated[Path | None, typer.Option(help="Write the tables here, for a paper.")] = None,
+    width: Annotated[
+        TableWidth, typer.Option(help="How wide a LaTeX table may be.")
+    ] = TableWidth.COLUMN,
     html: HtmlOption = None,
     watch: Annotated[
         bool,
@@ -88,29 +113,36 @@ def report(
 
     - `fedwmsam report runs`
     - `fedwmsam report runs --targets 0.7,0.8 --baseline fedavg`
-    - `fedwmsam report runs --latex table.tex --plots figures --format pdf`
+    - `fedwmsam report runs --pivot partition --percent --latex table.tex --width page`
+    - `fedwmsam report runs --plots figures --format pdf`
     - `fedwmsam report runs --html report.html`
     - `fedwmsam report comparison --html report.html --watch`
     - `fedwmsam report runs --baseline "scaffold averaged"`
     - `fedwmsam report runs --provenance`
     """
-    from fedwmsam.report import text_tables
+    from fedwmsam.report.latex import latex_text, with_paper_names
+    from fedwmsam.report.output_files import write_texts
+    from fedwmsam.report.percent import in_percent
+    from fedwmsam.report.pivot import pivot_text_tables
     from fedwmsam.report.runs import add_averaged_model_runs, find_runs
     from fedwmsam.report.summary import make_goal, parse_targets, summarise
-    from fedwmsam.report.text_tables import make_text_tables
+    from fedwmsam.report.text_tables import csv_curves, csv_texts, make_text_tables, markdown_text
 
     goal = make_goal(metric, parse_targets(targets or ""), better and better.value, first_crossing)
 
-    def load() -> "tuple[Comparison, list[str]]":
+    def load() -> "tuple[list[LoadedRun], list[str]]":
         loaded_runs, empty_folders = find_runs(runs)
         if twins:
             loaded_runs = add_averaged_model_runs(loaded_runs, metric)
-        return summarise(loaded_runs, goal, baseline), empty_folders
+        return loaded_runs, empty_folders
 
     if watch:
-        watch_runs(html, lambda: load()[0], runs, paper_columns)
-    comparison, empty_folders = load()
-    tables = make_text_tables(comparison, paper_columns)
+        watch_runs(html, lambda: summarise(load()[0], goal, baseline), runs, paper_columns)
+    loaded_runs, empty_folders = load()
+    comparison = summarise(loaded_runs, goal, baseline)
+    shown = summarise(*in_percent(loaded_runs, goal), baseline) if percent else comparison
+    pivot_tables = pivot_text_tables(shown, pivot)
+    tables = [*make_text_tables(shown, paper_columns), *pivot_tables]
     if provenance:
         from fedwmsam.page.provenance import environments_table
 
@@ -118,7 +150,17 @@ def report(
     print_tables(tables)
     for folder in empty_folders:
         say(f"No run in {folder}.")
-    written = text_tables.write_files(comparison, tables, csv, markdown, latex)
+    texts: dict[Path, str] = {}
+    if csv is not None:
+        texts |= csv_texts(comparison, csv)
+    if curves is not None:
+        texts[curves] = csv_curves(comparison)
+    if markdown is not None:
+        texts[markdown] = markdown_text(tables)
+    if latex is not None:
+        paper_tables = make_text_tables(with_paper_names(shown), paper_columns)
+        texts[latex] = latex_text([*paper_tables, *pivot_tables], width.value)
+    written = write_texts(texts)
     if html is not None:
         from fedwmsam.page.page import write_page
 

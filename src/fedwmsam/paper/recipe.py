@@ -35,6 +35,7 @@ from fedwmsam.settings.config import (
     requested_method,
     resolve_config,
 )
+from fedwmsam.settings.method_table import method_title
 from fedwmsam.statistics import Spread, mean_spread
 
 if TYPE_CHECKING:
@@ -384,29 +385,29 @@ def config_differences(
             yield key, (value, other_values[key])
 
 
-METHOD_TITLES = {
-    "fedavg": "FedAvg",
-    "fedcm": "FedCM",
-    "scaffold": "SCAFFOLD",
-    "fedsam": "FedSAM",
-    "mofedsam": "MoFedSAM",
-    "fedgamma": "FedGAMMA",
-    "fedsmoo": "FedSMOO",
-    "fedlesam": "FedLESAM",
-    "fedlesam-s": "FedLESAM-S",
-    "fedlesam-d": "FedLESAM-D",
-    "fedwmsam": "FedWMSAM",
-}
-"""Names of the methods as the paper writes them."""
+PAPER_METHODS = (
+    "fedavg",
+    "fedcm",
+    "scaffold",
+    "fedsam",
+    "mofedsam",
+    "fedgamma",
+    "fedsmoo",
+    "fedlesam",
+    "fedlesam-s",
+    "fedlesam-d",
+    "fedwmsam",
+)
+"""The eleven methods of the paper, in its order."""
 
 
 def method_contenders(*names: str) -> tuple[Contender, ...]:
     """Return a contender for each of these methods, with its default options."""
-    return tuple(Contender(METHOD_TITLES[name], {"method": name}) for name in names)
+    return tuple(Contender(method_title(name), {"method": name}) for name in names)
 
 
-ALL_METHODS = method_contenders(*METHOD_TITLES)
-"""All eleven methods of the paper."""
+ALL_METHODS = method_contenders(*PAPER_METHODS)
+"""A contender for each of them."""
 SENSITIVITY_METHODS = method_contenders("fedavg", "mofedsam", "fedsam", "fedsmoo", "fedwmsam")
 """The methods of the paper's sensitivity studies."""
 LAMBDAS = tuple(

@@ -1,7 +1,7 @@
 """Files at paths that a user named: complete, or what was there before stays."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedwmsam.errors import InputError
@@ -51,3 +51,10 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file over whatever is there; raise InputError if it cannot be written."""
     with output_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
+
+
+def write_texts(texts: Mapping[Path, str]) -> list[Path]:
+    """Write text files over whatever is there, and return their paths."""
+    for path, text in texts.items():
+        write_text(path, text)
+    return list(texts)

@@ -434,12 +434,17 @@ def make_titles(comparability_keys: Sequence[Record]) -> list[str]:
 
 
 def make_title(settings: Record) -> str:
-    """Return a table's title from the settings that its runs have in common."""
+    """Return a table's title from the settings that its runs have in common.
+
+    A setting that is None is not among them.
+    """
     parts = [settings["dataset"] or "data given to fit()", settings["partition"], settings["model"]]
     # With a natural partition the data say how many clients there are.
-    if not str(settings["partition"]).startswith("natural"):
+    is_natural = str(settings["partition"]).startswith("natural")
+    if settings["clients"] is not None and not is_natural:
         parts.append(f"{settings['clients']} clients")
-    parts.append(format_rounds(settings["rounds"]))
+    if settings["rounds"] is not None:
+        parts.append(format_rounds(settings["rounds"]))
     if settings["validation"]:
         parts.append(f"validation {format_value(settings['validation'])}")
     if settings["evaluate_every"] not in (1, None):

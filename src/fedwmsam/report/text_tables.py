@@ -1,8 +1,9 @@
 """A comparison as tables of text with notes under them, for the terminal, files and the page.
 
 `make_text_tables` turns a `Comparison` into `TextTable`s. The terminal (`report/terminal.py`) and
-the page print these; here are also the writers of Markdown, LaTeX and CSV. To add a table, write a
-function that returns a `TextTable` of a new kind (`TableKind`) and call it in `make_text_tables`.
+the page print these; here are also the writers of Markdown and CSV, that of LaTeX is in
+`report/latex.py`. To add a table, write a function that returns a `TextTable` of a new kind
+(`TableKind`) and call it in `make_text_tables`.
 """
 
 import csv
@@ -18,7 +19,6 @@ from typing import Literal
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import format_privacy_guarantee, printable
 from fedwmsam.report.environments import environment_notes
-from fedwmsam.report.output_files import write_text
 from fedwmsam.report.runs import (
     CumulativeCost,
     LoadedRun,
@@ -37,6 +37,8 @@ from fedwmsam.report.summary import (
     RunScores,
     WindowShares,
 )
+from fedwmsam.report.varied_settings import PlacedRow, place_rows, varied_settings
+from fedwmsam.settings.config import setting_names
 from fedwmsam.statistics import MIN_BOOTSTRAP_VALUES, Spread, smallest_p
 
 MISSING = "–"
@@ -59,7 +61,7 @@ EDITED = (
 MAX_LETTERS = 10_000
 """Letters of a cell or a note before it is cut off."""
 
-TableKind = Literal["results", "target costs", "differences", "unreadable runs", "other"]
+TableKind = Literal["results", "target costs", "differences", "pivot", "unreadable runs", "other"]
 """Which table of a report a `TextTable` is; tables of analyses and of the paper are other ones."""
 
 
@@ -76,6 +78,8 @@ class TextTable:
     notes: tuple[str, ...] = ()
     kind: TableKind = "other"
     """Which table of a report this is; the page selects its tables by it."""
+    bold_cells: frozenset[tuple[int, int]] = frozenset()
+    """The cells that are printed in bold, each as the index of its row and of its column."""
 
     def __post_init__(self) -> None:
         texts = {
@@ -462,51 +466,6 @@ def seeds_needed(tests: int) -> int:
 
 CSV_QUANTITIES = ("last", "tail", "best", "best_on_test")
 """Fields of `RunScores` that are columns of the CSV files."""
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "{": r"\{",
-    "}": r"\}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"$<$",
-    ">": r"$>$",
-    "|": r"$|$",
-    "±": r"$\pm$",
-    "–": "--",
-    "−": "$-$",
-    "…": r"\ldots{}",
-}
-"""Characters that LaTeX takes for markup or does not know, and how they are written."""
-
-
-def write_files(
-    comparison: Comparison,
-    text_tables: Sequence[TextTable],
-    csv: Path | None,
-    markdown: Path | None,
-    latex: Path | None,
-) -> list[Path]:
-    """Write the files whose path is given, and return the paths of all files written.
-
-    A second CSV file, whose name ends in "-runs", has the results of the runs.
-    """
-    texts: dict[Path, str] = {}
-    if csv is not None:
-        texts[csv] = csv_rows(comparison)
-        texts[csv.with_name(f"{csv.stem}-runs{csv.suffix}")] = csv_runs(comparison)
-    if markdown is not None:
-        texts[markdown] = markdown_text(text_tables)
-    if latex is not None:
-        texts[latex] = latex_text(text_tables)
-    for path, text in texts.items():
-        write_text(path, text)
-    return list(texts)
-
 
 # Markdown
 
@@ -519,15 +478,21 @@ def markdown_text(text_tables: Iterable[TextTable]) -> str:
 def markdown_table(text_table: TextTable) -> str:
     """Return a table in Markdown, its title as a heading and its notes as a list."""
     alignment = ["---", *("---:" for _ in text_table.header[1:])]
-    lines = [markdown_row(cells) for cells in (text_table.header, alignment, *text_table.rows)]
+    lines = [markdown_row(map(escape_markdown, text_table.header)), markdown_row(alignment)]
+    for index, row in enumerate(text_table.rows):
+        cells = []
+        for column, cell in enumerate(row):
+            is_bold = (index, column) in text_table.bold_cells
+            cells.append(f"**{escape_markdown(cell)}**" if is_bold else escape_markdown(cell))
+        lines.append(markdown_row(cells))
     text = f"### {escape_markdown(text_table.title)}\n\n{''.join(lines)}"
     notes = "".join(f"- {escape_markdown(note)}\n" for note in text_table.notes)
     return f"{text}\n{notes}" if notes else text
 
 
-def markdown_row(cells: Sequence[str]) -> str:
-    """Return a line of a Markdown table."""
-    return f"| {' | '.join(map(escape_markdown, cells))} |\n"
+def markdown_row(cells: Iterable[str]) -> str:
+    """Return a line of a Markdown table, given cells that are escaped."""
+    return f"| {' | '.join(cells)} |\n"
 
 
 def escape_markdown(text: str) -> str:
@@ -538,88 +503,84 @@ def escape_markdown(text: str) -> str:
     return text
 
 
-# LaTeX
-
-
-def latex_text(text_tables: Iterable[TextTable]) -> str:
-    """Return the tables as the text of a LaTeX file."""
-    tables = "\n".join(latex_table(text_table) for text_table in text_tables)
-    return f"% Needs \\usepackage{{booktabs}} in the preamble.\n{tables}"
-
-
-def latex_table(text_table: TextTable) -> str:
-    """Return a table environment with the notes in comments before it.
-
-    They are not in the caption, which the author of a paper will write.
-    """
-    rows = [latex_row(row) for row in text_table.rows]
-    notes = [latex_comment(note) for note in text_table.notes]
-    lines = [
-        r"\begin{table}",
-        r"  \centering",
-        rf"  \caption{{{escape_latex(text_table.title)}}}",
-        rf"  \begin{{tabular}}{{l{'r' * (len(text_table.header) - 1)}}}",
-        r"    \toprule",
-        latex_row(text_table.header),
-        r"    \midrule",
-        *rows,
-        r"    \bottomrule",
-        r"  \end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join([*notes, *lines]) + "\n"
-
-
-def latex_row(cells: Sequence[str]) -> str:
-    """Return a line of a LaTeX table."""
-    return f"    {' & '.join(map(escape_latex, cells))} \\\\"
-
-
-def escape_latex(text: str) -> str:
-    """Return the text in one line, so that LaTeX prints it as it is.
-
-    A bracket or star at its beginning would be an argument of the command before it.
-    """
-    escaped = "".join(LATEX.get(character, character) for character in one_line(text))
-    return f"{{{escaped[0]}}}{escaped[1:]}" if escaped.startswith(("[", "*")) else escaped
-
-
-def latex_comment(text: str) -> str:
-    """Return a comment of one line, which holds no command even if its % is removed."""
-    return "% " + one_line(text).replace("\\", LATEX["\\"])
-
-
 # CSV
+
+
+def csv_texts(comparison: Comparison, path: Path) -> dict[Path, str]:
+    """Return the CSV texts of the rows, for that path, and of the runs, for "NAME-runs"."""
+    runs_path = path.with_name(f"{path.stem}-runs{path.suffix}")
+    return {path: csv_rows(comparison), runs_path: csv_runs(comparison)}
 
 
 def csv_rows(comparison: Comparison) -> str:
     """Return the CSV text with a line for each row of each table, in full precision."""
-    records: list[Record] = []
-    for table in comparison.tables:
-        records += [row_record(comparison.goal, table, row) for row in table.rows]
+    placed_rows = place_rows(comparison)
+    varied = varied_settings(placed_rows)
+    records = [
+        name_columns(placed, varied) | row_record(comparison.goal, placed.table, placed.row)
+        for placed in placed_rows
+    ]
     return csv_text(records)
 
 
 def csv_runs(comparison: Comparison) -> str:
     """Return the CSV text with a line for each run, also for those that are not counted."""
-    records: list[Record] = []
-    for table in comparison.tables:
-        for row in table.rows:
-            names = {"table": table.title, "row": row.label}
-            for score in row.scores:
-                records.append(names | run_record(score.run, True) | score_record(score))
-            for run in (*row.duplicate_runs, *row.excluded_runs):
-                records.append(names | run_record(run, False))
-    records += [run_record(run, False) for run in comparison.unreadable_runs]
+    records = []
+    for run, names, score in iter_runs(comparison):
+        results = {} if score is None else score_record(score)
+        records.append(names | run_record(run, score is not None) | results)
     return csv_text(records)
+
+
+def csv_curves(comparison: Comparison) -> str:
+    """Return the CSV text with a line for each round of each run that can be read.
+
+    It has all numbers that the run recorded in the round and the seconds it took. A column with the
+    name of a setting, such as the step size of the round, has "round_" before it.
+    """
+    reserved = set(setting_names())
+    records = []
+    for run, names, score in iter_runs(comparison):
+        columns = names | run_record(run, score is not None)
+        timings = run.timings if len(run.timings) == len(run.round_records) else ()
+        for index, record in enumerate(run.round_records):
+            line: Record = {"round": record["round"]}
+            for name, value in (record | (timings[index] if timings else {})).items():
+                if isinstance(value, int | float) and name != "round":
+                    line[f"round_{name}" if name in reserved else name] = value
+            records.append(columns | line | columns)  # a run's own columns come first and stay
+    return csv_text(records)
+
+
+def iter_runs(comparison: Comparison) -> Iterator[tuple[LoadedRun, Record, RunScores | None]]:
+    """Yield every run with the columns that name its row, and its results if it is counted."""
+    placed_rows = place_rows(comparison)
+    varied = varied_settings(placed_rows)
+    for placed in placed_rows:
+        names = name_columns(placed, varied)
+        for score in placed.row.scores:
+            yield score.run, names, score
+        for run in (*placed.row.duplicate_runs, *placed.row.excluded_runs):
+            yield run, names, None
+    for run in comparison.unreadable_runs:
+        yield run, {}, None
+
+
+def name_columns(placed: PlacedRow, varied: Sequence[str]) -> Record:
+    """Return the columns that name a row: table, label, method and each setting that varies.
+
+    The number of rounds that were planned is not that of the rounds done, which is among the costs.
+    """
+    row = placed.row
+    names: Record = {"table": placed.table.title, "row": row.label, "method": row.method}
+    for key in varied:
+        names["planned_rounds" if key == "rounds" else key] = placed.settings.get(key)
+    return names
 
 
 def row_record(goal: Goal, table: ResultTable, row: ResultRow) -> Record:
     """Return the columns of a row in the CSV file of the rows."""
     record: Record = {
-        "table": table.title,
-        "row": row.label,
-        "method": row.method,
         "metric": goal.metric,
         "seeds": " ".join(map(str, row.seeds)),
         "counted": len(row.scores),

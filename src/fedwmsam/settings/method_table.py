@@ -83,6 +83,24 @@ def registered_methods() -> dict[str, EntryPoint]:
     return {name: entry for name, entry in registered.items() if name not in METHOD_CLASS_PATHS}
 
 
+def method_title(name: str) -> str:
+    """Return a method's name as papers write it: its class's, with the hyphens of the method's.
+
+    "fedavg" gives "FedAvg", "fedlesam-s" "FedLESAM-S", and a method named by its path the class in
+    that. Nothing is imported, and a name that is not known is returned as it is.
+    """
+    if name in METHOD_CLASS_PATHS:
+        class_name = METHOD_CLASS_PATHS[name].partition(".")[2]
+    elif name in registered_methods():
+        class_name = registered_methods()[name].attr
+    else:
+        class_name = name.rpartition(":")[2] or name
+    if name.replace("-", "") != class_name.lower():
+        return class_name
+    letters = iter(class_name)
+    return "".join("-" if letter == "-" else next(letters) for letter in name)
+
+
 def method_class(name: str) -> Any:
     """Return the class of the method called `name`.
 

@@ -1,0 +1,184 @@
+"""Tables of a report in LaTeX, to be read into a paper with `\\input` as they are.
+
+Each table has a caption, a label and its notes below it, and is as wide as a column or the page at
+most. No text, whoever wrote it, becomes a command. `with_paper_names` gives a comparison the names
+that papers print.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from fedwmsam.report.runs import LoadedRun
+from fedwmsam.report.summary import Comparison, ResultRow, ResultTable
+from fedwmsam.report.text_tables import TextTable, one_line
+from fedwmsam.settings.method_table import method_title
+
+Width = Literal["column", "page"]
+"""The width that a table may have at most; they differ where a page has two columns."""
+ENVIRONMENTS: dict[Width, str] = {"column": "table", "page": "table*"}
+"""The environment of a table of each width."""
+DAGGER = r"$^{\dagger}$"
+CHARACTERS = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"$<$",
+    ">": r"$>$",
+    "|": r"$|$",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "†": DAGGER,
+    "−": "$-$",
+    "…": r"\ldots{}",
+}
+"""Characters that LaTeX takes for markup or does not know, and how they are written."""
+
+
+def latex_text(text_tables: Iterable[TextTable], width: Width = "column") -> str:
+    """Return the tables as the text of a LaTeX file."""
+    tables = []
+    kinds: Counter[str] = Counter()
+    for text_table in text_tables:
+        name = text_table.kind.replace(" ", "-")
+        kinds[name] += 1
+        label = name if kinds[name] == 1 else f"{name}-{kinds[name]}"
+        tables.append(latex_table(text_table, label, width))
+    packages = r"\usepackage{booktabs} and \usepackage{graphicx}"
+    return "\n".join([f"% Needs {packages} in the preamble.", *tables])
+
+
+def latex_table(text_table: TextTable, label: str, width: Width) -> str:
+    """Return a table environment.
+
+    The table is typeset into a box first, which is made smaller if it is too wide.
+    """
+    environment = ENVIRONMENTS[width]
+    title = text_table.title[:1].upper() + text_table.title[1:]
+    rows = []
+    for index, row in enumerate(text_table.rows):
+        cells = []
+        for column, cell in enumerate(row):
+            is_bold = (index, column) in text_table.bold_cells
+            cells.append(rf"\textbf{{{latex_cell(cell)}}}" if is_bold else latex_cell(cell))
+        rows.append(latex_row(cells))
+    lines = [
+        rf"\begin{{{environment}}}",
+        r"  \centering",
+        rf"  \caption{{{escape_latex(title)}}}",
+        rf"  \label{{tab:{label}}}",
+        r"  \par\smallskip",  # most classes leave room above a caption, and none below it
+        r"  \sbox0{%",
+        rf"  \begin{{tabular}}{{l{'r' * (len(text_table.header) - 1)}}}",
+        r"    \toprule",
+        latex_row(map(latex_cell, text_table.header)),
+        r"    \midrule",
+        *rows,
+        r"    \bottomrule",
+        r"  \end{tabular}}%",
+        r"  \ifdim\wd0>\linewidth \resizebox{\linewidth}{!}{\usebox0}\else \usebox0\fi",
+        *latex_notes(text_table.notes),
+        rf"\end{{{environment}}}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def latex_notes(notes: Sequence[str]) -> list[str]:
+    """Return the lines that print the notes below a table, each as a paragraph."""
+    if not notes:
+        return []
+    paragraphs = [rf"    {escape_latex(note)}\par" for note in notes]
+    first_line = r"  \parbox{\linewidth}{\footnotesize\raggedright"
+    return [r"  \par\smallskip", first_line, *paragraphs, "  }"]
+
+
+def latex_row(cells: Iterable[str]) -> str:
+    """Return a line of a LaTeX table, given cells that are escaped."""
+    return rf"    {' & '.join(cells)} \\"
+
+
+def latex_cell(text: str) -> str:
+    """Return a cell in which numbers have real signs and powers of ten.
+
+    A mark at its end hangs over, so that the numbers of a column stay aligned.
+    """
+    escaped = escape_latex(text)
+    if escaped.endswith(DAGGER):
+        escaped = rf"{escaped.removesuffix(DAGGER).rstrip()}\rlap{{{DAGGER}}}"
+    escaped = re.sub(
+        r"(?<=\d)e([+-]\d+)\b", lambda found: rf"$\times10^{{{int(found[1])}}}$", escaped
+    )
+    return re.sub(r"(?<![\w.{+-])([+-])(?=\d)", r"$\1$", escaped)
+
+
+def escape_latex(text: str) -> str:
+    """Return the text in one line, so that LaTeX prints it as it is.
+
+    A bracket or star at its beginning would be an argument of the command before it, and two
+    hyphens would become a dash.
+    """
+    escaped = "".join(CHARACTERS.get(character, character) for character in one_line(text))
+    escaped = escaped.replace("--", "-{}-").replace("–", "--")
+    return f"{{{escaped[0]}}}{escaped[1:]}" if escaped.startswith(("[", "*")) else escaped
+
+
+# Names as papers print them
+
+
+def with_paper_names(comparison: Comparison) -> Comparison:
+    """Return the comparison with "FedAvg" for "fedavg", and the names of run folders for paths."""
+    tables = tuple(rename_table(table) for table in comparison.tables)
+    unreadable_runs = tuple(map(without_path, comparison.unreadable_runs))
+    return replace(comparison, tables=tables, unreadable_runs=unreadable_runs)
+
+
+def rename_table(table: ResultTable) -> ResultTable:
+    """Return a table whose rows have the names that papers print."""
+    methods = list(dict.fromkeys(row.method for row in table.rows))
+    differences = tuple(
+        replace(difference, label=rename_label(difference.label, methods))
+        for difference in table.differences
+    )
+    return replace(
+        table,
+        rows=tuple(rename_row(row) for row in table.rows),
+        omitted_values=tuple(rename_label(text, methods) for text in table.omitted_values),
+        baseline=table.baseline and rename_label(table.baseline, methods),
+        differences=differences,
+    )
+
+
+def rename_row(row: ResultRow) -> ResultRow:
+    """Return a row with the names that papers print."""
+    return replace(
+        row,
+        label=rename_label(row.label, [row.method]),
+        scores=tuple(replace(score, run=without_path(score.run)) for score in row.scores),
+        excluded_runs=tuple(map(without_path, row.excluded_runs)),
+        duplicate_runs=tuple(map(without_path, row.duplicate_runs)),
+    )
+
+
+def rename_label(label: str, methods: Iterable[str]) -> str:
+    """Return a label that begins with one of the methods with that method's title."""
+    for method in methods:
+        if label == method or label.startswith(f"{method} "):
+            return method_title(method) + label.removeprefix(method)
+    return label
+
+
+def without_path(run: LoadedRun) -> LoadedRun:
+    """Return a run under the name of its folder: where that lies is nothing for a paper."""
+    return replace(run, path=Path(run.path.name))
