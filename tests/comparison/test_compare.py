@@ -2,7 +2,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import random
 import signal
@@ -104,29 +103,43 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(cli, tmp_path):
     assert "failed" in outcome.out and "shards" in outcome.out and "iid" in outcome.out
 
 
-def test_a_pilot_says_what_it_chose_and_the_runs_use_it(cli, tmp_path):
+def test_tuning_says_what_it_chose_and_the_runs_use_it(cli, tmp_path):
     arguments = [
         "--methods",
         "fedavg,fedsam",
         "--rounds",
         "2",
-        "--pilot",
+        "--tune",
         "rho=0.01,5.0",
-        "--pilot-rounds",
+        "--tune-rounds",
         "3",
     ]
     outcome = cli("compare", *arguments, "--out", tmp_path / "c")
     assert outcome.code == 0, outcome.err
-    (choice,) = json.loads((tmp_path / "c" / "pilot.json").read_text())
-    scores = {values["rho"]: score for values, score in choice["validation_scores"]}
-    assert choice["chosen"]["rho"] == max(scores, key=scores.get)
-    assert f"rho={choice['chosen']['rho']}, best on validation data" in outcome.out
-    folder = next(path for path in (tmp_path / "c").iterdir() if path.name.startswith("fedsam"))
-    assert f"rho = {choice['chosen']['rho']}\n" in (folder / "config.toml").read_text()
-    pilots = list((tmp_path / "c" / "pilot").glob("fedsam*/metrics.jsonl"))
-    assert len(pilots) == 2 and all(
-        "validation_accuracy" in read_lines(path)[-1] for path in pilots
+    (choice,) = read_json(tmp_path / "c" / "tuning.json")["rows"]
+    scores = {entry["values"]["rho"]: entry["scores"][0] for entry in choice["candidates"]}
+    chosen = choice["chosen"]["rho"]
+    assert chosen == max(scores, key=scores.get) and choice["rounds"] == 3
+    assert f"Tuning of fedsam: rho={chosen}, best on validation data" in outcome.out
+    assert "How the values were chosen" in outcome.out and "Not tuned: fedavg." in outcome.out
+    (folder,) = (tmp_path / "c").glob("fedsam*")
+    assert f"rho = {chosen}\n" in (folder / "config.toml").read_text()
+    assert choice["runs"] == [folder.name]
+    tuning_runs = list((tmp_path / "c" / "tuning").glob("fedsam*/metrics.jsonl"))
+    assert len(tuning_runs) == 2 and all(
+        "validation_accuracy" in read_lines(path)[-1] for path in tuning_runs
     )
+    report = cli("report", tmp_path / "c")
+    assert "3 rounds" not in report.out.replace("runs of 3 rounds", ""), "tuning runs are mixed in"
+    assert f"fedsam: rho={chosen} of 2 tried" in report.out
+
+
+def test_a_folder_with_pilot_runs_of_an_older_version_is_refused(cli, tmp_path):
+    (tmp_path / "c" / "pilot").mkdir(parents=True)
+    (tmp_path / "c" / "pilot" / "messages.log").touch()
+    outcome = cli("compare", "--methods", "fedsam", "--tune", "rho=1,2", "--out", tmp_path / "c")
+    assert outcome.code == 2 and "pilot runs of an older version" in outcome.err
+    assert not (tmp_path / "c" / "tuning").exists()
 
 
 def test_two_comparisons_in_one_folder_are_refused(cli, tmp_path):
@@ -144,8 +157,8 @@ def test_an_unknown_baseline_is_refused_before_anything_runs(cli, tmp_path):
     assert outcome.code == 2 and "fedavgg" in outcome.err and not (tmp_path / "c").exists()
 
 
-def test_an_empty_baseline_beside_a_pilot_is_refused_before_anything_runs(cli, tmp_path):
-    arguments = ("--methods", "fedavg,fedcm", "--pilot", "lr=0.1,0.2", "--out", tmp_path / "c")
+def test_an_empty_baseline_beside_tuning_is_refused_before_anything_runs(cli, tmp_path):
+    arguments = ("--methods", "fedavg,fedcm", "--tune", "lr=0.1,0.2", "--out", tmp_path / "c")
     outcome = cli("compare", *arguments, "--baseline", "")
     assert (outcome.code, (tmp_path / "c").exists()) == (2, False)
     assert "Unknown baseline" in outcome.err

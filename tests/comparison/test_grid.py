@@ -3,7 +3,6 @@
 import pytest
 
 from fedwmsam.comparison.grid import config_fingerprint, make_grid, parse_axes, parse_settings
-from fedwmsam.comparison.tuning import pilot_grid
 from fedwmsam.errors import InputError
 from fedwmsam.settings import config
 from fedwmsam.settings.config import resolve_config
@@ -171,19 +170,6 @@ def test_axes_are_typed_as_their_options():
     assert parse_settings(["perturbation=none"], values) == {"perturbation": "none"}
     with pytest.raises(InputError, match="key=a,b,c"):
         parse_axes(["rho"], values)
-
-
-def test_a_pilot_tries_one_seed_on_held_out_data_and_only_methods_with_the_option():
-    grid = make_grid({}, {"methods": "fedavg,fedsam,fedwmsam", "seeds": 3})
-    specs = pilot_grid(grid, {"rho": [0.1, 0.2]}, rounds=5).run_specs()
-    assert [spec.label for spec in specs] == [
-        "fedsam rho=0.1",
-        "fedsam rho=0.2",
-        "fedwmsam rho=0.1",
-        "fedwmsam rho=0.2",
-    ]
-    configs = [spec.config for spec in specs]
-    assert {(c.seed, c.validation, c.rounds) for c in configs} == {(0, 0.1, 5)}
 
 
 def test_what_changes_no_number_names_no_run():

@@ -53,12 +53,18 @@ def compare(
         list[str] | None,
         typer.Option(metavar="KEY=A,B", help="Vary a setting or option; repeatable."),
     ] = None,
-    pilot: Annotated[
+    tune: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=A,B", help="Choose an option's value on validation data first."),
+        typer.Option(
+            metavar="KEY=A,B", help="First choose a value on validation data; repeatable."
+        ),
     ] = None,
-    pilot_rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds of a pilot run.", show_default="all")
+    tune_rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of a tuning run.", show_default="all")
+    ] = None,
+    tune_seeds: Annotated[
+        str | None,
+        typer.Option(help="Seeds of the tuning runs: 3, or 0,7.", show_default="the first"),
     ] = None,
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
@@ -88,7 +94,7 @@ def compare(
     - `fedwmsam compare --methods fedavg,fedcm,fedwmsam --seed 100`
     - `fedwmsam compare table1.toml --dry-run`
     - `fedwmsam compare --methods fedwmsam --grid rho=0.005,0.01,0.05 --grid alpha=0.1,0.5`
-    - `fedwmsam compare --methods fedsam,fedwmsam --pilot rho=0.005,0.01,0.05 --seeds 3`
+    - `fedwmsam compare --methods fedsam,fedwmsam --tune rho=0.005,0.01,0.05 --seeds 3`
     - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid
       aggregation=mean,median,trimmed:0.2`
     - `fedwmsam compare table1.toml --jobs 2`
@@ -96,7 +102,8 @@ def compare(
     seeds_given = choose_seeds(seeds, seed)
     from fedwmsam.comparison.comparison import run_comparison
     from fedwmsam.comparison.estimate import estimate_comparison, planned_runs
-    from fedwmsam.comparison.grid import check_axes, make_grid, parse_axes
+    from fedwmsam.comparison.grid import make_grid
+    from fedwmsam.comparison.tuning import make_plan
     from fedwmsam.engine.run_folder import is_run
     from fedwmsam.report.terminal import ComparisonDisplay, show_comparison_estimate
 
@@ -105,26 +112,24 @@ def compare(
         file_values, settings, methods, seeds_given, set_ or [], grid or []
     )
     grid_spec = make_grid(file_values, cli_values)
-    pilot_axes = parse_axes(pilot or [], file_values | cli_values)
-    check_axes(grid_spec, pilot_axes)
+    tuning = read_tuning(file_values | cli_values, tune or [], tune_rounds, tune_seeds)
+    plan = make_plan(tuning, grid_spec) if tuning else None
     if baseline is not None:
-        check_baseline(grid_spec, baseline, has_pilot=bool(pilot_axes))
+        check_baseline(grid_spec, baseline, is_tuned=plan is not None)
     display = ComparisonDisplay(output.console, quiet)
     if dry_run:
-        planned = planned_runs(grid_spec, out, pilot_axes, pilot_rounds)
+        planned = planned_runs(grid_spec, out, plan)
         estimate = estimate_comparison(planned, parse_jobs(jobs))
         show_comparison_estimate(output.console, estimate, grid_spec)
         return
     if not quiet:
         with contextlib.suppress(InputError):  # a folder that is in the way: `run_comparison` says
-            planned = planned_runs(grid_spec, out, pilot_axes, pilot_rounds)
+            planned = planned_runs(grid_spec, out, plan)
             announce(grid_spec, planned, parse_jobs(jobs), yes)
     with print_hint_on_interrupt(
         "Stopped; the same command goes on from the last completed rounds."
     ):
-        folders = run_comparison(
-            grid_spec, out, parse_jobs(jobs), pilot_axes, pilot_rounds, display
-        )
+        folders = run_comparison(grid_spec, out, parse_jobs(jobs), plan, display)
     if html is not None or not quiet:
         print_comparison([folder for folder in folders if is_run(folder)], baseline, html, quiet)
     if not quiet:
@@ -189,17 +194,37 @@ def announce(grid_spec: "Grid", planned: "Sequence[QueuedRun]", jobs: int, yes: 
         )
 
 
-def check_baseline(grid_spec: "Grid", baseline: str, has_pilot: bool) -> None:
+def read_tuning(
+    values: dict[str, Any], axes: list[str], rounds: int | None, seeds: str | None
+) -> Any:
+    """Return the table `tuning` of a comparison's values with what the command line says.
+
+    Values to try on the command line replace those of the file. Raise InputError for what cannot be
+    parsed.
+    """
+    from fedwmsam.comparison.grid import parse_axes
+
+    table = values.get("tuning", {})
+    if not isinstance(table, dict):
+        return table
+    if axes:
+        runs = {key: table[key] for key in ("rounds", "seeds") if key in table}
+        table = runs | parse_axes(axes, values)
+    given = {"rounds": rounds, "seeds": seeds}
+    return table | {key: value for key, value in given.items() if value is not None}
+
+
+def check_baseline(grid_spec: "Grid", baseline: str, is_tuned: bool) -> None:
     """Raise InputError if the baseline will be none of the report's rows, or several of them.
 
-    It is checked before hours of runs. The values that a pilot chooses become part of the rows'
-    names; with a pilot only the baseline's method can be checked.
+    It is checked before hours of runs. The values that tuning chooses become part of the rows'
+    names; with tuning only the baseline's method can be checked.
     """
     from fedwmsam.report.runs import LoadedRun
     from fedwmsam.report.summary import find_baseline_rows, summarise
 
     specs = grid_spec.run_specs()
-    if has_pilot:
+    if is_tuned:
         methods = {spec.config.method for spec in specs}
         known = {method.lower() for method in methods}
         if not baseline.strip() or baseline.lower().split()[0] not in known:

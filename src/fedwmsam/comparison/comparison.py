@@ -1,23 +1,30 @@
 """The comparison that `fedwmsam compare` carries out once its settings are read.
 
-`run_comparison` first lets pilot runs choose option values where these are asked for, then hands
-all runs to the queue and returns their folders.
+`run_comparison` first lets tuning runs choose values where these are asked for, then hands all runs
+to the queue and returns their folders.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-from fedwmsam.comparison.grid import Grid, GridAxes, RunSpec
+from fedwmsam.comparison.grid import Grid, RunSpec
 from fedwmsam.comparison.queue import QueuedRun, lock_folder, make_queue, run_queue
-from fedwmsam.comparison.tuning import TuningResult, tune
+from fedwmsam.comparison.tuning import (
+    TUNING_FILE,
+    TUNING_FOLDER,
+    TuningPlan,
+    describe_result,
+    plan_trials,
+    tune,
+    write_tuning_file,
+)
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import with_absolute_paths
-from fedwmsam.files import own_folder, write_text
+from fedwmsam.files import own_folder
 from fedwmsam.trackers import make_trackers
 
 
@@ -74,45 +81,47 @@ def with_absolute_config(spec: RunSpec) -> RunSpec:
 
 
 def run_comparison(
-    grid: Grid,
-    out: Path,
-    jobs: int,
-    pilot_axes: GridAxes,
-    pilot_rounds: int | None,
-    display: ProgressDisplay,
+    grid: Grid, out: Path, jobs: int, plan: TuningPlan | None, display: ProgressDisplay
 ) -> list[Path]:
     """Carry out the grid's runs below `out` and return their folders.
 
-    The values of `pilot_axes` are chosen first, on validation data, by runs of `pilot_rounds`
-    rounds. Raise InputError if a configuration is invalid or no run succeeded.
+    The values of the plan are chosen first, on validation data. Raise InputError if a configuration
+    is invalid or no run succeeded.
     """
-    grid.run_specs()  # raises InputError for an invalid configuration before the pilot runs start
+    grid.run_specs()  # raises InputError for an invalid configuration before the tuning runs start
+    refuse_pilot_runs(out)
+    if plan is not None:
+        plan_trials(grid, plan)  # the same for those that are tried
     with lock_folder(out):
-        if pilot_axes:
-            pilot_runner = ComparisonRunner(out / "pilot", jobs, display)
-            own_folder(pilot_runner.out).mkdir(exist_ok=True)
-            grid, results = tune(grid, pilot_axes, pilot_rounds, pilot_runner.run)
-            write_tuning_results(out / "pilot.json", results)
-            for result in results:
-                display.say(describe_tuning(result))
+        if plan is not None:
+            grid = choose_values(grid, plan, out, jobs, display)
         return ComparisonRunner(out, jobs, display).run(grid.run_specs())
 
 
-def describe_tuning(result: TuningResult) -> str:
-    """Return one line that says which values were chosen for a variant, and all scores."""
+def choose_values(
+    grid: Grid, plan: TuningPlan, out: Path, jobs: int, display: ProgressDisplay
+) -> Grid:
+    """Return the grid with the values that tuning runs below `out` have chosen.
 
-    def words(values: dict[str, Any]) -> str:
-        return " ".join(f"{key}={value}" for key, value in values.items())
+    How they were chosen is printed, and written for the reports.
+    """
+    write_tuning_file(out / TUNING_FILE, [])  # reports then leave the folder of these runs out
+    runner = ComparisonRunner(out / TUNING_FOLDER, jobs, display)
+    own_folder(runner.out).mkdir(exist_ok=True)
+    tuned_grid, results = tune(grid, plan, runner.run)
+    write_tuning_file(out / TUNING_FILE, results)
+    for result in results:
+        display.say(describe_result(result))
+    return tuned_grid
 
-    scores = ", ".join(f"{words(values)}: {score:.4f}" for values, score in result.scores)
-    variant = words(result.variant) or "it"
-    return f"Pilot for {variant}: {words(result.best)}, best on validation data ({scores})"
 
+def refuse_pilot_runs(out: Path) -> None:
+    """Raise InputError if `out` holds runs with which an older version has chosen values.
 
-def write_tuning_results(path: Path, results: Sequence[TuningResult]) -> None:
-    """Write the chosen values and the validation scores of each variant as JSON."""
-    content = [
-        {"variant": result.variant, "chosen": result.best, "validation_scores": result.scores}
-        for result in results
-    ]
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    Reports of the folder would take them for runs of the comparison.
+    """
+    if (out / "pilot.json").exists() or (out / "pilot" / "messages.log").exists():
+        raise InputError(
+            f"{out / 'pilot'} holds pilot runs of an older version, which reports would mix with "
+            "the comparison's: move it and pilot.json elsewhere, or choose another --out."
+        )

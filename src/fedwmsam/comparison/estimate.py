@@ -10,12 +10,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from fedwmsam.comparison.comparison import with_absolute_config
-from fedwmsam.comparison.grid import Grid, GridAxes
+from fedwmsam.comparison.grid import Grid
 from fedwmsam.comparison.queue import QueuedRun, make_queue
-from fedwmsam.comparison.tuning import pilot_grid
+from fedwmsam.comparison.tuning import TUNING_FOLDER, TuningPlan, plan_trials
 from fedwmsam.engine.estimate import PROBE_SECONDS, RunEstimate
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.experiment.experiment import Experiment, prepare
@@ -86,14 +87,13 @@ class ComparisonEstimate:
         return total / max(1, min(self.jobs, self.runs))
 
 
-def planned_runs(
-    grid: Grid, out: Path, pilot_axes: GridAxes, pilot_rounds: int | None
-) -> list[QueuedRun]:
-    """Return the runs of a comparison below `out` with what is done of them, pilot runs first."""
+def planned_runs(grid: Grid, out: Path, plan: TuningPlan | None) -> list[QueuedRun]:
+    """Return the runs of a comparison below `out` with what is done of them, tuning runs first."""
     runs = []
-    if pilot_axes:
-        pilots = pilot_grid(grid, pilot_axes, pilot_rounds)
-        runs += make_queue(list(map(with_absolute_config, pilots.run_specs())), out / "pilot")
+    if plan is not None:
+        for trials in plan_trials(grid, plan):
+            specs = chain.from_iterable(specs for _, specs in trials.candidates)
+            runs += make_queue(list(map(with_absolute_config, specs)), out / TUNING_FOLDER)
     return runs + make_queue(list(map(with_absolute_config, grid.run_specs())), out)
 
 

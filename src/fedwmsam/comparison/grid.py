@@ -8,7 +8,7 @@ configuration: runs of different configurations cannot be mixed up.
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from fedwmsam.settings.options import truncated_repr
 
 SettingValues = dict[str, Any]
 GridAxes = Mapping[str, Sequence[Any]]
-GRID_KEYS = ("methods", "seeds", "grid", "variants")
+GRID_KEYS = ("methods", "seeds", "grid", "variants", "tuning")
 """Keys of a comparison's file that are not settings of its runs."""
 MAX_RUNS = 100_000
 """Runs of one comparison: a line of its file can ask for more than anybody waits for."""
@@ -87,11 +87,15 @@ class Grid:
         specs: dict[str, RunSpec] = {}
         for seed in self.seeds:
             for values in self.combinations():
-                common = self.common_values_for(self.method_of(values))
-                config = resolve_config(common, values | {"seed": seed})
-                spec = RunSpec(make_spec_label(values, config), config)
+                spec = self.make_spec(values, seed)
                 specs.setdefault(spec.folder_name, spec)
         return list(specs.values())
+
+    def make_spec(self, values: SettingValues, seed: int) -> RunSpec:
+        """Return the run of a combination of values; raise InputError if it is invalid."""
+        common = self.common_values_for(self.method_of(values))
+        config = resolve_config(common, values | {"seed": seed})
+        return RunSpec(make_spec_label(values, config), config)
 
     def run_count(self) -> int:
         """Return how many runs the grid has, those that are the same counted twice."""
@@ -122,9 +126,14 @@ class Grid:
     def combinations(self) -> Iterable[SettingValues]:
         """Yield each variant with each combination of the axes that its method accepts."""
         for variant in self.variants:
-            axes = self.axes_of(variant)
-            for point in itertools.product(*axes.values()):
-                yield variant | dict(zip(axes, point, strict=True))
+            for point in points_of(self.axes_of(variant)):
+                yield variant | point
+
+
+def points_of(axes: GridAxes) -> Iterator[SettingValues]:
+    """Yield each combination of the values of the axes, the last axis first."""
+    for point in itertools.product(*axes.values()):
+        yield dict(zip(axes, point, strict=True))
 
 
 def accepts_key(key: str, method: str) -> bool:
@@ -185,18 +194,21 @@ def is_nonempty_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value)
 
 
-def check_axes(grid: Grid, axes: GridAxes) -> None:
-    """Raise InputError if an axis is unknown to all methods or has a fixed value as well."""
+def check_axes(grid: Grid, axes: GridAxes, verb: str = "varied") -> None:
+    """Raise InputError if an axis is unknown to all methods or has a fixed value as well.
+
+    `verb` says what is done with the values of the axes.
+    """
     known_keys = set(setting_names())
     for variant in grid.variants:
         known_keys |= set(option_names(grid.method_of(variant)))
     for key in axes:
         if key in ("seed", "method"):
-            raise InputError(f"{key} cannot be varied like an option; use {key}s.")
+            raise InputError(f"{key} cannot be {verb} like an option; use {key}s.")
         if key not in known_keys:
             raise InputError(unknown_name_message("setting or option to vary", key, known_keys))
         if key in grid.common or any(key in variant for variant in grid.variants):
-            raise InputError(f"{key} is varied and also given a value; leave one out.")
+            raise InputError(f"{key} is {verb} and also given a value; leave one out.")
 
 
 def parse_axes(texts: Sequence[str], values: SettingValues) -> dict[str, list[Any]]:

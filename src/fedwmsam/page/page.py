@@ -267,6 +267,8 @@ def sections_of_table(
     )
     if table.scores:
         yield from chart_sections(table, table_summary.goal, figure_data)
+    for tuning in tables_of_kind("tuning", text_tables):
+        yield Section("tuning", "Tuning", static_tables=[tuning])
     for differences in tables_of_kind("differences", text_tables):
         title = f"Differences to {table.baseline}"
         yield Section("differences", title, sortable_tables=[differences])

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedwmsam import toml
+from fedwmsam.comparison.tuning import TUNING_FILE, TUNING_FOLDER
 from fedwmsam.engine.provenance import PROVENANCE, read_sessions
 from fedwmsam.engine.records import Record, read_json, read_lines
 from fedwmsam.engine.run import AVERAGED
@@ -231,12 +232,17 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[LoadedRun], list[str]]:
 
 
 def iter_run_folders(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield the folder if it is a run's, else the run folders up to `depth` levels below it."""
+    """Yield the folder if it is a run's, else the run folders up to `depth` levels below it.
+
+    The tuning runs of a comparison are left out: they have chosen values of its other runs.
+    """
     if is_run(folder):
         yield folder
     elif depth and folder.is_dir():
+        has_tuning = (folder / TUNING_FILE).exists()
         for subfolder in sorted(folder.iterdir()):
-            yield from iter_run_folders(subfolder, depth - 1)
+            if not (has_tuning and subfolder.name == TUNING_FOLDER):
+                yield from iter_run_folders(subfolder, depth - 1)
 
 
 def read_run(path: Path) -> LoadedRun:

@@ -16,6 +16,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from fedwmsam.comparison.tuning import SCORED_EVALUATIONS, TriedValues, TuningResult, words_of
 from fedwmsam.engine.records import Record
 from fedwmsam.errors import format_privacy_guarantee, printable
 from fedwmsam.report.environments import environment_notes
@@ -37,9 +38,10 @@ from fedwmsam.report.summary import (
     RunScores,
     WindowShares,
 )
+from fedwmsam.report.tuning import find_tuning
 from fedwmsam.report.varied_settings import PlacedRow, place_rows, varied_settings
 from fedwmsam.settings.config import setting_names
-from fedwmsam.statistics import MIN_BOOTSTRAP_VALUES, Spread, smallest_p
+from fedwmsam.statistics import MIN_BOOTSTRAP_VALUES, Spread, mean_spread, smallest_p
 
 MISSING = "–"
 """The cell of a value that a row does not have."""
@@ -61,7 +63,9 @@ EDITED = (
 MAX_LETTERS = 10_000
 """Letters of a cell or a note before it is cut off."""
 
-TableKind = Literal["results", "target costs", "differences", "pivot", "unreadable runs", "other"]
+TableKind = Literal[
+    "results", "tuning", "target costs", "differences", "pivot", "unreadable runs", "other"
+]
 """Which table of a report a `TextTable` is; tables of analyses and of the paper are other ones."""
 
 
@@ -100,12 +104,14 @@ def one_line(text: str) -> str:
 def make_text_tables(comparison: Comparison, paper_columns: bool = False) -> list[TextTable]:
     """Return the text tables of a comparison.
 
-    Each result table gives its results, the costs of its targets and its differences to the
-    baseline. At the end come the runs that cannot be read.
+    Each result table gives its results, how tuned values were chosen, the costs of its targets and
+    its differences to the baseline. At the end come the runs that cannot be read.
     """
     text_tables = []
     for table in comparison.tables:
         text_tables.append(results_table(table, comparison.goal, paper_columns))
+        if find_tuning(table).results:
+            text_tables.append(tuning_table(table))
         if comparison.goal.targets:
             text_tables.append(target_cost_table(table, comparison.goal))
         if table.baseline is not None:
@@ -134,8 +140,27 @@ def results_table(table: ResultTable, goal: Goal, paper_columns: bool) -> TextTa
         f"{goal.metric}: {table.title}",
         ("method", "seeds", *quantities, *COSTS),
         tuple(rows),
-        (*reading_notes(table, paper_columns), *run_notes(table, goal)),
+        (*reading_notes(table, paper_columns), *tuning_notes(table), *run_notes(table, goal)),
         kind="results",
+    )
+
+
+def tuning_table(table: ResultTable) -> TextTable:
+    """Return what was tried for the rows whose values were tuned, with the scores."""
+    results = find_tuning(table).results
+    rows = []
+    for result in results:
+        for candidate in result.candidates:
+            seeds = str(len(result.seeds))
+            score = spread_cell(mean_spread(candidate.scores))
+            tried = words_of(candidate.values)
+            rows.append((result.row, tried, seeds, score, choice_cell(result, candidate)))
+    return TextTable(
+        f"How the values were chosen: {table.title}",
+        ("method", "tried", "seeds", "validation accuracy", "choice"),
+        tuple(rows),
+        tuple(choice_notes(results)),
+        kind="tuning",
     )
 
 
@@ -228,6 +253,18 @@ def difference_cells(difference: PairedDifference) -> tuple[str, ...]:
 def window_cell(shares: WindowShares | None) -> str:
     """Return the shares of the late windows in which a row is better and worse."""
     return MISSING if shares is None else f"{shares.better:.0%} / {shares.worse:.0%}"
+
+
+def choice_cell(result: TuningResult, candidate: TriedValues) -> str:
+    """Return what became of values that were tried."""
+    if candidate is result.best:
+        edges = result.edges()
+        return f"chosen, {' and '.join(edges)} at the edge" if edges else "chosen"
+    if candidate.score == -math.inf:
+        return "diverged or failed"
+    if candidate in result.ties():
+        return "within noise" if len(result.seeds) > 1 else "equal"
+    return ""
 
 
 def seeds_cell(row: ResultRow) -> str:
@@ -333,6 +370,50 @@ def seed_notes(table: ResultTable) -> Iterator[str]:
         yield (
             "The rows are not over the same seeds; only paired differences (--baseline) compare "
             "like with like."
+        )
+
+
+def tuning_notes(table: ResultTable) -> Iterator[str]:
+    """Yield notes on which rows of a table have tuned values, and which have none."""
+    tuning = find_tuning(table)
+    for problem in tuning.problems:
+        yield f"How values were chosen cannot be read: {problem}."
+    rows = []
+    for label, results in tuning.by_row.items():
+        for result in results:
+            tried = f"{words_of(result.best.values)} of {len(result.candidates)} tried"
+            remarks = "".join(f", {remark}" for remark in result.remarks())
+            rows.append(f"{label}: {tried}{remarks}")
+    if rows:
+        others = [row.label for row in table.rows if row.label not in tuning.by_row]
+        untuned = f" Not tuned: {', '.join(others)}." if others else ""
+        yield f"Tuned on validation data: {'; '.join(rows)}.{untuned}"
+
+
+def choice_notes(results: Sequence[TuningResult]) -> Iterator[str]:
+    """Yield notes on how to read the scores by which values were chosen."""
+    counts = {result.rounds for result in results}
+    rounds = " or ".join(format_rounds(count) for count in sorted(counts))
+    held_out = {result.validation for result in results}
+    shares = " or ".join(f"{share:.3g}" for share in sorted(held_out))
+    yield (
+        f"Validation accuracy: mean of at most the last {SCORED_EVALUATIONS} evaluations of tuning "
+        f"runs of {rounds}, on a share of {shares} of the training data that no client trained on. "
+        "Test data had no part in the choice."
+    )
+    if any(result.edges() for result in results):
+        yield (
+            "At the edge: no smaller, or no larger, value was tried; a better one may lie beyond."
+        )
+    if any(len(result.seeds) == 1 for result in results):
+        yield (
+            "With one tuning seed the noise is not known: another seed might choose other values "
+            "(--tune-seeds)."
+        )
+    if any(len(result.seeds) > 1 for result in results):
+        yield (
+            "Within noise: the difference to the chosen values, paired by seed, is at most one "
+            "standard error."
         )
 
 
@@ -507,20 +588,61 @@ def escape_markdown(text: str) -> str:
 
 
 def csv_texts(comparison: Comparison, path: Path) -> dict[Path, str]:
-    """Return the CSV texts of the rows, for that path, and of the runs, for "NAME-runs"."""
-    runs_path = path.with_name(f"{path.stem}-runs{path.suffix}")
-    return {path: csv_rows(comparison), runs_path: csv_runs(comparison)}
+    """Return the CSV texts of the rows, for that path, and of the runs, for "NAME-runs".
+
+    If values were tuned, "NAME-tuning" has what was tried.
+    """
+    texts = {
+        path: csv_rows(comparison),
+        path.with_name(f"{path.stem}-runs{path.suffix}"): csv_runs(comparison),
+    }
+    tuning_text = csv_tuning(comparison)
+    if tuning_text:
+        texts[path.with_name(f"{path.stem}-tuning{path.suffix}")] = tuning_text
+    return texts
 
 
 def csv_rows(comparison: Comparison) -> str:
     """Return the CSV text with a line for each row of each table, in full precision."""
     placed_rows = place_rows(comparison)
     varied = varied_settings(placed_rows)
-    records = [
-        name_columns(placed, varied) | row_record(comparison.goal, placed.table, placed.row)
-        for placed in placed_rows
-    ]
+    records = []
+    for placed in placed_rows:
+        results = find_tuning(placed.table).by_row.get(placed.row.label, ())
+        names = name_columns(placed, varied)
+        scores = row_record(comparison.goal, placed.table, placed.row)
+        records.append(names | scores | tuning_columns(results))
     return csv_text(records)
+
+
+def tuning_columns(results: Sequence[TuningResult]) -> Record:
+    """Return the columns of a row with tuned values in the CSV file of the rows."""
+    if not results:
+        return {}
+    remarks = chain.from_iterable(result.remarks() for result in results)
+    return {
+        "tuned": "; ".join(words_of(result.best.values) for result in results),
+        "tuning_remarks": "; ".join(remarks),
+    }
+
+
+def csv_tuning(comparison: Comparison) -> str:
+    """Return the CSV text with a line for each set of values that was tried; empty if none was."""
+    records: list[Record] = []
+    for table in comparison.tables:
+        for result in find_tuning(table).results:
+            names = {"table": table.title, "row": result.row, "method": result.method}
+            runs = {
+                "seeds": " ".join(map(str, result.seeds)),
+                "rounds": result.rounds,
+                "validation": result.validation,
+            }
+            for candidate in result.candidates:
+                values = {f"tried_{key}": value for key, value in candidate.values.items()}
+                scores = spread_columns("validation_accuracy", mean_spread(candidate.scores))
+                choice = {"choice": choice_cell(result, candidate)}
+                records.append(names | values | runs | scores | choice)
+    return csv_text(records) if records else ""
 
 
 def csv_runs(comparison: Comparison) -> str:
