@@ -20,7 +20,7 @@ SMALL = ("--model", "linear", "--clients", "4", "--rounds", "2", "--local-epochs
 
 def plan(out, **values):
     grid = make_grid({}, {"model": "linear", "rounds": 5, "clients": 4} | values)
-    return grid, planned_runs(grid, out, {}, None)
+    return grid, planned_runs(grid, out, None)
 
 
 @pytest.fixture
@@ -83,8 +83,8 @@ def test_a_dry_run_writes_nothing_and_says_how_a_long_one_gets_smaller(cli, tmp_
     assert not (tmp_path / "c").exists()
 
 
-def test_the_estimate_counts_the_pilot_runs(cli, tmp_path, probed):
-    flags = ("--methods", "fedsam", *SMALL, "--pilot", "rho=0.1,0.2", "--out", tmp_path / "c")
+def test_the_estimate_counts_the_tuning_runs(cli, tmp_path, probed):
+    flags = ("--methods", "fedsam", *SMALL, "--tune", "rho=0.1,0.2", "--out", tmp_path / "c")
     outcome = cli("compare", *flags, "--seeds", "2", "--dry-run")
     assert "4 runs ahead" in outcome.out, outcome.err
 

@@ -175,9 +175,9 @@ def test_averaged_twins_are_rows(make: Callable[..., None], tmp_path: Path) -> N
     (table,) = pivot_text_tables(summarise(runs), None)
     assert [row[0] for row in table.rows] == [
         "FedAvg",
-        "FedAvg twin=8",
+        "FedAvg averaged twin=8",
         "SCAFFOLD",
-        "SCAFFOLD twin=8",
+        "SCAFFOLD averaged twin=8",
     ]
 
 

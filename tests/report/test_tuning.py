@@ -11,9 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fedwmsam.page.page import render_page
+from fedwmsam.report.latex import latex_text
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.summary import Comparison, summarise
-from fedwmsam.report.text_tables import csv_rows, csv_tuning, latex_text, make_text_tables
+from fedwmsam.report.text_tables import csv_rows, csv_tuning, make_text_tables
 
 ENTRY = {
     "row": "fedsam",

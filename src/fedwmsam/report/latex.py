@@ -161,11 +161,13 @@ def rename_table(table: ResultTable) -> ResultTable:
 
 
 def rename_row(row: ResultRow) -> ResultRow:
-    """Return a row with the names that papers print."""
+    """Return a row with the names that papers print.
+
+    Runs that count keep their paths, which no table prints: beside them lies how values were tuned.
+    """
     return replace(
         row,
         label=rename_label(row.label, [row.method]),
-        scores=tuple(replace(score, run=without_path(score.run)) for score in row.scores),
         excluded_runs=tuple(map(without_path, row.excluded_runs)),
         duplicate_runs=tuple(map(without_path, row.duplicate_runs)),
     )
