@@ -147,6 +147,9 @@ def test_very_many_runs_are_asked_about_on_a_terminal(answer):
         answer("n\n", seeds=101)
     assert "--seed 101" in sys.stdout.getvalue()
     assert answer("y\nrest", seeds=101) == "rest"
+    values = [0.01 * step for step in range(1, 40)]
+    assert answer("y\nrest", seeds=3, method="fedsam", grid={"rho": values}) == "rest"
+    assert "117 runs; start?" in sys.stdout.getvalue(), "three seeds are no mistake"
 
 
 def test_nobody_is_asked_about_few_runs_or_where_nobody_answers(answer):

@@ -169,7 +169,8 @@ def test_a_natural_run_records_its_clients_and_resumes_also_where_20_were_record
     assert cli("run", *arguments, "parts", "--rounds", "1").code == 0
     config = tmp_path / "parts" / "config.toml"
     assert "\nclients = 3\n" in config.read_text()
-    # As early runs wrote it.
+    # As early runs wrote it, which had no provenance.json.
+    (tmp_path / "parts" / "provenance.json").unlink()
     config.write_text(config.read_text().replace("clients = 3", "clients = 20"))
     outcome = cli("resume", tmp_path / "parts", "--rounds", "2", "-q")
     assert outcome.code == 0, outcome.err

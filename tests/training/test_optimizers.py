@@ -322,6 +322,7 @@ def test_defaults_leave_names_and_configurations_as_they_were(tmp_path):
     (folder / "config.toml").write_text(
         "".join(f"{line}\n" for line in lines if not line.startswith(old))
     )
+    (folder / "provenance.json").unlink()  # runs of before have none
     resumed = fit(nn.Linear(4, 3), CLIENTS, FedWMSAM(), run_folder=folder, resume=True, **FIXED)
     assert resumed.rounds == 2
     with pytest.raises(InputError, match="optimizer = 'sgd', not 'adamw'"):

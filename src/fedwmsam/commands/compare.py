@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 MANY_RUNS = 100
 """Runs that are started without a question; more may be a count of seeds taken for a seed."""
+MANY_SEEDS = 10
+"""Seeds from which on that may be the mistake."""
 ANNOUNCEMENT_SECONDS = 2.0
 """Seconds after which a comparison that is to start probes no further method."""
 
@@ -188,10 +190,8 @@ def announce(grid_spec: "Grid", planned: "Sequence[QueuedRun]", jobs: int, yes: 
     ahead = sum(not run.is_finished for run in planned)
     if ahead > MANY_RUNS and not yes and sys.stdin.isatty() and sys.stdout.isatty():
         count = len(grid_spec.seeds)
-        typer.confirm(
-            f"{ahead:,} runs with {count:,} seeds (for seed {count} alone: --seed {count}); start?",
-            abort=True,
-        )
+        mistake = f" with {count:,} seeds (for seed {count} alone: --seed {count})"
+        typer.confirm(f"{ahead:,} runs{mistake if count >= MANY_SEEDS else ''}; start?", abort=True)
 
 
 def read_tuning(

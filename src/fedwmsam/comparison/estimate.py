@@ -135,7 +135,7 @@ class Probes:
 
     def __init__(self, seconds: float) -> None:
         self.end = time.monotonic() + seconds
-        self.probe_seconds = min(PROBE_SECONDS, seconds / 10)
+        self.probe_seconds = min(PROBE_SECONDS, seconds / 20)
         self.estimates: dict[CostKey, RunEstimate] = {}
         self.experiment: Experiment | None = None
         """What was loaded for the last probe."""

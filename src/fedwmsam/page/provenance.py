@@ -106,7 +106,8 @@ def environments_table(comparison: Comparison) -> TextTable:
     """Return the environments in which the runs were made, each with how many runs it made."""
     runs = list(chain.from_iterable(map(runs_behind, comparison.rows)))
     counts = Counter(chain.from_iterable(environments(run) for run in runs))
-    columns = [name for name in PROPERTIES if any(name in dict(key) for key in counts)]
+    known = dict(chain.from_iterable(counts))
+    columns = [name for name in PROPERTIES if name in known]
     rows = []
     for environment, count in counts.items():
         values = dict(environment)
