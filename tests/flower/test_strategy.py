@@ -9,6 +9,7 @@ import threading
 from dataclasses import replace
 from importlib import import_module
 
+import flwr
 import pytest
 import torch
 from flwr.app import ArrayRecord, Error, Message, MetricRecord, RecordDict
@@ -28,6 +29,7 @@ from helpers.flower_in_process import (
 from torch import nn
 
 import fedwmsam
+from fedwmsam.engine.provenance import read_sessions
 from fedwmsam.engine.rounds import ClientFailure, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import (
@@ -394,6 +396,10 @@ def test_without_a_quorum_the_run_stops_and_a_new_one_goes_on(tmp_path):
     assert grid.asked_clients(1) == grid.asked_clients(2) == [] and len(grid.asked_clients(3)) == 3
     assert_same(second.result.model, fit().model)
     assert second.result.rows == fit().rows
+    sessions = read_sessions(tmp_path / "run")
+    assert [session["last_round"] for session in sessions] == [2, second.result.rounds]
+    assert sessions[0]["command"][0] == "flower"
+    assert sessions[0]["versions"]["Flower"] == flwr.__version__
 
 
 def test_another_run_s_folder_is_refused(tmp_path):
