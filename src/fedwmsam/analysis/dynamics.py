@@ -8,7 +8,7 @@ become tables and plots.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,13 +32,16 @@ from fedwmsam.report.plots import (
     line_style,
     save_plots,
     set_x_scale,
+    slug,
 )
 from fedwmsam.report.runs import (
     LoadedRun,
     RunStatus,
+    comparability_key,
     find_runs,
     group_runs,
     make_labels,
+    make_titles,
     row_config,
 )
 from fedwmsam.report.text_tables import MISSING, TextTable, spread_cell
@@ -60,6 +63,8 @@ SUCCESSIVE = 3
 """Rounds that are replayed from each kept state, as far as client memory was kept."""
 PERIODS = 4
 """Early is the first of so many equal parts of the rounds, late the last."""
+MAX_NAMES = 3
+"""Runs that a remark names, if it holds for no more."""
 DYNAMICS_FILE = "dynamics.json"
 """File with a run's dynamics."""
 OSCILLATING_METRICS = ("accuracy", "loss", "similarity", "alpha")
@@ -283,6 +288,7 @@ def run_dynamics(
     runs = find_readable_runs(folders)
     recording_config = replace(THOROUGH, sample=sample)
     written = []
+    names_by_note: dict[str, list[str]] = {}
     for run in runs:
         before = load_analysis(run.path, DYNAMICS_FILE)
         if again or before is None or before.get("rounds") != len(run.round_records):
@@ -290,11 +296,20 @@ def run_dynamics(
             record = compute_dynamics(run.path, states, recording_config, trust)
             written.append(save_analysis(run.path, DYNAMICS_FILE, record))
             for note in dynamics_notes(record):
-                report_progress(f"- {note}")
+                names_by_note.setdefault(note, []).append(run.path.name)
+    for note, names in names_by_note.items():
+        report_progress(f"- {list_names(names)}: {note}")
     groups = load_groups(runs)
     if plots is not None:
         written += save_plots(dynamics_plots(groups), *plots)
     return dynamics_tables(groups), written
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return the names of runs in a few words: all of up to three, else the first and a number."""
+    if len(names) <= MAX_NAMES:
+        return ", ".join(names)
+    return f"{len(names)} runs ({names[0]}, …)"
 
 
 def dynamics_notes(record: Record) -> list[str]:
@@ -302,16 +317,16 @@ def dynamics_notes(record: Record) -> list[str]:
     notes = []
     if not record["recorded"] and not record["replayed"]:
         notes.append(
-            "It kept no states and recorded nothing: run it with --record or --set keep_states=10."
+            "No state was kept and nothing recorded; run it with --record or --set keep_states=10."
         )
     if record["not_as_it_was"]:
         rounds = ", ".join(map(str, record["not_as_it_was"]))
         notes.append(
-            f"Rounds {rounds} did not repeat exactly: another machine or version made the run."
+            f"Rounds {rounds} did not repeat exactly; another machine or version made the run."
         )
     if record["last_rounds"] is None:
         notes.append(
-            "Its last rounds could not be replayed: it is not finished, or has one checkpoint only."
+            "The last rounds could not be replayed; it is not finished, or has one checkpoint only."
         )
     return notes
 
@@ -359,6 +374,8 @@ class SeedGroup:
 
     label: str
     records: tuple[Record, ...]
+    table: str = ""
+    """The title of the table in which a report has the runs; only these may be compared."""
 
     def cell(self, *path: str | int) -> str:
         """Return mean and deviation over the seeds of the value at a path, or a dash."""
@@ -390,27 +407,53 @@ def values_by_round(record: Record, name: str) -> dict[int, float]:
 
 
 def load_groups(runs: Iterable[LoadedRun]) -> list[SeedGroup]:
-    """Return the dynamics of the runs that have been analysed, grouped by configuration."""
+    """Return the dynamics of the runs that have been analysed, grouped as a report does.
+
+    A seed that was run twice counts once.
+    """
     analysed = []
     records: dict[Path, Record] = {}
     for run in runs:
         if run.config and (record := load_analysis(run.path, DYNAMICS_FILE)):
             analysed.append(run)
             records[run.path] = record
-    run_groups = group_runs(analysed, row_config)
-    labels = make_labels([row_config(seeds[0]) for seeds in run_groups])
+    comparable_groups = group_runs(analysed, comparability_key)
+    titles = make_titles([comparability_key(group[0]) for group in comparable_groups])
     groups = []
-    for label, seeds in zip(labels, run_groups, strict=True):
-        groups.append(SeedGroup(label, tuple(records[run.path] for run in seeds)))
+    for title, comparable_runs in zip(titles, comparable_groups, strict=True):
+        run_groups = group_runs(comparable_runs, row_config)
+        labels = make_labels([row_config(seeds[0]) for seeds in run_groups])
+        for label, seeds in zip(labels, run_groups, strict=True):
+            by_seed = {run.seed: records[run.path] for run in reversed(seeds)}
+            groups.append(SeedGroup(label, tuple(reversed(by_seed.values())), title))
     return groups
+
+
+def split_by_table(groups: Sequence[SeedGroup]) -> dict[str, list[SeedGroup]]:
+    """Return the groups of each table of a report, by its title."""
+    tables: dict[str, list[SeedGroup]] = {}
+    for group in groups:
+        tables.setdefault(group.table, []).append(group)
+    return tables
 
 
 # Tables
 
 
 def dynamics_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
-    """Return the tables of alignment, echo and drift, none if there are no groups."""
-    return [alignment_table(groups), echo_table(groups), drift_table(groups)] if groups else []
+    """Return the tables of alignment, echo and drift, those without any value left out.
+
+    They say which table of a report they belong to, if there are several.
+    """
+    tables = split_by_table(groups)
+    text_tables = []
+    for title, members in tables.items():
+        for text_table in (alignment_table(members), echo_table(members), drift_table(members)):
+            cells = chain.from_iterable(row[2:] for row in text_table.rows)
+            if any(cell != MISSING for cell in cells):
+                full_title = f"{text_table.title}: {title}" if len(tables) > 1 else text_table.title
+                text_tables.append(replace(text_table, title=full_title))
+    return text_tables
 
 
 def make_rows(
@@ -540,14 +583,32 @@ def kept_vectors_cell(group: SeedGroup) -> str:
 
 
 def dynamics_plots(groups: Sequence[SeedGroup]) -> list[PlotSpec]:
-    """Return the plots of `PLOTS` for which some group has values over the rounds."""
+    """Return the plots of `PLOTS` for which some group has values over the rounds.
+
+    With several tables their names end with what the table is about.
+    """
+    tables = split_by_table(groups)
     plots: list[PlotSpec] = []
-    for name, columns in PLOTS.items():
-        available = [column for column in columns if has_curve(groups, column)]
+    suffixes = plot_suffixes(list(tables))
+    for (title, members), (name, columns) in product(tables.items(), PLOTS.items()):
+        available = [column for column in columns if has_curve(members, column)]
         if available:
-            height = 1.7 * len(available) + 0.3 + legend_height([group.label for group in groups])
-            plots.append((name, height, partial(draw_stack, groups, available)))
+            height = 1.7 * len(available) + 0.3 + legend_height([group.label for group in members])
+            draw = partial(draw_stack, members, available)
+            plots.append((name + suffixes[title], height, draw))
     return plots
+
+
+def plot_suffixes(titles: Sequence[str]) -> dict[str, str]:
+    """Return the ends of the plots' names by the titles of the tables, all different."""
+    if len(titles) == 1:
+        return {titles[0]: ""}
+    suffixes: dict[str, str] = {}
+    for title in titles:
+        suffix = f"-{slug(title)}"
+        is_taken = suffix in suffixes.values()
+        suffixes[title] = f"{suffix}-{len(suffixes) + 1}" if is_taken else suffix
+    return suffixes
 
 
 def has_curve(groups: Sequence[SeedGroup], name: str) -> bool:

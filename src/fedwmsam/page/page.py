@@ -334,12 +334,13 @@ def chart_sections(table: ResultTable, goal: Goal, figure_data: FigureData) -> I
 def analysis_sections(table: ResultTable, figure_data: FigureData) -> Iterator[Section]:
     """Yield the sections of the analyses that the runs' folders hold."""
     groups = dynamics.load_groups(chain.from_iterable(runs_behind(row) for row in table.rows))
-    if groups:
+    dynamics_tables = dynamics.dynamics_tables(groups)
+    if dynamics_tables:
         yield Section(
             "dynamics",
             "Alignment, echo and drift",
             chart=dynamics_chart(groups, figure_data),
-            sortable_tables=dynamics.dynamics_tables(groups),
+            sortable_tables=dynamics_tables,
         )
     runs = named_runs(table)
     images, omitted_files = embed_images(runs)
