@@ -236,6 +236,14 @@ def test_the_command_shows_percent_and_leaves_the_files_in_shares(
     assert {(run["method"], run["partition"]) for run in runs} == set(combinations)
 
 
+def test_a_comparison_over_a_setting_ends_with_the_table(cli: Cli, tmp_path: Path) -> None:
+    methods = ("--methods", "fedavg,fedsam", "--seeds", "1", "--jobs", "1", "--out", tmp_path)
+    small = ("--rounds", "1", "--local-epochs", "1", "--model", "linear", "--clients", "4")
+    done = cli("compare", *methods, *small, "--grid", "partition=iid,dirichlet:0.1")
+    assert done.code == 0, done.err
+    assert "accuracy by partition: digits, linear, 4 clients, 1 round" in done.out
+
+
 def test_percent_is_for_shares(cli: Cli, tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.5], columns={"loss": [1.5]})
     done = cli("report", tmp_path, "--metric", "loss", "--percent")

@@ -241,6 +241,7 @@ def print_comparison(
 ) -> None:
     """Print the tables of a comparison unless quiet, and write its HTML page if asked for."""
     from fedwmsam.page.page import write_page
+    from fedwmsam.report.pivot import pivot_text_tables
     from fedwmsam.report.runs import add_averaged_model_runs, find_runs
     from fedwmsam.report.summary import ACCURACY, summarise
     from fedwmsam.report.text_tables import make_text_tables
@@ -248,7 +249,7 @@ def print_comparison(
     runs = add_averaged_model_runs(find_runs(folders)[0])
     comparison = summarise(runs, ACCURACY, baseline)
     if not quiet:
-        print_tables(make_text_tables(comparison))
+        print_tables([*make_text_tables(comparison), *pivot_text_tables(comparison)])
     if html is not None:
         write_page(html, comparison)
         if not quiet:

@@ -79,7 +79,7 @@ class PivotTable:
         return [row.mean(column) for row in self.rows]
 
 
-def pivot_text_tables(comparison: Comparison, keys: str | None) -> list[TextTable]:
+def pivot_text_tables(comparison: Comparison, keys: str | None = None) -> list[TextTable]:
     """Return the text of the pivot tables by these settings, separated by commas.
 
     If they are None and exactly one setting varies over several methods, that one is taken. Raise
