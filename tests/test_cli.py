@@ -22,7 +22,9 @@ from rich.console import Console
 
 from fedwmsam import METHODS, Result, toml
 from fedwmsam.commands.app import app
+from fedwmsam.commands.run import make_folder_name
 from fedwmsam.data import load_dataset
+from fedwmsam.settings.config import resolve_config
 
 Cli = Callable[..., Any]
 Arguments = list[str | Path]
@@ -187,6 +189,45 @@ def test_a_second_run_never_overwrites_the_first(cli: Cli) -> None:
     ]
     first, second = (Path(f"runs/{name}{end}/metrics.jsonl").read_bytes() for end in ("0", "0-2"))
     assert first == second != Path(f"runs/{name}1/metrics.jsonl").read_bytes()
+
+
+def test_a_folders_name_says_which_settings_are_not_at_their_defaults(cli: Cli) -> None:
+    arguments = ("--rounds", "1", "--method", "fedsam", "--quiet", "--workers", "1")
+    assert cli("run", *arguments).code == 0
+    assert cli("run", *arguments, "--lr", "0.2", "--set", "rho=0.05").code == 0
+    name = "fedsam-digits-dirichlet0.1-seed0"
+    assert {path.name for path in Path("runs").iterdir()} == {name, f"{name}-lr0.2-rho0.05"}
+
+
+def test_a_folders_name_is_safe_and_has_an_end() -> None:
+    plain = make_folder_name(resolve_config({}))
+    assert plain == "fedwmsam-digits-dirichlet0.1-seed0"
+    stopping = {"rounds": 3, "patience": 2, "target_accuracy": 0.9, "keep_states": 5}
+    assert make_folder_name(resolve_config(stopping)) == plain
+    preset = resolve_config({"preset": "paper", "lr": 0.5})
+    assert make_folder_name(preset) == f"{plain}-paper-lr0.5"
+    many = {"corrupt": "sign_flip:0.2", "dataset": "x" * 50, "model": "m" * 80, "lr": 0.5}
+    name = make_folder_name(resolve_config(many))
+    assert len(name) <= 120 and ":" not in name and name.endswith("-corruptsign_flip-0.2")
+
+
+def test_methods_without_commas_between_are_understood(cli: Cli, tmp_path: Path) -> None:
+    arguments = ("--rounds", "1", "--quiet", "--out", tmp_path / "c")
+    outcome = cli("compare", "--methods", "fedavg,", "fedcm", "fedsam,fedprox", *arguments)
+    assert outcome.code == 0, outcome.err
+    names = {path.name.split("-")[0] for path in (tmp_path / "c").iterdir() if path.is_dir()}
+    assert names == {"fedavg", "fedcm", "fedsam", "fedprox"}
+
+
+@pytest.mark.parametrize("words", [("comapre",), ("analyse", "flatnes"), ("flower", "chek")])
+def test_a_command_is_suggested_once(cli: Cli, words: tuple[str, ...]) -> None:
+    outcome = cli(*words)
+    assert outcome.code == 2 and outcome.err.count("Did you mean") == 1
+
+
+def test_an_option_is_suggested_by_its_meaning(cli: Cli) -> None:
+    outcome = cli("run", "--learning-rate", "0.1")
+    assert outcome.code == 2 and "Did you mean '--lr'" in outcome.err
 
 
 def test_a_named_run_is_not_overwritten_either(cli: Cli) -> None:
@@ -717,6 +758,16 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
     "partition": (["run", "--partition", "skewed"], ["skewed", "dirichlet"]),
     "preset": (["run", "--preset", "papers"], ["papers", "paper"]),
     "unknown --set key": (["run", "--set", "rhoo=1"], ["rhoo", "rho"]),
+    "--set of other methods": (
+        ["run", "--method", "fedavg", "--set", "rho=1"],
+        ["fedavg has no option 'rho'", "fedsam", "have it"],
+    ),
+    "--set by another name": (["run", "--set", "learning-rate=1"], ["Did you mean 'lr'"]),
+    "words without commas": (
+        ["compare", "--methods", "fedavg", "--seeds", "0", "1"],
+        ["'1'", "commas"],
+    ),
+    "a file that does not exist": (["compare", "no.toml"], ["There is no file no.toml"]),
     "malformed --set": (["run", "--set", "rho"], ["key=value", "rho"]),
     "--set of a wrong type": (["run", "--set", "rounds=many"], ["rounds", "many"]),
     "--set out of range": (["run", "--set", "rho=-1"], ["rho", "-1"]),

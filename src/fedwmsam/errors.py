@@ -3,6 +3,31 @@
 import difflib
 from collections.abc import Iterable
 
+OTHER_NAMES = {
+    "accuracy": ("acc", "test_accuracy", "test_acc"),
+    "aggregation": ("aggregator", "robust"),
+    "batch_size": ("batch", "bs", "minibatch"),
+    "clients": ("n_clients", "num_clients", "number_of_clients", "users", "nodes"),
+    "clients_per_round": ("cohort", "cohort_size", "min_fit_clients", "sampled_clients"),
+    "dataset": ("data",),
+    "device": ("gpu", "cuda"),
+    "global_lr": ("server_lr", "server_learning_rate"),
+    "lam": ("mu", "proximal_mu", "prox"),
+    "local_epochs": ("epochs", "epoch", "num_epochs"),
+    "local_steps": ("steps", "iterations"),
+    "lr": ("learning_rate", "step_size", "eta"),
+    "lr_schedule": ("scheduler", "schedule"),
+    "method": ("algorithm", "strategy", "optimiser"),
+    "model": ("architecture", "net", "network"),
+    "participation": ("fraction", "fraction_fit", "frac", "sample_rate"),
+    "partition": ("split", "heterogeneity", "dirichlet", "skew"),
+    "rounds": ("num_rounds", "n_rounds", "comm_rounds", "communication_rounds"),
+    "seed": ("random_state", "random_seed"),
+    "validation": ("val", "val_split", "validation_split", "holdout"),
+    "weight_decay": ("wd", "l2", "decay"),
+}
+"""Names of settings and columns, with what other libraries and papers call the same thing."""
+
 
 class InputError(ValueError):
     """Bad input from a person: one sentence naming the value, what was expected and what to do.
@@ -19,9 +44,16 @@ def unknown_name_message(what: str, name: str, known_names: Iterable[str]) -> st
     the name should have been the name of.
     """
     names = [printable(known, 100) for known in sorted(known_names)[:200]]
-    similar = difflib.get_close_matches(name.lower()[:100], names, n=1, cutoff=0.4)
+    similar = same_meaning(name, names)
+    similar = similar or difflib.get_close_matches(name.lower()[:100], names, n=1, cutoff=0.4)
     hint = f" Did you mean {similar[0]!r}?" if similar else ""
     return f"Unknown {what} {name[:100]!r}.{hint} Known: {printable(', '.join(names), 4000)}."
+
+
+def same_meaning(name: str, known_names: Iterable[str]) -> list[str]:
+    """Return the known names that mean what others call `name`."""
+    word = name.lower().strip("-").replace("-", "_")
+    return [known for known in known_names if word in OTHER_NAMES.get(known, ())]
 
 
 def printable(text: object, limit: int = 1000) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from helpers.run_folders import write_run
 
+from fedwmsam.errors import InputError
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.summary import make_goal, summarise
 from fedwmsam.report.text_tables import (
@@ -242,3 +243,22 @@ def test_a_regression_of_fit_is_compared_by_its_loss(cli: Cli, tmp_path: Path) -
     assert outcome.code == 0, outcome.err
     for words in ("data given to fit()", "2 of 2 seeds", "do not record"):
         assert words in outcome.out
+
+
+def test_with_one_common_seed_nothing_is_said_of_intervals_or_of_several(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.5, 0.6])
+    (alone,) = text_tables(tmp_path)
+    assert "how far another would be from it" in notes(alone) and "order" not in notes(alone)
+    write_run(tmp_path / "b", [0.5, 0.7], method="fedcm")
+    results, differences = text_tables(tmp_path, baseline="fedavg")
+    assert "turn the order round" in notes(results)
+    assert "With one common seed a difference has no interval" in notes(differences)
+    assert "1 common seeds" not in notes(differences) and "1 seeds" not in notes(differences)
+
+
+def test_a_target_in_percent_is_questioned_where_the_runs_have_shares(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [0.5, 0.9], columns={"own_accuracy": [50.0, 90.0]})
+    with pytest.raises(InputError, match=r"Did you mean --targets 0\.8\?"):
+        text_tables(tmp_path, targets=(0.5, 80.0))
+    tables = text_tables(tmp_path, metric="own_accuracy", targets=(80.0,))
+    assert tables[1].rows[0][2] == "1 of 1 seeds"

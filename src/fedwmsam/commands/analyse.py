@@ -21,6 +21,7 @@ from fedwmsam.commands.options import (
     RepeatedModelOption,
     RunArgument,
     RunsArgument,
+    SuggestingGroup,
     TrustOption,
 )
 from fedwmsam.errors import InputError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from fedwmsam.report.text_tables import TextTable
 
 app = typer.Typer(
+    cls=SuggestingGroup,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     help="See why a run went as it did: flatness, landscapes, embeddings, dynamics, theory.",

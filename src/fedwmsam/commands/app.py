@@ -12,6 +12,7 @@ from fedwmsam.commands import analyse, flower
 from fedwmsam.commands.compare import compare
 from fedwmsam.commands.evaluate import evaluate
 from fedwmsam.commands.methods import methods
+from fedwmsam.commands.options import SuggestingCommand, SuggestingGroup
 from fedwmsam.commands.output import PrintableFormatter, console, say_error
 from fedwmsam.commands.partition import partition
 from fedwmsam.commands.report import report
@@ -24,6 +25,7 @@ from fedwmsam.termination import INTERRUPTED
 from fedwmsam.version import __version__
 
 app = typer.Typer(
+    cls=SuggestingGroup,
     no_args_is_help=True,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
@@ -31,7 +33,7 @@ app = typer.Typer(
     "Start with `fedwmsam run`: no data needed, no network.",
 )
 for command in (run, resume, compare, reproduce, partition, evaluate, report, methods, verify):
-    app.command()(command)
+    app.command(cls=SuggestingCommand)(command)
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(flower.app, name="flower")
 

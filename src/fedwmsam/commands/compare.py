@@ -40,7 +40,10 @@ ANNOUNCEMENT_SECONDS = 2.0
 def compare(
     settings: dict[str, Any],
     config: Annotated[
-        Path | None, typer.Argument(help="A TOML file of settings, methods, seeds, grid …")
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG]", help="A TOML file of settings, methods, seeds, grid, tuning …"
+        ),
     ] = None,
     methods: Annotated[
         str | None, typer.Option(help="Methods, such as fedavg,fedcm,fedwmsam.")
@@ -109,7 +112,8 @@ def compare(
     from fedwmsam.engine.run_folder import is_run
     from fedwmsam.report.terminal import ComparisonDisplay, show_comparison_estimate
 
-    file_values = toml.load_named(config) if config else {}
+    path, methods = split_words(config or [], methods)
+    file_values = toml.load_named(path) if path else {}
     cli_values = read_cli_values(
         file_values, settings, methods, seeds_given, set_ or [], grid or []
     )
@@ -138,6 +142,32 @@ def compare(
         say(f"Runs: {out}; more with: fedwmsam report {out} --help")
     if not all((folder / "summary.json").exists() for folder in folders):
         sys.exit(1)
+
+
+def split_words(words: list[str], methods: str | None) -> tuple[Path | None, str | None]:
+    """Return the file among the words that belong to no option, and the methods with the others.
+
+    Behind `--methods fedavg` a method is taken as one more, as if there were a comma between. Raise
+    InputError for a word that is neither.
+    """
+    from fedwmsam.comparison.grid import parse_method_names
+
+    path = None
+    for word in words:
+        if path is None and (Path(word).exists() or word.endswith(".toml")):
+            path = Path(word)
+            continue
+        try:
+            names = parse_method_names(word)
+        except InputError:
+            names = []
+        if not names or methods is None:
+            raise InputError(
+                f"{word!r} is no file of settings, and belongs to no option: write lists with "
+                "commas and no spaces, as in --methods fedavg,fedcm --seeds 0,1."
+            )
+        methods = ",".join([methods, *names])
+    return path, methods
 
 
 def read_cli_values(

@@ -6,10 +6,14 @@ from typing import Annotated
 
 import typer
 
+from fedwmsam.commands.options import SuggestingGroup
 from fedwmsam.commands.output import print_written, say
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Train across machines, on Flower."
+    cls=SuggestingGroup,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Train across machines, on Flower.",
 )
 
 

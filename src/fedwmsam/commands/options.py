@@ -13,9 +13,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any
 
+import click
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, same_meaning
 from fedwmsam.settings.config import RunConfig, settings_in_help_order
 from fedwmsam.settings.options import describe_range, field_types, has_range, parse_typed
 
@@ -62,6 +64,32 @@ HtmlOption = Annotated[
     Path | None, typer.Option(help="Write everything here as one page for a browser.")
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+class SuggestingGroup(TyperGroup):
+    """A group of commands that suggests a similar one once: Click does, and Typer would again."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        return click.Group.resolve_command(self, ctx, args)
+
+
+class SuggestingCommand(TyperCommand):
+    """A command that suggests for an unknown option the one that means the same."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            names = [parameter.name or "" for parameter in self.params]
+            meant = same_meaning(error.option_name, names)
+            if not meant:
+                raise
+            flag = f"--{meant[0].replace('_', '-')}"
+            message = f"No such option {error.option_name!r}. Did you mean {flag!r}?"
+            raise click.UsageError(message, ctx) from None
+
 
 REPEATABLE = ("track",)
 """Settings with several values, separated by commas, whose flag may also be given repeatedly."""

@@ -12,6 +12,8 @@ from fedwmsam.commands.execution import run_with_display, start_workers
 from fedwmsam.commands.options import QuietOption, SetOption, add_setting_flags
 from fedwmsam.errors import InputError
 from fedwmsam.settings.config import (
+    RESULT_NEUTRAL_SETTINGS,
+    STOPPING_SETTINGS,
     parse_assignments,
     requested_method,
     resolve_config,
@@ -21,6 +23,9 @@ from fedwmsam.settings.options import truncated_repr
 
 if TYPE_CHECKING:
     from fedwmsam.settings.config import RunConfig
+
+MAX_FOLDER_NAME = 120
+"""Letters of a folder's name that is made from the settings; some systems allow 143."""
 
 
 @add_setting_flags(setting_names())
@@ -108,11 +113,38 @@ def check_folder_name(name: str) -> None:
 
 
 def make_folder_name(config: "RunConfig") -> str:
-    """Return a folder name from method, data set, partition and seed, safe for shells."""
+    """Return a folder name from method, data set, partition and seed, safe for shells.
+
+    What else differs from the defaults follows, as far as there is room.
+    """
     parts = (
         config.method,
         Path(config.dataset).name,
         config.partition.replace(":", ""),
         f"seed{config.seed}",
     )
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(parts))
+    name = plain_word("-".join(parts))
+    for word in differing_words(config):
+        longer = f"{name}-{plain_word(word)}"
+        name = longer if len(longer) <= MAX_FOLDER_NAME else name
+    return name
+
+
+def differing_words(config: "RunConfig") -> list[str]:
+    """Return the preset and each further setting that is not at its default, such as "lr0.2".
+
+    When a run ends is not said, since `resume` can change it, nor what leaves results as they are.
+    """
+    chosen = {"method": config.method, "preset": config.preset}
+    defaults = resolve_config(chosen).to_flat_dict()
+    unsaid = ("dataset", "partition", "seed", *STOPPING_SETTINGS, *RESULT_NEUTRAL_SETTINGS)
+    words = [config.preset] if config.preset else []
+    for key, value in config.to_flat_dict().items():
+        if key not in unsaid and value not in (None, defaults.get(key)):
+            words.append(f"{key}{value}")
+    return words
+
+
+def plain_word(text: str) -> str:
+    """Return the text with a hyphen for whatever a shell might not take as part of a word."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)

@@ -27,7 +27,7 @@ from fedwmsam.settings.config import (
     resolve_config,
     setting_names,
 )
-from fedwmsam.settings.method_table import known_class
+from fedwmsam.settings.method_table import known_class, missing_option_message
 from fedwmsam.settings.options import truncated_repr
 
 SettingValues = dict[str, Any]
@@ -206,7 +206,10 @@ def check_axes(grid: Grid, axes: GridAxes, verb: str = "varied") -> None:
         if key in ("seed", "method"):
             raise InputError(f"{key} cannot be {verb} like an option; use {key}s.")
         if key not in known_keys:
-            raise InputError(unknown_name_message("setting or option to vary", key, known_keys))
+            methods = dict.fromkeys(map(grid.method_of, grid.variants))
+            message = missing_option_message(key, list(methods))
+            what = f"setting or option to be {verb}"
+            raise InputError(message or unknown_name_message(what, key, known_keys))
         if key in grid.common or any(key in variant for variant in grid.variants):
             raise InputError(f"{key} is {verb} and also given a value; leave one out.")
 

@@ -280,6 +280,7 @@ def summarise(
     readable_runs = [run for run in runs if run.config]
     unreadable_runs = tuple(run for run in runs if not run.config)
     check_metric(readable_runs, goal.metric)
+    check_targets(readable_runs, goal)
     groups = group_runs(readable_runs, comparability_key)
     keys = [comparability_key(group[0]) for group in groups]
     tables = tuple(
@@ -301,6 +302,19 @@ def check_metric(runs: Sequence[LoadedRun], metric: str) -> None:
     if columns and metric not in columns:
         raise InputError(
             unknown_name_message("metric", metric, columns) + " Choose one with --metric."
+        )
+
+
+def check_targets(runs: Sequence[LoadedRun], goal: Goal) -> None:
+    """Raise InputError if a target is a percentage where the runs recorded shares."""
+    if not goal.metric.endswith(HIGHER_IS_BETTER_SUFFIXES):
+        return
+    percentages = [target for target in goal.targets if target > 1]
+    values = chain.from_iterable(run.values_by_round(goal.metric).values() for run in runs)
+    if percentages and not any(value > 1 for value in values):
+        raise InputError(
+            f"The target {percentages[0]:g} is never reached: {goal.metric} is a share between 0 "
+            f"and 1. Did you mean --targets {percentages[0] / 100:g}?"
         )
 
 

@@ -361,7 +361,9 @@ def seed_notes(table: ResultTable) -> Iterator[str]:
     counts = {len(row.scores) for row in rows}
     if max(counts, default=0) > 1:
         yield "Mean ± standard deviation (n − 1) over the seeds."
-    if 1 in counts:
+    if counts == {1} and len(rows) == 1:
+        yield "With one seed there is no spread: how far another would be from it is not known."
+    elif 1 in counts:
         yield (
             "A row with one seed has no spread: whether another seed would turn the order round is "
             "not known."
@@ -504,6 +506,12 @@ def significance_notes(table: ResultTable) -> Iterator[str]:
             "where one stops."
         )
     if not seed_counts:
+        return
+    if max(seed_counts) == 1:
+        yield (
+            "With one common seed a difference has no interval, and no test can tell it from "
+            "chance: run more seeds."
+        )
         return
     tests = len(seed_counts)
     most = max(seed_counts)

@@ -18,6 +18,7 @@ from fedwmsam.settings.method_table import (
     known_class,
     make_method,
     method_class,
+    missing_option_message,
 )
 from fedwmsam.settings.options import (
     field_types,
@@ -720,7 +721,8 @@ def option_names(method: str) -> list[str]:
 def unknown_key_message(key: str, method: str) -> str:
     """Return the sentence for a key that is neither a setting nor an option of the method."""
     names = [*setting_names(), *option_names(method)]
-    return unknown_name_message(f"setting or option of {method}", key, names)
+    message = missing_option_message(key, [method])
+    return message or unknown_name_message(f"setting or option of {method}", key, names)
 
 
 def parse_assignments(assignments: Sequence[str], method: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ is first used. For code that needs PyTorch anyway, `fedwmsam.methods` has `metho
 `make_method` with precise types.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import import_module
@@ -186,6 +186,23 @@ def known_class(name: object) -> Any:
         return None
 
 
+def missing_option_message(option: str, methods: Sequence[str]) -> str | None:
+    """Return the sentence for an option that these methods lack and others have; None if none do.
+
+    The methods of other packages are not asked: that would import them.
+    """
+    owners = []
+    for name in METHOD_CLASS_PATHS:
+        if name not in methods and option in {f.name for f in fields(load_class(name))}:
+            owners.append(name)
+    if not owners:
+        return None
+    who = f"{methods[0]} has" if len(methods) == 1 else f"None of {', '.join(methods)} has"
+    no = "no" if len(methods) == 1 else "an"
+    have = "has it" if len(owners) == 1 else "have it"
+    return f"{who} {no} option {option!r}; {', '.join(owners)} {have}."
+
+
 def make_method(name: str, /, **options: object) -> Any:
     """Return the method called `name` with its options.
 
@@ -202,5 +219,8 @@ def method_with_options(cls: Any, options: Mapping[str, object]) -> Any:
     names = [f.name for f in fields(cls)]
     for option in options:
         if option not in names:
-            raise InputError(unknown_name_message(f"option of {cls.name}", option, names))
+            message = missing_option_message(option, [cls.name])
+            raise InputError(
+                message or unknown_name_message(f"option of {cls.name}", option, names)
+            )
     return cls(**options)
