@@ -57,7 +57,7 @@ def t_interval(values: ArrayLike, confidence: float = 0.95) -> tuple[float, floa
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Return the t below which |T| stays with that probability, for Student's T.
+    """Return how far from zero Student's T stays with that probability.
 
     `t_probability` rises with t, so bisection of the angle arctan(t/√freedom) finds it.
     """
@@ -73,7 +73,7 @@ def t_quantile(probability: float, freedom: int) -> float:
 
 
 def t_probability(angle: float, freedom: int) -> float:
-    """Return the probability of |T| < √freedom · tan(angle), for Student's T.
+    """Return the probability that Student's T is less than √freedom · tan(angle) from zero.
 
     For a whole number of degrees of freedom it is a finite sum of powers of the cosine (Abramowitz
     and Stegun, 26.7.3 and 26.7.4).
