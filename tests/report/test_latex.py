@@ -116,7 +116,16 @@ def test_a_report_is_ascii_and_every_row_has_all_columns(comparison: Comparison)
             assert len(re.findall(r"(?<!\\)&", row)) == len(spec) - 1
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def has_latex() -> bool:
+    """Return whether pdflatex is here, with the packages that the tables need."""
+    if shutil.which("pdflatex") is None or shutil.which("kpsewhich") is None:
+        return False
+    styles = ["kpsewhich", "booktabs.sty", "graphicx.sty"]
+    found = subprocess.run(styles, capture_output=True, text=True, check=False).stdout
+    return len(found.split()) == 2
+
+
+@pytest.mark.skipif(not has_latex(), reason="needs pdflatex with booktabs and graphicx")
 @pytest.mark.parametrize("document_class", [ARTICLE, TWO_COLUMNS])
 @pytest.mark.parametrize("width", ["column", "page"])
 def test_a_report_is_typeset_without_a_complaint(
