@@ -30,9 +30,9 @@ def flags(command: Callable[..., None]) -> dict[str, Any]:
     }
 
 
-def test_run_takes_every_setting_and_compare_all_but_method_and_seed() -> None:
+def test_run_takes_every_setting_and_compare_all_but_the_method() -> None:
     assert set(flags(run)) == set(setting_names())
-    assert set(flags(compare)) == set(setting_names()) - {"method", "seed"}
+    assert set(flags(compare)) == set(setting_names()) - {"method"}
     assert set(flags(partition)) == {"dataset", "partition", "clients", "seed", "data_dir"}
 
 
