@@ -183,12 +183,12 @@ def test_a_run_without_validation_has_no_best_model(cli: Cli) -> None:
 def test_a_second_run_never_overwrites_the_first(cli: Cli) -> None:
     for seed in ("0", "0", "1", "0"):
         assert cli("run", *SMALL_RUN, "--rounds", "1", "--seed", seed, "-q").code == 0
-    name = "fedwmsam-digits-dirichlet0.1-seed"
-    assert sorted(p.name for p in Path("runs").iterdir()) == [
-        f"{name}{end}" for end in ("0", "0-2", "0-3", "1")
-    ]
-    first, second = (Path(f"runs/{name}{end}/metrics.jsonl").read_bytes() for end in ("0", "0-2"))
-    assert first == second != Path(f"runs/{name}1/metrics.jsonl").read_bytes()
+    folders = sorted(Path("runs").iterdir(), key=lambda path: (len(path.name), path.name))
+    first, other, second, third = folders
+    assert (second.name, third.name) == (f"{first.name}-2", f"{first.name}-3")
+    assert other.name == first.name.replace("seed0", "seed1")
+    results = [(path / "metrics.jsonl").read_bytes() for path in (first, second, other)]
+    assert results[0] == results[1] != results[2]
 
 
 def test_a_folders_name_says_which_settings_are_not_at_their_defaults(cli: Cli) -> None:
