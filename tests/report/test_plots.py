@@ -119,7 +119,7 @@ def texts(figure: Any) -> list[Any]:
 @pytest.mark.parametrize("rounds", [12, 60])
 def test_no_word_is_cut_off_and_no_legend_covers_the_axes(tmp_path: Path, rounds: int) -> None:
     count = 0
-    for name, figure in figures(comparison(write_all(tmp_path, rounds), 0.5, 0.7, 5.0)):
+    for name, figure in figures(comparison(write_all(tmp_path, rounds), 0.5, 0.7, 1.0)):
         (axes,) = figure.axes
         for text in texts(figure):
             if is_in_view(axes, text):

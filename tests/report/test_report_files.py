@@ -257,7 +257,7 @@ def test_with_one_common_seed_nothing_is_said_of_intervals_or_of_several(tmp_pat
 
 
 def test_a_target_in_percent_is_questioned_where_the_runs_have_shares(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", [0.5, 0.9], columns={"own_accuracy": [50.0, 90.0]})
+    write_run(tmp_path / "a", [0.5, 0.9], columns={"own_accuracy": [85.0, 90.0]})
     with pytest.raises(InputError, match=r"Did you mean --targets 0\.8\?"):
         text_tables(tmp_path, targets=(0.5, 80.0))
     tables = text_tables(tmp_path, metric="own_accuracy", targets=(80.0,))
