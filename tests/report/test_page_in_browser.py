@@ -192,6 +192,7 @@ def test_the_legend_reads_the_curves_off(show: Open, small: tuple[Path, Comparis
     assert close(values(figure), expected(comparison, "worst_client_accuracy", 30, window=10))
     figure.get_by_label("Against").select_option("MB down + up")
     assert close(values(figure), expected(comparison, "worst_client_accuracy", 30, window=10))
+    figure.locator(".plot").scroll_into_view_if_needed()
     plot = figure.locator(".plot").bounding_box()
     figure.page.mouse.move(plot["x"] + plot["width"] - 40, plot["y"] + 100)
     moved = values(figure)
@@ -512,3 +513,25 @@ def test_a_watched_page_comes_back_as_the_reader_left_it(
     assert abs(page.evaluate("scrollY") - 700) < 5
     assert page.locator(".watched").count() == 0
     context.close()
+
+
+def test_the_pictures_of_a_pivot_share_their_axes_and_are_saved(show: Open, tmp_path: Path) -> None:
+    for method, level in (("fedavg", 0.5), ("fedcm", 0.7)):
+        for partition in ("iid", "dirichlet:0.1"):
+            write_run(
+                tmp_path / "runs" / f"{method}-{partition[0]}",
+                [level * share for share in (0.2, 0.6, 1.0)],
+                method=method,
+                partition=partition,
+                partition_hash=partition,
+            )
+    comparison = summarise(find_runs([tmp_path / "runs"])[0], make_goal("accuracy"))
+    page = show(write_page(tmp_path / "page.html", comparison))
+    pictures = page.locator(".multiples .pictures > div")
+    assert pictures.locator(".axis-title").all_text_contents() == ["dirichlet:0.1", "iid"]
+    for picture in pictures.all():
+        assert picture.locator("polyline").count() == 2
+        assert "0.70" in picture.locator("text").all_text_contents()
+    with page.expect_download() as saved:
+        pictures.first.get_by_role("button", name="as SVG").click()
+    assert b"FedCM" in saved.value.path().read_bytes()

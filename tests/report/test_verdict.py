@@ -38,7 +38,7 @@ def test_who_leads_by_how_much_and_on_how_many_seeds(tmp_path):
     levels = {"fedavg": [0.70, 0.71, 0.72], "fedcm": [0.80, 0.81, 0.825], "fedsam": [0.1, 0.2, 0.1]}
     text = verdict_of(compare(tmp_path, levels))
     assert text.startswith("fedcm leads fedavg by 0.1017 on 3 seeds (95% interval 0.")
-    assert "as many backprops" in text
+    assert "for as many backprops" in text
 
 
 def test_a_difference_within_noise_is_called_that(tmp_path):

@@ -648,11 +648,11 @@ function tableButtons(table) {
 }
 
 function pictureButtons(figure) {
-  const find = () => figure.querySelector(".plot svg, .map svg, .frame > svg");
-  const drawn = () => svgOf(find(), [...figure.querySelectorAll("path.line")].map((line) => ({ label: line.dataset.label, line })));
+  const find = () => figure.querySelector(".plot svg, .map svg, .frame > svg, :scope > svg");
+  const drawn = () => svgOf(find(), [...figure.querySelectorAll(".line")].map((line) => ({ label: line.dataset.label, line })));
   const title = () => figure.querySelector(".axis-title")?.textContent || "picture";
   const saveSvg = () => download(fileName(figure, title()), "svg", new Blob([drawn().text], { type: "image/svg+xml" }));
-  fileButtons(figure.querySelector("figcaption"), "the picture", {
+  fileButtons(figure.querySelector("figcaption") || figure.lastElementChild, "the picture", {
     SVG: saveSvg, PNG: () => savePng(fileName(figure, title()), drawn()),
   });
 }
@@ -718,7 +718,7 @@ document.querySelectorAll("table.sortable").forEach(sortable);
 document.querySelectorAll("figure.chart").forEach((figure, n) => new Chart(figure, `clip-${n}`));
 document.querySelectorAll("figure.partition").forEach((figure) => new PartitionMap(figure));
 document.querySelectorAll("main table").forEach(tableButtons);
-document.querySelectorAll("figure.chart, figure.partition, figure.forest").forEach(pictureButtons);
+document.querySelectorAll("figure.chart, figure.partition, figure.forest, .multiples .pictures > div").forEach(pictureButtons);
 document.querySelectorAll("button.copy").forEach(copyButton);
 document.querySelectorAll(".frame").forEach((frame) => frames.observe(frame));
 restoreReader();

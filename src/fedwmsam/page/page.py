@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from fedwmsam.analysis import dynamics
 from fedwmsam.analysis.flatness import seeds_table
+from fedwmsam.page.again import compare_command
 from fedwmsam.page.analyses import (
     EmbeddedImage,
     cluster_tables,
@@ -46,6 +47,7 @@ from fedwmsam.page.figures import (
     runs_behind,
     sweep_chart,
 )
+from fedwmsam.page.multiples import SmallMultiples, small_multiples
 from fedwmsam.page.provenance import environment_table, environments_table, rerun_commands
 from fedwmsam.page.tables import (
     BAR_COLUMNS,
@@ -56,6 +58,7 @@ from fedwmsam.page.tables import (
 )
 from fedwmsam.page.verdict import ForestPlot, best_cells, forest_plot, verdict
 from fedwmsam.report.output_files import write_text
+from fedwmsam.report.pivot import default_pivot_tables, pivot_text_table
 from fedwmsam.report.plots import ADAPTATION_COLUMNS, COLOURS, display_name, smoothing_window
 from fedwmsam.report.series import find_sweeps
 from fedwmsam.report.summary import Comparison, Goal, ResultTable
@@ -94,6 +97,7 @@ class Section:
     chart: LineChart | None = None
     heatmap: PartitionHeatmap | None = None
     forest: ForestPlot | None = None
+    multiples: Sequence[SmallMultiples] = ()
     images: Sequence[EmbeddedImage] | None = None
     commands: str = ""
     """Lines for a shell."""
@@ -129,7 +133,8 @@ def render_page(comparison: Comparison, paper_columns: bool = False, watch: floa
     written again while runs go on loads itself again every `watch` seconds.
     """
     figure_data = FigureData()
-    sections = sections_of_all_tables(comparison, paper_columns, figure_data)
+    sections = pivot_sections(comparison)
+    sections += sections_of_all_tables(comparison, paper_columns, figure_data)
     sections += closing_sections(comparison)
     script = asset("page.js")
     environment = Environment(
@@ -228,6 +233,22 @@ def run_counts(comparison: Comparison) -> dict[str, int]:
         "runs": len({score.run.path for score in scores}),
         "uncounted_runs": uncounted + len(comparison.unreadable_runs),
     }
+
+
+def pivot_sections(comparison: Comparison) -> list[Section]:
+    """Return the section of methods by the one setting that varies, if there is one."""
+    tables = default_pivot_tables(comparison)
+    if not tables:
+        return []
+    multiples = [small_multiples(table, comparison.goal) for table in tables]
+    return [
+        Section(
+            name="pivot",
+            title="Methods by setting",
+            multiples=list(filter(None, multiples)),
+            sortable_tables=[pivot_text_table(table, comparison.goal) for table in tables],
+        )
+    ]
 
 
 # One table of rows that may be compared
@@ -367,6 +388,9 @@ def closing_sections(comparison: Comparison) -> Iterator[Section]:
         yield Section("unreadable", text_table.title, static_tables=[text_table])
     if comparison.tables:
         commands, problems = rerun_commands(comparison)
+        together = compare_command(comparison)
+        if together:
+            commands = f"# All runs together:\n{together}\n\n{commands}"
         yield Section(
             name="again",
             title="Making the runs again",

@@ -39,17 +39,17 @@ def verdict(table: ResultTable, goal: Goal) -> str:
     if count == 1:
         return (
             f"{leader.label} is ahead of {second.label} by {lead} on the one seed that both have, "
-            f"{cost}; whether another seed would turn that round is not known."
+            f"for {cost}; whether another seed would turn that round is not known."
         )
     low, high = sorted(map(abs, difference.interval))
     if is_told_apart(difference):
         return (
             f"{leader.label} leads {second.label} by {lead} on {count} seeds "
-            f"(95% interval {low:.4f} to {high:.4f}), {cost}."
+            f"(95% interval {low:.4f} to {high:.4f}), for {cost}."
         )
     return (
         f"{leader.label} and {second.label} cannot be told apart on {count} seeds: {lead} is "
-        f"between them, and the 95% interval holds 0; {leader.label} is {cost}."
+        f"between them, and the 95% interval holds 0; {leader.label} takes {cost}."
     )
 
 
@@ -81,7 +81,7 @@ def describe_cost(row: ResultRow, other: ResultRow) -> str:
         if math.isfinite(mine) and theirs > 0:
             ratio = f"{mine / theirs:.3g}"
             parts.append(f"as many {words}" if ratio == "1" else f"{ratio} times the {words}")
-    return "at " + " and ".join(parts) if parts else "at an unknown cost"
+    return " and ".join(parts) or "an unknown cost"
 
 
 def best_cells(results: TextTable, goal: Goal) -> frozenset[tuple[int, int]]:
