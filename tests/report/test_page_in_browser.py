@@ -5,6 +5,8 @@ import itertools
 import math
 import re
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -535,3 +537,40 @@ def test_the_pictures_of_a_pivot_share_their_axes_and_are_saved(show: Open, tmp_
     with page.expect_download() as saved:
         pictures.first.get_by_role("button", name="as SVG").click()
     assert b"FedCM" in saved.value.path().read_bytes()
+
+
+def test_a_page_follows_a_comparison_that_goes_on(browser: Any, tmp_path: Path) -> None:
+    """Two processes as in two terminals: one trains, the other writes the page that is open."""
+    program = [sys.executable, "-m", "fedwmsam"]
+    runs = ["compare", "--methods", "fedavg,fedcm", "--seeds", "2", "--rounds", "120"]
+    comparison = subprocess.Popen(
+        [*program, *runs, "--jobs", "1", "--out", "c", "-q"], cwd=tmp_path
+    )
+    watcher = None
+    try:
+        wait_for(lambda: list(tmp_path.glob("c/*/metrics.jsonl")))
+        watcher = subprocess.Popen(
+            [*program, "report", "c", "--html", "page.html", "--watch"],
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+        )
+        wait_for((tmp_path / "page.html").exists)
+        page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+        page.goto((tmp_path / "page.html").as_uri())
+        assert "Runs are going on" in page.locator(".watched").inner_text()
+        page.locator("nav").evaluate("nav => nav.dataset.seen = 'before'")
+        page.locator("nav[data-seen]").wait_for(state="detached", timeout=60_000)
+        assert comparison.wait(timeout=120) == 0 and watcher.wait(timeout=60) == 0
+        page.locator(".watched").wait_for(state="detached", timeout=60_000)
+        assert "4 runs, all counted" in " ".join(page.locator("header").inner_text().split())
+    finally:
+        for process in filter(None, (comparison, watcher)):
+            process.kill()
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 60) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
