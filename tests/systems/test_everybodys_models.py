@@ -11,30 +11,19 @@ from helpers.plain_training import (
     own_loss,
     train_plainly,
 )
+from helpers.small_bert import LENGTH, WORDS, small_bert_config
 from torch import nn
 
 pytestmark = pytest.mark.systems
 GENERATOR = torch.Generator().manual_seed(0)
-WORDS = 40
-LENGTH = 9
 
 
 def make_bert():
     """Return a small BERT with random weights that says one of two classes."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=LENGTH,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        num_labels=2,
-        initializer_range=0.3,  # so that every part of it has a gradient that counts
-    )
+    # The weights are so large that every part of it has a gradient that counts.
+    config = small_bert_config(transformers, num_labels=2, initializer_range=0.3)
     return transformers.BertForSequenceClassification(config)
 
 

@@ -10,6 +10,7 @@ from helpers.plain_training import (
     own_loss,
     train_plainly,
 )
+from helpers.small_bert import LENGTH, WORDS, small_bert_config
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -17,27 +18,11 @@ from fedwmsam import Result, fit
 
 pytestmark = pytest.mark.systems
 GENERATOR = torch.Generator().manual_seed(0)
-WORDS = 40
-LENGTH = 9
 
 
 @pytest.fixture(scope="module")
 def transformers():
     return pytest.importorskip("transformers")
-
-
-def small_config(transformers, **values):
-    return transformers.BertConfig(
-        vocab_size=WORDS,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=LENGTH,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        **values,
-    )
 
 
 def sentences(count):
@@ -60,7 +45,9 @@ def train_own_loss(model, clients):
 
 
 def test_bert_classifies_sequences(transformers):
-    model = transformers.BertForSequenceClassification(small_config(transformers, num_labels=2))
+    model = transformers.BertForSequenceClassification(
+        small_bert_config(transformers, num_labels=2)
+    )
     inputs, labels = sentences(30)
     pairs = [(take(inputs, slice(0, 12)), labels[:12]), (take(inputs, slice(12, 30)), labels[12:])]
     batches = [x | {"labels": y} for x, y in pairs]
@@ -74,7 +61,9 @@ def test_bert_classifies_sequences(transformers):
 
 
 def test_bert_learns_with_adamw_and_a_cosine(transformers, tmp_path):
-    model = transformers.BertForSequenceClassification(small_config(transformers, num_labels=2))
+    model = transformers.BertForSequenceClassification(
+        small_bert_config(transformers, num_labels=2)
+    )
     inputs, labels = sentences(120)
     clients = [
         take(inputs, slice(k, k + 30)) | {"labels": labels[k : k + 30]} for k in range(0, 120, 30)
@@ -100,7 +89,7 @@ def test_bert_learns_with_adamw_and_a_cosine(transformers, tmp_path):
 
 
 def test_token_classification_has_its_classes_last(transformers):
-    model = transformers.BertForTokenClassification(small_config(transformers, num_labels=3))
+    model = transformers.BertForTokenClassification(small_bert_config(transformers, num_labels=3))
     inputs, _ = sentences(20)
     labels = inputs["input_ids"] % 3
     labels[:, 7:] = -100
@@ -146,7 +135,7 @@ def test_causal_language_model_minimises_its_own_shifted_loss(transformers):
 
 def test_batches_of_a_tokenizer_and_a_loader(transformers):
     """A collator pads each batch to its own length, so that outputs differ in shape."""
-    model = transformers.BertForTokenClassification(small_config(transformers, num_labels=3))
+    model = transformers.BertForTokenClassification(small_bert_config(transformers, num_labels=3))
     rows = []
     for length in (3, 5, 9, 4, 7, 2):
         tokens = torch.randint(2, WORDS, (length,), generator=GENERATOR).tolist()
@@ -170,7 +159,7 @@ def test_batches_of_a_tokenizer_and_a_loader(transformers):
 
 def test_adapters_of_peft(transformers, tmp_path):
     peft = pytest.importorskip("peft")
-    base = transformers.BertForSequenceClassification(small_config(transformers, num_labels=2))
+    base = transformers.BertForSequenceClassification(small_bert_config(transformers, num_labels=2))
     targets = ["query", "value"]
     config = peft.LoraConfig(task_type="SEQ_CLS", r=2, lora_alpha=4, target_modules=targets)
     model = peft.get_peft_model(base, config)
