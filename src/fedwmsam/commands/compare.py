@@ -154,7 +154,7 @@ def split_words(words: list[str], methods: str | None) -> tuple[Path | None, str
 
     path = None
     for word in words:
-        if path is None and (Path(word).exists() or word.endswith(".toml")):
+        if path is None and (Path(word).is_file() or word.endswith(".toml")):
             path = Path(word)
             continue
         try:

@@ -104,8 +104,6 @@ class Section:
     notes: Sequence[str] = ()
     sortable_tables: Sequence[TextTable] = ()
     """Tables that the reader can sort by any column."""
-    best_cells: frozenset[tuple[int, int]] = frozenset()
-    """Row and column of the cells of the first sortable table that are marked as the best."""
     bar_columns: Sequence[str] = ()
     """Columns of the sortable tables whose cells also show a bar."""
     static_tables: Sequence[TextTable] = ()
@@ -278,12 +276,11 @@ def sections_of_table(
         replace(text_table, title=text_table.title.removesuffix(f": {table.title}"))
         for text_table in make_text_tables(table_summary, paper_columns)
     ]
-    results = tables_of_kind("results", text_tables)
+    (results,) = tables_of_kind("results", text_tables)
     yield Section(
         "results",
         "Results",
-        sortable_tables=results,
-        best_cells=best_cells(results[0], table_summary.goal),
+        sortable_tables=[replace(results, bold_cells=best_cells(results, table_summary.goal))],
         forest=forest_plot(table, table_summary.goal),
     )
     if table.scores:

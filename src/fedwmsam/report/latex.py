@@ -67,13 +67,8 @@ def latex_table(text_table: TextTable, label: str, width: Width) -> str:
     """
     environment = ENVIRONMENTS[width]
     title = text_table.title[:1].upper() + text_table.title[1:]
-    rows = []
-    for index, row in enumerate(text_table.rows):
-        cells = []
-        for column, cell in enumerate(row):
-            is_bold = (index, column) in text_table.bold_cells
-            cells.append(rf"\textbf{{{latex_cell(cell)}}}" if is_bold else latex_cell(cell))
-        rows.append(latex_row(cells))
+    cells = text_table.format_rows(latex_cell, lambda cell: rf"\textbf{{{latex_cell(cell)}}}")
+    rows = list(map(latex_row, cells))
     lines = [
         rf"\begin{{{environment}}}",
         r"  \centering",

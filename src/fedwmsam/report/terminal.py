@@ -228,12 +228,8 @@ def print_text_tables(console: Console, text_tables: Sequence[TextTable]) -> Non
     for text_table in text_tables:
         console.print(text_table.title, style="bold", soft_wrap=True)
         table = make_rich_table(*text_table.header)
-        for index, row in enumerate(text_table.rows):
-            styles = [
-                "bold" if (index, column) in text_table.bold_cells else ""
-                for column in range(len(row))
-            ]
-            table.add_row(*map(Text, row, styles))
+        for row in text_table.format_rows(Text, lambda cell: Text(cell, "bold")):
+            table.add_row(*row)
         console.print(table)
         for note in text_table.notes:
             console.print(f"- {note}", soft_wrap=True)

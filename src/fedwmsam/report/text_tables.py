@@ -10,11 +10,11 @@ import csv
 import io
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from fedwmsam.comparison.tuning import SCORED_EVALUATIONS, TriedValues, TuningResult, words_of
 from fedwmsam.engine.records import Record
@@ -63,6 +63,9 @@ EDITED = (
 MAX_LETTERS = 10_000
 """Letters of a cell or a note before it is cut off."""
 
+Cell = TypeVar("Cell")
+"""A cell of a table as something formats it."""
+
 TableKind = Literal[
     "results", "tuning", "target costs", "differences", "pivot", "unreadable runs", "other"
 ]
@@ -94,6 +97,19 @@ class TextTable:
         }
         for name, value in texts.items():
             object.__setattr__(self, name, value)  # the dataclass is frozen for everybody else
+
+    def format_rows(
+        self, plain: Callable[[str], Cell], bold: Callable[[str], Cell]
+    ) -> list[list[Cell]]:
+        """Return the rows with every cell formatted, those in bold by the second function."""
+        rows = []
+        for index, row in enumerate(self.rows):
+            cells = []
+            for column, cell in enumerate(row):
+                format_cell = bold if (index, column) in self.bold_cells else plain
+                cells.append(format_cell(cell))
+            rows.append(cells)
+        return rows
 
 
 def one_line(text: str) -> str:
@@ -568,12 +584,8 @@ def markdown_table(text_table: TextTable) -> str:
     """Return a table in Markdown, its title as a heading and its notes as a list."""
     alignment = ["---", *("---:" for _ in text_table.header[1:])]
     lines = [markdown_row(map(escape_markdown, text_table.header)), markdown_row(alignment)]
-    for index, row in enumerate(text_table.rows):
-        cells = []
-        for column, cell in enumerate(row):
-            is_bold = (index, column) in text_table.bold_cells
-            cells.append(f"**{escape_markdown(cell)}**" if is_bold else escape_markdown(cell))
-        lines.append(markdown_row(cells))
+    rows = text_table.format_rows(escape_markdown, lambda cell: f"**{escape_markdown(cell)}**")
+    lines += map(markdown_row, rows)
     text = f"### {escape_markdown(text_table.title)}\n\n{''.join(lines)}"
     notes = "".join(f"- {escape_markdown(note)}\n" for note in text_table.notes)
     return f"{text}\n{notes}" if notes else text
