@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from fedwmsam.models.convolution import Convolution
 from fedwmsam.models.input_shape import InputShape, check_image_shape
 
 SMALLEST = 7
@@ -31,5 +32,5 @@ def cnn(shape: InputShape, classes: int) -> nn.Module:
 
 
 def _block(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> tuple[nn.Module, ...]:
-    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
+    convolution = Convolution(inputs, outputs, kernel, stride, kernel // 2, bias=False)
     return convolution, nn.GroupNorm(8, outputs), nn.ReLU()

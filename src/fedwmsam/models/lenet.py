@@ -2,6 +2,7 @@
 
 from torch import nn
 
+from fedwmsam.models.convolution import Convolution
 from fedwmsam.models.input_shape import InputShape, check_image_shape
 
 KERNEL = 5
@@ -15,10 +16,10 @@ def lenet(shape: InputShape, classes: int) -> nn.Module:
     """Return a LeNet; it has 797,962 parameters for images of 3 × 32 × 32 and 10 classes."""
     channels, height, width = check_image_shape("lenet", shape, SMALLEST)
     return nn.Sequential(
-        nn.Conv2d(channels, FEATURES, KERNEL),
+        Convolution(channels, FEATURES, KERNEL),
         nn.ReLU(),
         nn.MaxPool2d(POOL),
-        nn.Conv2d(FEATURES, FEATURES, KERNEL),
+        Convolution(FEATURES, FEATURES, KERNEL),
         nn.ReLU(),
         nn.MaxPool2d(POOL),
         nn.Flatten(),

@@ -4,13 +4,18 @@ GroupNorm with two groups stands in for BatchNorm, whose statistics differ betwe
 average badly. The stem of the FedWMSAM paper is that for ImageNet, which leaves one pixel of a
 32 × 32 image; the "-cifar" variants keep the resolution and reach higher accuracy at about fifteen
 times the work, so the two are not comparable.
+
+Parameters have the names that torchvision gives them, "bn" for the normalisation included, so that
+a trained model can be loaded there: resnet18(norm_layer=functools.partial(nn.GroupNorm, 2)).
 """
 
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from fedwmsam.models.convolution import Convolution
 from fedwmsam.models.input_shape import InputShape, check_image_shape
 
 GROUPS = 2
@@ -19,35 +24,27 @@ WIDTHS = (64, 128, 256, 512)
 """The number of channels in each of the four stages."""
 
 
-class ResidualBlock(nn.Module):
-    """The function relu(body(x) + x), with a 1 × 1 convolution of x where the shapes differ."""
-
-    def __init__(self, body: nn.Sequential, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.body = body
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = nn.Sequential(*_convolution(inputs, outputs, 1, stride))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.relu(self.body(x) + self.shortcut(x))
-
-
-class BasicBlock:
-    """The body of a residual block that consists of two 3 × 3 convolutions."""
+class BasicBlock(nn.Module):
+    """A residual block of two 3 × 3 convolutions."""
 
     expansion = 1
 
-    @staticmethod
-    def body(inputs: int, width: int, stride: int) -> nn.Sequential:
-        """Return the layers, for that many input channels."""
-        return nn.Sequential(
-            *_convolution(inputs, width, 3, stride), nn.ReLU(), *_convolution(width, width, 3)
-        )
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _convolution(inputs, width, 3, stride)
+        self.bn1 = _normalisation(width)
+        self.conv2 = _convolution(width, width, 3)
+        self.bn2 = _normalisation(width)
+        self.downsample = _shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return torch.relu(y + self.downsample(x))
 
 
-class Bottleneck:
-    """The body of a residual block that narrows the channels, convolves, and widens them again.
+class Bottleneck(nn.Module):
+    """A residual block that narrows the channels, convolves, and widens them again.
 
     It is a 1 × 1 convolution down to the width, a 3 × 3 one, and a 1 × 1 one up to four times the
     width. The 3 × 3 has the stride, so that no pixel is skipped (the paper's first version put it
@@ -56,16 +53,22 @@ class Bottleneck:
 
     expansion = 4
 
-    @staticmethod
-    def body(inputs: int, width: int, stride: int) -> nn.Sequential:
-        """Return the layers, for that many input channels."""
-        return nn.Sequential(
-            *_convolution(inputs, width, 1),
-            nn.ReLU(),
-            *_convolution(width, width, 3, stride),
-            nn.ReLU(),
-            *_convolution(width, width * Bottleneck.expansion, 1),
-        )
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = width * self.expansion
+        self.conv1 = _convolution(inputs, width, 1)
+        self.bn1 = _normalisation(width)
+        self.conv2 = _convolution(width, width, 3, stride)
+        self.bn2 = _normalisation(width)
+        self.conv3 = _convolution(width, outputs, 1)
+        self.bn3 = _normalisation(outputs)
+        self.downsample = _shortcut(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.bn1(self.conv1(x)))
+        y = torch.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return torch.relu(y + self.downsample(x))
 
 
 BlockType = type[BasicBlock] | type[Bottleneck]
@@ -78,45 +81,45 @@ def make_resnet_factory(
 
     def make(shape: InputShape, classes: int) -> nn.Module:
         channels, _, _ = check_image_shape(name, shape)
-        stem = _cifar_stem(channels) if cifar else _imagenet_stem(channels)
-        network = nn.Sequential(
-            *stem,
-            *_stages(block, depths),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(WIDTHS[-1] * block.expansion, classes),
-        )
-        return network.apply(_initialise)
+        layers: OrderedDict[str, nn.Module] = OrderedDict()
+        layers["conv1"] = _convolution(channels, WIDTHS[0], *((3, 1) if cifar else (7, 2)))
+        layers["bn1"] = _normalisation(WIDTHS[0])
+        layers["relu"] = nn.ReLU()
+        if not cifar:
+            layers["maxpool"] = nn.MaxPool2d(3, stride=2, padding=1)
+        inputs = WIDTHS[0]
+        for stage, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True), start=1):
+            layers[f"layer{stage}"] = _stage(block, inputs, width, depth, 1 if stage == 1 else 2)
+            inputs = width * block.expansion
+        layers["avgpool"] = nn.AdaptiveAvgPool2d(1)
+        layers["flatten"] = nn.Flatten()
+        layers["fc"] = nn.Linear(inputs, classes)
+        return nn.Sequential(layers).apply(_initialise)
 
     return make
 
 
-def _imagenet_stem(channels: int) -> tuple[nn.Module, ...]:
-    pool = nn.MaxPool2d(3, stride=2, padding=1)
-    return *_convolution(channels, WIDTHS[0], 7, 2), nn.ReLU(), pool
+def _stage(block: BlockType, inputs: int, width: int, depth: int, stride: int) -> nn.Sequential:
+    """Return the blocks of one stage, the first of which has the stride."""
+    blocks = [block(inputs, width, stride)]
+    for _ in range(depth - 1):
+        blocks.append(block(width * block.expansion, width, 1))
+    return nn.Sequential(*blocks)
 
 
-def _cifar_stem(channels: int) -> tuple[nn.Module, ...]:
-    return *_convolution(channels, WIDTHS[0], 3), nn.ReLU()
+def _convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> Convolution:
+    return Convolution(inputs, outputs, kernel, stride, kernel // 2, bias=False)
 
 
-def _stages(block: BlockType, depths: tuple[int, ...]) -> Iterator[nn.Sequential]:
-    inputs = WIDTHS[0]
-    for stage, (width, depth) in enumerate(zip(WIDTHS, depths, strict=True)):
-        blocks = []
-        for position in range(depth):
-            stride = 2 if stage > 0 and position == 0 else 1
-            outputs = width * block.expansion
-            blocks.append(ResidualBlock(block.body(inputs, width, stride), inputs, outputs, stride))
-            inputs = outputs
-        yield nn.Sequential(*blocks)
+def _normalisation(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(GROUPS, channels)
 
 
-def _convolution(
-    inputs: int, outputs: int, kernel: int, stride: int = 1
-) -> tuple[nn.Module, nn.Module]:
-    convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
-    return convolution, nn.GroupNorm(GROUPS, outputs)
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    """Return what leads a block's input past its convolutions: itself, where the shapes agree."""
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(_convolution(inputs, outputs, 1, stride), _normalisation(outputs))
 
 
 def _initialise(module: nn.Module) -> None:
