@@ -79,7 +79,7 @@ class FedWMSAM(Averaging):
         if self.correction == "none":
             return server["Delta"]
         weight = server["alpha"] / (1 - server["alpha"])
-        return server["Delta"] + weight * (server["c"] - memory["c_k"])
+        return (server["c"] - memory["c_k"]).mul_(weight).add_(server["Delta"])
 
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         down = {"w": server["w"], "m": self.momentum(server, memory), "alpha": server["alpha"]}

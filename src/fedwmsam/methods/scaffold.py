@@ -39,12 +39,12 @@ class SCAFFOLD(Averaging):
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
     ) -> tuple[Tensor, Vectors]:
-        return grad(w) + down["correction"], scratch
+        return grad(w).add_(down["correction"]), scratch
 
     def settle(
         self, server: Vectors, memory: Vectors, up: Vectors, info: Info
     ) -> tuple[Vectors, Vectors]:
-        c_k = memory["c_k"] - server["c"] + mean_direction(up["delta"], info)
+        c_k = (memory["c_k"] - server["c"]).add_(mean_direction(up["delta"], info))
         return {"c_k": c_k}, {"delta": up["delta"], "c_k": c_k - memory["c_k"]}
 
     def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:

@@ -29,7 +29,7 @@ def step_towards(
     With `reuse` the result overwrites the direction, which must not be needed any more.
     """
     out = direction if reuse else None
-    return torch.mul(direction, radius / (norm(direction) + tau), out=out).add_(w)
+    return torch.addcmul(w, direction, radius / (norm(direction) + tau), out=out)
 
 
 def lerp_into_end(start: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
@@ -46,7 +46,7 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
     It is 0 where either is zero, because a momentum that does not exist yet agrees with nothing.
     """
     lengths = (norm(a) * norm(b)).squeeze(-1)
-    product = (a * b).sum(dim=-1)
+    product = torch.linalg.vecdot(a, b)
     quotient = product / torch.where(lengths > 0, lengths, 1.0)
     return torch.where(lengths > 0, quotient, 0.0).clamp(-1.0, 1.0)  # rounding may carry it past 1
 

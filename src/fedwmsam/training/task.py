@@ -28,6 +28,10 @@ Batch = tuple[Any, Tensor]
 """The inputs and the targets of some samples."""
 
 
+VIEWED_SIZE = 1 << 14
+"""Entries of an average parameter from which on a view of it takes less time than a copy."""
+
+
 class Samples(Protocol):
     """The data of one client, or a test set, from which batches are taken by index."""
 
@@ -82,8 +86,10 @@ class Task:
         # Parameters become views of one tensor, so that loading a weight vector is a single copy,
         # however many parameters there are.
         self._weights = torch.cat([p.detach().reshape(-1) for p in self._parameters])
-        for parameter, slot in zip(self._parameters, self.layout, strict=True):
-            parameter.data = self._weights[slot.slice].view(slot.shape)
+        self._sizes = [parameter.numel() for parameter in self._parameters]
+        self._view(self._weights)
+        self._can_view: bool | None = None
+        """Whether gradients are computed without a copy of the weights; None: not known yet."""
         self._buffer_owners = _buffer_owners(self.model)
         self.initial_weights = self._weights.clone()
         self.initial_buffers = self.copy_buffers()
@@ -120,7 +126,7 @@ class Task:
         at a time, and their gradients are added up.
         """
         previous = None if update_buffers or not self._buffer_owners else self.copy_buffers()
-        self.load_weights(w)
+        self._compute_at(w)
         self._seed(seed)
         count = len(batch[1])
         if micro_batch is None or micro_batch >= count:
@@ -133,9 +139,33 @@ class Task:
                 part_gradient, part_loss = self._backpropagate(part, precision)
                 gradient.add_(part_gradient, alpha=len(part[1]) / count)
                 loss += part_loss * (len(part[1]) / count)
+        if self._can_view is None:
+            self._can_view = self._gains_by_views() and torch.equal(self._weights, w)
         if previous is not None:
             self.load_buffers(previous)
         return gradient, loss
+
+    def _compute_at(self, w: Tensor) -> None:
+        """Let the model compute at w, without copying it if that is known to do no harm.
+
+        The first weights are always copied. A model that has changed its weights in that pass gets
+        copies for ever, because those of a method are not its own to change.
+        """
+        if self._can_view and w.is_contiguous() and w.dtype == self.dtype:
+            self._view(w)
+        else:
+            self.load_weights(w)
+
+    def _gains_by_views(self) -> bool:
+        """Return whether making a view of each parameter takes less time than one copy of all."""
+        return self.parameter_count >= VIEWED_SIZE * len(self._parameters)
+
+    def _view(self, w: Tensor) -> None:
+        """Make the parameters views of a weight vector."""
+        self._viewed = w
+        parts = torch.split(w, self._sizes)
+        for parameter, slot, part in zip(self._parameters, self.layout, parts, strict=True):
+            parameter.data = part.view(slot.shape)
 
     def _backpropagate(self, batch: Batch, precision: str) -> tuple[Tensor, Tensor]:
         with autocast(self.device, precision):
@@ -210,6 +240,8 @@ class Task:
 
     def load_weights(self, w: Tensor) -> None:
         """Copy a weight vector into the model."""
+        if self._viewed is not self._weights:
+            self._view(self._weights)
         self._weights.copy_(w)
 
     def start_training(self, buffers: Vectors) -> None:
