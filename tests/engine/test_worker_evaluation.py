@@ -197,3 +197,26 @@ def test_a_run_leaves_the_same_bytes_with_any_number_of_workers(tmp_path):
     ):
         contents = [(tmp_path / str(workers) / name).read_bytes() for workers in (1, 2, 3)]
         assert contents[0] == contents[1] == contents[2], name
+
+
+def make_half_frozen():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    model[0].requires_grad_(False)
+    return model
+
+
+def test_a_resumed_run_trains_and_evaluates_with_its_own_frozen_weights(tmp_path):
+    """They are not those of the model that is given, and workers start before they are read."""
+    samples = make_samples()
+    data = (samples.inputs, samples.targets)
+    clients = [(data[0][k::9], data[1][k::9]) for k in range(4)]
+    weights = make_half_frozen().state_dict()
+    for workers in (1, 2):
+        settings = {"test": data, "local_steps": 2, "run_folder": tmp_path / str(workers)}
+        settings |= {"progress": False, "participation": 0.5}
+        model = make_half_frozen
+        fedwmsam.fit(model, clients, rounds=1, initial_weights=weights, **settings)
+        fedwmsam.fit(model, clients, rounds=2, resume=True, workers=workers, **settings)
+    for name in ("metrics.jsonl", "model.safetensors"):
+        one, two = ((tmp_path / workers / name).read_bytes() for workers in ("1", "2"))
+        assert one == two

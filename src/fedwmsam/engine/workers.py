@@ -15,6 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import tee
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
@@ -72,7 +73,7 @@ class Work:
 
 
 def train_job(workplace: Workplace, tensors: Vectors, client: int, info: Info) -> WorkResult:
-    """Train a client."""
+    """Train the client, and return what it uploads with its loss and its backpropagations."""
     down = select_prefix("down", tensors)
     job = Job(client, down, select_prefix("buffers", tensors), info)
     result = train_client(workplace.federation, job)
@@ -119,9 +120,17 @@ class Pool:
         }
         self.blocks = (SharedMemoryBlock(), SharedMemoryBlock())
         self.memory, self.model = self.blocks
-        self.message = pickle_for_workers((self.federation, self.data), self.memory)
-        self.workers = [Worker(self.blocks, self.message) for _ in range(count)]
+        pickle_for_workers((self.federation, self.data), self.memory)  # refused before they start
+        self.workers = [Worker(self.blocks) for _ in range(count)]
         self.cpu_seconds = 0.0
+
+    @cached_property
+    def message(self) -> bytes:
+        """Return what workers keep, as it is when the first work comes.
+
+        By then a run that is resumed has got back its weights that are not trained.
+        """
+        return pickle_for_workers((self.federation, self.data), self.memory)
 
     def __enter__(self) -> "Pool":
         return self
@@ -194,7 +203,7 @@ class Pool:
                         exhausted = True
                         break
                     worker = next(worker for worker in self.workers if worker.work is None)
-                    worker.send_work(work)
+                    worker.send_work(work, self.message)
                     busy[number] = worker
                 if next_number in ready:
                     yield ready.pop(next_number)
@@ -228,7 +237,7 @@ class Pool:
                     raise InputError(worker.crash_message(work)) from None
                 busy[number] = self.replace_worker(worker)
                 busy[number].crashes = crashes
-                busy[number].send_work(work)
+                busy[number].send_work(work, self.message)
                 continue
             self.cpu_seconds += seconds
             ready[number] = reply
@@ -236,7 +245,7 @@ class Pool:
 
     def replace_worker(self, worker: "Worker") -> "Worker":
         """Kill a worker and return a new one in its place."""
-        new_worker = Worker(self.blocks, self.message)
+        new_worker = Worker(self.blocks)
         self.workers[self.workers.index(worker)] = new_worker
         worker.close(kill=True)
         return new_worker
@@ -245,13 +254,15 @@ class Pool:
 class Worker:
     """A worker process, the connection to it and the two blocks through which tensors travel.
 
-    The `shared` blocks are those of the pool, which all workers map; the message is what they keep.
+    The `shared` blocks are those of the pool, which all workers map.
     """
 
-    def __init__(self, shared: Iterable[SharedMemoryBlock], message: bytes) -> None:
+    def __init__(self, shared: Iterable[SharedMemoryBlock]) -> None:
         self.inbox = SharedMemoryBlock()
         self.outbox = SharedMemoryBlock()
         self.work: Work | None = None
+        self.has_message = False
+        """Whether it was sent what it keeps."""
         self.crashes = 0
         """Workers before this one that crashed on the work it was started for."""
         self.process, channel = worker_process.take_process()
@@ -260,14 +271,15 @@ class Worker:
         with contextlib.suppress(BrokenPipeError):
             socket.send_fds(channel, [b"blocks"], descriptors)
         self.connection = Connection(channel.detach())
-        with contextlib.suppress(BrokenPipeError):
-            self.connection.send_bytes(message)
 
-    def send_work(self, work: Work) -> None:
-        """Let the worker do a piece of work."""
+    def send_work(self, work: Work, message: bytes) -> None:
+        """Let the worker do a piece of work; before the first it is sent what it keeps."""
         self.work = work
         locations = self.inbox.write(work.tensors)
         with contextlib.suppress(BrokenPipeError):
+            if not self.has_message:
+                self.connection.send_bytes(message)
+                self.has_message = True
             self.connection.send((work.function, work.arguments, locations))
 
     def receive_reply(self) -> tuple[WorkResult, float]:
