@@ -324,8 +324,9 @@ UNPICKLERS = {
 DANGEROUS_CALLS = {"torch.load", "np.load", "numpy.load", "eval", "exec", "builtins.eval"}
 ALLOWED = {
     # Between a process and the workers that it has started, through a private socket.
+    ("engine/shared_memory.py", "pickle"),
+    ("engine/shared_memory.py", "cloudpickle"),
     ("engine/workers.py", "pickle"),
-    ("engine/workers.py", "cloudpickle"),
     ("engine/workers.py", "multiprocessing.connection"),
     # A table is made for the user, none is read.
     ("experiment/result.py", "pandas"),

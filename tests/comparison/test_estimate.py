@@ -9,7 +9,7 @@ import click
 import pytest
 
 from fedwmsam.commands.compare import announce
-from fedwmsam.comparison.estimate import estimate_comparison, planned_runs
+from fedwmsam.comparison.estimate import Probes, estimate_comparison, planned_runs
 from fedwmsam.comparison.grid import make_grid
 from fedwmsam.experiment.experiment import Experiment
 from fedwmsam.report.runs import find_runs
@@ -56,9 +56,12 @@ def test_settings_that_cost_more_are_probed_on_their_own(tmp_path, probed):
 
 def test_without_time_other_methods_follow_from_their_backprops(tmp_path, probed):
     _, runs = plan(tmp_path, methods=["fedavg", "fedsam"])
-    fedavg, fedsam = estimate_comparison(runs, jobs=1, seconds=-1).methods
+    probes = Probes(seconds=-1)
+    for run in runs:
+        probes.add(run.spec.config)
     assert [config.method for config in probed] == ["fedavg"]
-    assert fedsam.seconds == pytest.approx(2 * fedavg.seconds)
+    fedavg, fedsam = (probes.cost_of(run.spec.config) for run in (runs[0], runs[-1]))
+    assert fedsam.round_seconds == pytest.approx(fedavg.round_seconds + fedavg.train_seconds)
 
 
 def test_runs_that_are_done_count_no_more(cli, tmp_path, probed):

@@ -22,7 +22,8 @@ from helpers.small_federation import (
 import fedwmsam
 from fedwmsam import InputError
 from fedwmsam.engine.rounds import first_state, run_round
-from fedwmsam.engine.workers import Pool, SharedMemoryBlock
+from fedwmsam.engine.shared_memory import SharedMemoryBlock
+from fedwmsam.engine.workers import Pool
 from fedwmsam.methods import METHODS, FedWMSAM
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task

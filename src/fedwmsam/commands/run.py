@@ -68,8 +68,7 @@ def run(
     method_layers = [{"method": method} for method in methods]
     method = requested_method(file_values, settings, *method_layers)
     assigned_values = parse_assignments(assignments, method)
-    if not dry_run:
-        start_workers(settings.get("workers", file_values.get("workers")))
+    start_workers(settings.get("workers", file_values.get("workers")))
     resolved = resolve_config(file_values, settings, assigned_values)
     if dry_run:
         from fedwmsam.experiment.experiment import prepare, with_absolute_paths

@@ -1,6 +1,6 @@
 """What a comparison will take, judged before it starts: runs, rounds, hours and disk space.
 
-A few steps of one run of each method are probed, as `fedwmsam run --dry-run` does, and the runs of
+Short rounds of one run of each method are probed, as `fedwmsam run --dry-run` does, and the runs of
 the method are taken to cost the same whatever their seed. If there is no time to probe all methods,
 the others follow from the number of their backpropagations.
 """
@@ -161,7 +161,8 @@ class Probes:
             return self.estimates[key]
         method, probed = next((key[0], value) for key, value in self.estimates.items())
         ratio = method_class(config.method).cost.backprops / method_class(method).cost.backprops
-        return replace(probed, round_seconds=probed.round_seconds * ratio)
+        further_seconds = (ratio - 1) * probed.train_seconds  # evaluation is the same for all
+        return replace(probed, round_seconds=probed.round_seconds + further_seconds)
 
 
 def cost_key(config: RunConfig) -> CostKey:

@@ -8,7 +8,7 @@ be resumed, and its outcome when it is over.
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -26,6 +26,7 @@ from fedwmsam.engine.records import (
 )
 from fedwmsam.engine.rounds import (
     AveragedModel,
+    ClientFailure,
     Diverged,
     Federation,
     Job,
@@ -43,12 +44,11 @@ from fedwmsam.engine.run_folder import (
     unpack_model,
     unpack_state,
 )
-from fedwmsam.engine.workers import Pool
 from fedwmsam.errors import InputError, printable
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.local import LocalResult
-from fedwmsam.training.objectives import Objective, compute_metrics
+from fedwmsam.training.objectives import Objective, Predictions, compute_metrics
 from fedwmsam.training.task import Samples, Task
 
 log = logging.getLogger("fedwmsam")
@@ -79,8 +79,13 @@ class Breakdown(Protocol):
         """Return the accuracy of every client, NaN for one without test samples."""
 
 
+Predict = Callable[[torch.Tensor, Vectors, Samples], Predictions]
+"""(weights, buffers, samples) → a model's outputs for all samples, with the targets."""
+
+
 def scores(
-    task: Task,
+    objective: Objective,
+    predict: Predict,
     state: State,
     test: Samples | None,
     validation: Samples | None,
@@ -93,7 +98,7 @@ def scores(
     averaged model (the twin) with averaged_ and averaged_validation_. Raise InputError if a metric
     has the name of one of the columns that the round's line has already.
     """
-    metrics = task.objective.metrics
+    metrics = objective.metrics
     taken = [name for name in metrics if name in columns]
     if state.average:
         taken += [name for name in metrics if name.startswith(AVERAGED)]
@@ -103,26 +108,31 @@ def scores(
         )
     record: Record = {}
     if validation is not None:
-        values = task.evaluate(state.server["w"], state.buffers, validation)
+        predictions = predict(state.server["w"], state.buffers, validation)
+        values = compute_metrics(objective, predictions)
         record |= {f"validation_{name}": value for name, value in values.items()}
     if test is not None:
-        predictions = task.compute_outputs(state.server["w"], state.buffers, test)
-        record |= compute_metrics(task.objective, predictions)
+        predictions = predict(state.server["w"], state.buffers, test)
+        record |= compute_metrics(objective, predictions)
         if breakdown:
             record |= breakdown.columns(predictions.outputs, predictions.targets)
     if state.average:
-        record |= averaged_scores(task, state.average, test, validation)
+        record |= averaged_scores(objective, predict, state.average, test, validation)
     return replace_nonfinite(record)
 
 
 def averaged_scores(
-    task: Task, average: AveragedModel, test: Samples | None, validation: Samples | None
+    objective: Objective,
+    predict: Predict,
+    average: AveragedModel,
+    test: Samples | None,
+    validation: Samples | None,
 ) -> Record:
     """Return the metrics of the averaged model (the twin), named averaged_…."""
     record: Record = {}
     for prefix, samples in (("validation_", validation), ("", test)):
         if samples is not None:
-            values = task.evaluate(average.w, average.buffers, samples)
+            values = compute_metrics(objective, predict(average.w, average.buffers, samples))
             record |= {f"{AVERAGED}{prefix}{name}": value for name, value in values.items()}
     return record
 
@@ -135,12 +145,14 @@ def best_of(best: Best | None, state: State, record: Record, objective: Objectiv
     return best
 
 
-def client_accuracies(task: Task, state: State, test: Samples, breakdown: Breakdown) -> Record:
+def client_accuracies(
+    predict: Predict, state: State, test: Samples, breakdown: Breakdown
+) -> Record:
     """Return the accuracy of a run's last model for each client, as clients.json holds it.
 
     The outputs are computed once more: a run resumed after its last round has none to reuse.
     """
-    outputs, targets, _ = task.compute_outputs(state.server["w"], state.buffers, test)
+    outputs, targets, _ = predict(state.server["w"], state.buffers, test)
     accuracies = breakdown.by_client(outputs, targets).tolist()
     return {
         "round": state.round,
@@ -244,6 +256,26 @@ class RoundRecorder(Protocol):
 # The run
 
 
+class Helpers(Protocol):
+    """What does a run's work elsewhere, such as `Pool` on worker processes.
+
+    Results are those of this process, bit for bit.
+    """
+
+    cpu_seconds: float
+    """CPU seconds that the work has taken there so far."""
+
+    def train(
+        self, federation: Federation, jobs: Iterable[Job]
+    ) -> Iterator[tuple[Job, LocalResult | ClientFailure]]:
+        """Train the jobs' clients, and yield the results in the jobs' order."""
+        ...
+
+    def compute_outputs(self, w: torch.Tensor, buffers: Vectors, samples: Samples) -> Predictions:
+        """Return a model's outputs for all samples, as `Task.compute_outputs` does."""
+        ...
+
+
 @dataclass
 class Run:
     """A run: what it trains, how far it has come, and what it has recorded."""
@@ -255,7 +287,8 @@ class Run:
     breakdown: Breakdown | None = None
     extra_columns: Callable[[State, bool], Record] | None = None
     """Maps (state after a round, whether it is evaluated) to columns that its trainer adds."""
-    pool: Pool | None = None
+    helpers: Helpers | None = None
+    """What shares the run's work, such as a pool of workers; None: all is done in this process."""
     recorder: RoundRecorder | None = None
     folder: RunFolder | None = None
     callbacks: Sequence[Callback] = ()
@@ -385,8 +418,8 @@ class Run:
         return round % self.settings.evaluate_every == 0 or round == self.settings.rounds
 
     def cpu_seconds(self) -> float:
-        """Return the CPU seconds of this process and its workers so far."""
-        return time.process_time() + (self.pool.cpu_seconds if self.pool else 0.0)
+        """Return the CPU seconds of this process and its helpers so far."""
+        return time.process_time() + (self.helpers.cpu_seconds if self.helpers else 0.0)
 
     def keep_state(self) -> None:
         """Save the state for later replay if the settings ask for it at this round."""
@@ -419,10 +452,16 @@ class Run:
 
         `columns` are those that the round's line has already.
         """
-        task = self.federation.task
-        record = scores(task, state, self.test, self.validation, self.breakdown, columns)
-        self.best = best_of(self.best, state, columns | record, task.objective)
+        objective = self.federation.task.objective
+        record = scores(
+            objective, self.predict, state, self.test, self.validation, self.breakdown, columns
+        )
+        self.best = best_of(self.best, state, columns | record, objective)
         return record
+
+    def predict(self, w: torch.Tensor, buffers: Vectors, samples: Samples) -> Predictions:
+        """Return a model's outputs for all samples, computed by the helpers if there are any."""
+        return (self.helpers or self.federation.task).compute_outputs(w, buffers, samples)
 
     def update_status(self, record: Record) -> None:
         """Set the status if the run is to stop early after the round of this record.
@@ -583,7 +622,7 @@ def write_results(run: "Run", folder: RunFolder) -> None:
     if averaged is not None:
         write_tensors(folder.path / "averaged.safetensors", averaged)
     if run.breakdown and run.test is not None:
-        accuracies = client_accuracies(run.federation.task, run.state, run.test, run.breakdown)
+        accuracies = client_accuracies(run.predict, run.state, run.test, run.breakdown)
         if any(accuracy is not None for accuracy in accuracies["accuracy"]):
             folder.write_json("clients.json", accuracies)
     last: Record = run.history[-1] if run.history else {}

@@ -1,155 +1,136 @@
-"""Train a round's clients on several processes, with results bitwise identical to those of one.
+"""Train clients and evaluate models on several processes, with the results of one, bit for bit.
 
-Workers are started once and keep the data, the model and the method. For each client a short
-message and the vectors of its downlink, in shared memory, go to a free worker; its result comes
-back the same way. Results are handed on in the order of the jobs, whichever is ready first. A
-worker that dies is replaced and its client is trained again: training a client is a pure function,
-so nothing else changes.
-
-Shared memory has no names or files that could be left behind: a block is an unlinked temporary
-file, in RAM where the system has such a folder, whose descriptor a worker process receives. It
-disappears with the last process that holds it, however that process ends.
+Workers are started once and keep the clients, the model, the method and the data that models are
+evaluated on. A piece of work, a client to train or a batch to evaluate, goes to a free worker as a
+short message and tensors in shared memory; its result comes back the same way. Results are handed
+on in the order of the work, whichever is ready first. A worker that dies is replaced and its work
+is done again: each piece is a pure function, so nothing else changes.
 """
 
 import contextlib
-import io
-import mmap
-import os
 import pickle
 import signal
 import socket
 import subprocess
-import tempfile
 import time
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import tee
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import cloudpickle
 import torch
 from torch import Tensor
 
 from fedwmsam.data.clients import client_label
 from fedwmsam.engine import worker_process
 from fedwmsam.engine.rounds import Federation, Job, train_client
+from fedwmsam.engine.shared_memory import (
+    SharedMemoryBlock,
+    TensorLocation,
+    pickle_for_workers,
+    unpickle_in_worker,
+)
 from fedwmsam.errors import InputError
+from fedwmsam.methods.base import Info
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.local import LocalResult
+from fedwmsam.training.objectives import Predictions
+from fedwmsam.training.task import Samples, evaluation_batches
 
-ALIGNMENT = 64
-"""The alignment of tensors in bytes: vector instructions may round differently without it."""
-
-
-# Shared memory
-
-
-class TensorLocation(NamedTuple):
-    """The position, type and shape of a tensor in a block."""
-
-    offset: int
-    dtype: torch.dtype
-    shape: tuple[int, ...]
+MAX_CRASHES = 3
+"""A piece of work on which so many workers crash one after the other is given up."""
 
 
-class SharedMemoryBlock:
-    """A block of shared memory that grows when more is written to it than fits."""
-
-    def __init__(self, descriptor: int | None = None) -> None:
-        if descriptor is None:
-            with tempfile.TemporaryFile(dir=shared_memory_folder()) as file:
-                descriptor = os.dup(file.fileno())
-        self.descriptor = descriptor
-        self.map: mmap.mmap | None = None
-
-    def close(self) -> None:
-        """Give up the block; the memory is freed when no process and no tensor uses it any more."""
-        self.map = None  # unmapped when the last tensor on it is gone
-        os.close(self.descriptor)
-
-    def map_bytes(self, size: int) -> mmap.mmap:
-        """Return the block as mapped memory of at least `size` bytes, enlarged if necessary."""
-        if self.map is None or len(self.map) < size:
-            if os.fstat(self.descriptor).st_size < size:
-                enlarge(self.descriptor, size)
-            self.map = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size)
-        return self.map
-
-    def write(self, tensors: Vectors) -> dict[str, TensorLocation]:
-        """Copy the tensors into the block and return their locations."""
-        locations = {}
-        end = 0
-        for name, value in tensors.items():
-            locations[name] = TensorLocation(end, value.dtype, tuple(value.shape))
-            end = align_up(end + value.numel() * value.element_size())
-        for name, location in locations.items():
-            self.view(location, end).copy_(tensors[name])
-        return locations
-
-    def read(self, locations: dict[str, TensorLocation]) -> Vectors:
-        """Return copies of the tensors, so that the block can be written again."""
-        return {name: self.view(location).clone() for name, location in locations.items()}
-
-    def view(self, location: TensorLocation, size: int = 0) -> Tensor:
-        """Return the tensor at this location, not a copy; the block gets at least `size` bytes."""
-        count = 1
-        for length in location.shape:
-            count *= length
-        if count == 0:
-            return torch.empty(location.shape, dtype=location.dtype)
-        end = location.offset + count * torch.empty(0, dtype=location.dtype).element_size()
-        memory = self.map_bytes(max(size, end))
-        flat = torch.frombuffer(memory, dtype=location.dtype, count=count, offset=location.offset)
-        return flat.view(location.shape)
+# Work, and how a worker does it
 
 
-def enlarge(descriptor: int, size: int) -> None:
-    """Allocate `size` bytes for a file; raise OSError where memory is full.
+class Workplace(NamedTuple):
+    """What a worker has at hand for all of its work."""
 
-    Without the allocation a full memory would be a signal at the first write instead of an error.
-    """
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, size)
-        else:
-            os.ftruncate(descriptor, size)
-    except OSError as error:
-        error.filename = shared_memory_folder()
-        raise
+    federation: Federation
+    data: dict[str, Samples]
+    """The data that models are evaluated on, by name."""
+    model: SharedMemoryBlock
+    """The weights and buffers of the model that is being evaluated, the same for all workers."""
 
 
-def shared_memory_folder() -> str:
-    """Return the folder in RAM that the system has for shared memory, or else one on disk."""
-    return "/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir()
+WorkResult = tuple[Vectors, Any]
+"""What comes of a piece of work: tensors, and whatever else there is, which is small."""
 
 
-def align_up(size: int) -> int:
-    """Return the next multiple of ALIGNMENT."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+@dataclass(frozen=True)
+class Work:
+    """A piece of work: a function of this module, and what a worker calls it with."""
+
+    name: str
+    """What messages call it."""
+    function: Callable[..., WorkResult]
+    """Called with the workplace, the tensors and the arguments."""
+    arguments: tuple[Any, ...]
+    tensors: Vectors
+
+
+def train_job(workplace: Workplace, tensors: Vectors, client: int, info: Info) -> WorkResult:
+    """Train the client, and return what it uploads with its loss and its backpropagations."""
+    down = select_prefix("down", tensors)
+    job = Job(client, down, select_prefix("buffers", tensors), info)
+    result = train_client(workplace.federation, job)
+    uploaded = add_prefix("up", result.up) | add_prefix("buffers", result.buffers)
+    return uploaded, (result.loss, result.backprops)
+
+
+def evaluate_batch(
+    workplace: Workplace,
+    _: Vectors,
+    name: str,
+    batch: int,
+    model: dict[str, TensorLocation],
+) -> WorkResult:
+    """Compute the outputs of the shared model for one batch of the data of that name."""
+    task = workplace.federation.task
+    samples = workplace.data[name]
+    tensors = workplace.model.views(model)
+    task.start_evaluation(tensors["w"], select_prefix("buffers", tensors))
+    outputs, targets, loss = task.predict_batch(samples, evaluation_batches(samples)[batch])
+    return {"outputs": outputs, "targets": targets}, loss
 
 
 # Workers, as the main process sees them
 
 
-MIN_SHARED_BYTES = 4096
-"""Tensors of more bytes than this are shared between the workers instead of sent to each."""
-MAX_CRASHES = 3
-"""A client on which so many workers crash one after the other is not trained again."""
-
-
 class Pool:
-    """Worker processes that train clients: `with Pool(federation, 2) as pool:`.
+    """Worker processes that train clients and evaluate models: `with Pool(federation, 2) as pool:`.
 
-    Inside, pool.train is the trainer to give to the federation.
+    Inside, pool.train is the trainer to give to the federation, and pool.compute_outputs takes the
+    place of that of the task. `data` are the data sets that models are evaluated on, by what
+    messages call them; those of a single batch stay with the main process, because there is nothing
+    to share out.
     """
 
-    def __init__(self, federation: Federation, count: int) -> None:
-        self.clients = federation.clients
-        self.data = SharedMemoryBlock()
-        self.pickled_federation = pickle_federation(replace(federation, trainer=None), self.data)
-        self.workers = [Worker(self.data, self.pickled_federation) for _ in range(count)]
+    def __init__(
+        self, federation: Federation, count: int, data: Mapping[str, Samples] | None = None
+    ) -> None:
+        self.federation = replace(federation, trainer=None)
+        self.data = {
+            name: samples
+            for name, samples in (data or {}).items()
+            if len(evaluation_batches(samples)) > 1
+        }
+        self.blocks = (SharedMemoryBlock(), SharedMemoryBlock())
+        self.memory, self.model = self.blocks
+        pickle_for_workers((self.federation, self.data), self.memory)  # refused before they start
+        self.workers = [Worker(self.blocks) for _ in range(count)]
         self.cpu_seconds = 0.0
+
+    @cached_property
+    def message(self) -> bytes:
+        """Return what workers keep, as it is when the first work comes.
+
+        By then a run that is resumed has got back its weights that are not trained.
+        """
+        return pickle_for_workers((self.federation, self.data), self.memory)
 
     def __enter__(self) -> "Pool":
         return self
@@ -159,17 +140,54 @@ class Pool:
             worker.connection.close()  # all first: they end at the same time
         for worker in self.workers:
             worker.close()
-        self.data.close()
+        for block in self.blocks:
+            block.close()
 
     def train(
         self, federation: Federation, jobs: Iterable[Job]
     ) -> Iterator[tuple[Job, LocalResult]]:
-        """Train the jobs' clients and yield the results in the jobs' order.
+        """Train the jobs' clients and yield the results in the jobs' order."""
+        jobs, same_jobs = tee(jobs)
+        replies = self.perform(map(self.training_work, jobs))
+        for (tensors, (loss, backprops)), job in zip(replies, same_jobs, strict=False):
+            up = select_prefix("up", tensors)
+            yield job, LocalResult(up, select_prefix("buffers", tensors), loss, backprops)
 
-        At most two jobs per worker are being trained or wait for the results before them.
+    def training_work(self, job: Job) -> Work:
+        """Return the work that a job is."""
+        name = f"client {client_label(self.federation.clients, job.client)}"
+        tensors = add_prefix("down", job.down) | add_prefix("buffers", job.buffers)
+        return Work(name, train_job, (job.client, job.info), tensors)
+
+    def compute_outputs(self, w: Tensor, buffers: Vectors, samples: Samples) -> Predictions:
+        """Return the outputs and targets of all samples, as `Task.compute_outputs` does.
+
+        The batches are the same, so the bits are. Data that the workers do not have are evaluated
+        in this process.
         """
-        numbered_jobs = enumerate(jobs)
-        ready: dict[int, tuple[Job, LocalResult]] = {}
+        task = self.federation.task
+        name = next((name for name, known in self.data.items() if known is samples), None)
+        if name is None:
+            return task.compute_outputs(w, buffers, samples)
+        model = self.model.write({"w": w} | add_prefix("buffers", buffers))
+        works = [
+            Work(
+                f"samples {index[0]} to {index[-1]} of {name}", evaluate_batch, (name, i, model), {}
+            )
+            for i, index in enumerate(evaluation_batches(samples))
+        ]
+        return task.join_predictions(
+            Predictions(tensors["outputs"], tensors["targets"], loss)
+            for tensors, loss in self.perform(works)
+        )
+
+    def perform(self, works: Iterable[Work]) -> Iterator[WorkResult]:
+        """Let the workers do all the work, and yield the replies in its order.
+
+        At most two pieces per worker are being done or wait for the replies before them.
+        """
+        numbered_works = enumerate(works)
+        ready: dict[int, WorkResult] = {}
         busy: dict[int, Worker] = {}
         next_number = 0
         exhausted = False
@@ -180,100 +198,98 @@ class Pool:
                     and len(busy) < len(self.workers)
                     and len(busy) + len(ready) < 2 * len(self.workers)
                 ):
-                    number, job = next(numbered_jobs, (-1, None))
-                    if job is None:
+                    number, work = next(numbered_works, (-1, None))
+                    if work is None:
                         exhausted = True
                         break
-                    worker = next(worker for worker in self.workers if worker.job is None)
-                    worker.send_job(job)
+                    worker = next(worker for worker in self.workers if worker.work is None)
+                    worker.send_work(work, self.message)
                     busy[number] = worker
                 if next_number in ready:
                     yield ready.pop(next_number)
                     next_number += 1
                 elif busy:
-                    self.receive_results(busy, ready)
+                    self.receive_replies(busy, ready)
                 else:
                     return
         finally:
-            # If the round was given up half-way (an error, Ctrl-C), nobody may later take the
-            # results of its jobs for those of others.
+            # If the work was given up half-way (an error, Ctrl-C), nobody may later take its
+            # replies for those of other work, nor overwrite a model that is still being read.
             for worker in busy.values():
                 self.replace_worker(worker)
 
-    def receive_results(
-        self, busy: dict[int, "Worker"], ready: dict[int, tuple[Job, LocalResult]]
-    ) -> None:
-        """Wait for at least one result and move it to `ready`.
+    def receive_replies(self, busy: dict[int, "Worker"], ready: dict[int, WorkResult]) -> None:
+        """Wait for at least one reply and move it to `ready`.
 
-        A worker that died instead is replaced and its job sent again. Raise InputError if that was
+        A worker that died instead is replaced and its work sent again. Raise InputError if that was
         in vain too often.
         """
         readable = wait([worker.connection for worker in busy.values()])
         finished = [(n, worker) for n, worker in busy.items() if worker.connection in readable]
         for number, worker in finished:
-            job = worker.job
-            assert job is not None
+            work = worker.work
+            assert work is not None
             try:
-                result, seconds = worker.receive_result()
+                reply, seconds = worker.receive_reply()
             except (EOFError, OSError):
                 crashes = worker.crashes + 1
                 if crashes >= MAX_CRASHES:
-                    label = client_label(self.clients, job.client)
-                    raise InputError(worker.crash_message(label)) from None
+                    raise InputError(worker.crash_message(work)) from None
                 busy[number] = self.replace_worker(worker)
                 busy[number].crashes = crashes
-                busy[number].send_job(job)
+                busy[number].send_work(work, self.message)
                 continue
             self.cpu_seconds += seconds
-            ready[number] = (job, result)
+            ready[number] = reply
             del busy[number]
 
     def replace_worker(self, worker: "Worker") -> "Worker":
         """Kill a worker and return a new one in its place."""
-        new_worker = Worker(self.data, self.pickled_federation)
+        new_worker = Worker(self.blocks)
         self.workers[self.workers.index(worker)] = new_worker
         worker.close(kill=True)
         return new_worker
 
 
 class Worker:
-    """A worker process, the connection to it and the two blocks through which vectors travel."""
+    """A worker process, the connection to it and the two blocks through which tensors travel.
 
-    def __init__(self, data: SharedMemoryBlock, pickled_federation: bytes) -> None:
+    The `shared` blocks are those of the pool, which all workers map.
+    """
+
+    def __init__(self, shared: Iterable[SharedMemoryBlock]) -> None:
         self.inbox = SharedMemoryBlock()
         self.outbox = SharedMemoryBlock()
-        self.job: Job | None = None
+        self.work: Work | None = None
+        self.has_message = False
+        """Whether it was sent what it keeps."""
         self.crashes = 0
-        """Workers before this one that crashed on the job it was started for."""
+        """Workers before this one that crashed on the work it was started for."""
         self.process, channel = worker_process.take_process()
-        descriptors = [data.descriptor, self.inbox.descriptor, self.outbox.descriptor]
-        # A process that has died already is noticed when its result should come.
+        descriptors = [block.descriptor for block in (*shared, self.inbox, self.outbox)]
+        # A process that has died already is noticed when its reply should come.
         with contextlib.suppress(BrokenPipeError):
             socket.send_fds(channel, [b"blocks"], descriptors)
         self.connection = Connection(channel.detach())
-        with contextlib.suppress(BrokenPipeError):
-            self.connection.send_bytes(pickled_federation)
 
-    def send_job(self, job: Job) -> None:
-        """Let the worker train the job's client."""
-        self.job = job
-        locations = self.inbox.write(
-            {**add_prefix("down", job.down), **add_prefix("buffers", job.buffers)}
-        )
+    def send_work(self, work: Work, message: bytes) -> None:
+        """Let the worker do a piece of work; before the first it is sent what it keeps."""
+        self.work = work
+        locations = self.inbox.write(work.tensors)
         with contextlib.suppress(BrokenPipeError):
-            self.connection.send((job.client, locations, job.info))
+            if not self.has_message:
+                self.connection.send_bytes(message)
+                self.has_message = True
+            self.connection.send((work.function, work.arguments, locations))
 
-    def receive_result(self) -> tuple[LocalResult, float]:
-        """Return the result of the job and the CPU seconds it took, or raise the worker's error."""
-        locations, loss, backprops, seconds, error = self.connection.recv()
-        self.job = None
+    def receive_reply(self) -> tuple[WorkResult, float]:
+        """Return what came of the work and the CPU seconds it took, or raise the worker's error."""
+        locations, rest, seconds, error = self.connection.recv()
+        self.work = None
         self.crashes = 0
         if error is not None:
             raise error
-        tensors = self.outbox.read(locations)
-        up = select_prefix("up", tensors)
-        buffers = select_prefix("buffers", tensors)
-        return LocalResult(up, buffers, loss, backprops), seconds
+        return (self.outbox.read(locations), rest), seconds
 
     def close(self, kill: bool = False) -> None:
         """End the worker, which ends itself without its connection; kill it after two seconds."""
@@ -288,10 +304,10 @@ class Worker:
         self.inbox.close()
         self.outbox.close()
 
-    def crash_message(self, client: str) -> str:
-        """Return what a user is told about workers that crash on a client."""
+    def crash_message(self, work: Work) -> str:
+        """Return what a user is told about workers that crash on a piece of work."""
         return (
-            f"The worker processes die on client {client} (exit code {self.process.poll()}); "
+            f"The worker processes die on {work.name} (exit code {self.process.poll()}); "
             "their messages above say why. Workers need a model, a loss and data whose modules "
             "they can import; or use workers=1."
         )
@@ -300,38 +316,38 @@ class Worker:
 # What runs in a worker
 
 
+BLOCKS = 4
+"""Blocks that a worker maps: those of the pool, then its own inbox and outbox."""
+
+
 def worker_main(connection: int) -> None:
-    """Receive the federation, then train one client after the other until the connection ends.
+    """Receive what is kept, then do one piece of work after the other until the connection ends.
 
     This is all that a worker process does; `connection` is the descriptor of its socket.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     with socket.socket(fileno=connection) as raw:
-        _, descriptors, _, _ = socket.recv_fds(raw, len(b"blocks"), 3)
+        _, descriptors, _, _ = socket.recv_fds(raw, len(b"blocks"), BLOCKS)
         raw.detach()
-    if len(descriptors) < 3:  # nobody needed this worker
+    if len(descriptors) < BLOCKS:  # nobody needed this worker
         return
-    data, inbox, outbox = (SharedMemoryBlock(descriptor) for descriptor in descriptors)
+    memory, model, inbox, outbox = (SharedMemoryBlock(descriptor) for descriptor in descriptors)
     channel = Connection(connection)
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        federation = Unpickler(io.BytesIO(channel.recv_bytes()), data).load()
+        federation, data = unpickle_in_worker(channel.recv_bytes(), memory)
+        workplace = Workplace(federation, data, model)
         while True:
-            client, locations, info = channel.recv()
-            tensors = inbox.read(locations)
-            down = select_prefix("down", tensors)
-            job = Job(client, down, select_prefix("buffers", tensors), info)
+            function, arguments, locations = channel.recv()
+            sent = inbox.read(locations)
             start = time.process_time()
             try:
-                result = train_client(federation, job)
+                tensors, rest = function(workplace, sent, *arguments)
             except Exception as error:
-                channel.send((None, 0.0, 0, 0.0, make_picklable(error)))
+                channel.send((None, None, 0.0, make_picklable(error)))
                 continue
-            locations = outbox.write(
-                {**add_prefix("up", result.up), **add_prefix("buffers", result.buffers)}
-            )
-            seconds = time.process_time() - start
-            channel.send((locations, result.loss, result.backprops, seconds, None))
+            locations = outbox.write(tensors)
+            channel.send((locations, rest, time.process_time() - start, None))
 
 
 def make_picklable(error: Exception) -> Exception:
@@ -353,64 +369,3 @@ def select_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {
         k.removeprefix(f"{prefix} "): v for k, v in tensors.items() if k.startswith(f"{prefix} ")
     }
-
-
-# The federation as bytes
-
-
-def pickle_federation(federation: Federation, data: SharedMemoryBlock) -> bytes:
-    """Return the federation for a worker; its large tensors go to the block that all workers map.
-
-    Raise InputError if it cannot be sent to another process.
-    """
-    stream = io.BytesIO()
-    pickler = Pickler(stream)
-    try:
-        pickler.dump(federation)
-    except (pickle.PicklingError, AttributeError, TypeError, RuntimeError) as error:
-        raise InputError(
-            f"Workers need a model, a loss and data that can be sent to another process ({error}); "
-            "open files, locks and connections where they are used, or use workers=1."
-        ) from error
-    for tensor, location in pickler.tensors.values():
-        data.view(location, pickler.end).copy_(tensor)
-    return stream.getvalue()
-
-
-class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
-    """A pickler that notes large tensors, with a location for each, instead of writing them.
-
-    It sends functions and classes that no other process can import, those of a script or notebook,
-    as they are.
-    """
-
-    def __init__(self, stream: io.BytesIO) -> None:
-        super().__init__(stream)
-        self.tensors: dict[Any, tuple[Tensor, TensorLocation]] = {}
-        self.end = 0
-
-    def persistent_id(self, value: Any) -> TensorLocation | None:
-        """Return the location of a large tensor, None for anything else."""
-        if type(value) is not Tensor or value.device.type != "cpu":
-            return None
-        size = value.numel() * value.element_size()
-        if size <= MIN_SHARED_BYTES:
-            return None
-        identity = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
-        if identity not in self.tensors:
-            location = TensorLocation(self.end, value.dtype, tuple(value.shape))
-            self.tensors[identity] = (value, location)
-            self.end = align_up(self.end + size)
-        return self.tensors[identity][1]
-
-
-class Unpickler(pickle.Unpickler):
-    """Reads what this program's own main process sent through a private socket, never a file."""
-
-    def __init__(self, stream: io.BytesIO, data: SharedMemoryBlock) -> None:
-        super().__init__(stream)
-        self.data = data
-
-    def persistent_load(self, location: TensorLocation) -> Tensor:
-        """Return the large tensor at this location of the block that all workers map."""
-        return self.data.view(location)

@@ -315,7 +315,7 @@ def make_privacy(
 
 @contextmanager
 def use_workers(run: Run, workers: int) -> Iterator[None]:
-    """Train the run's clients in worker processes while the context lasts.
+    """Train the run's clients and evaluate its models in worker processes while the context lasts.
 
     0 workers means one for each core, and one worker means this process. Raise InputError if there
     are several workers and the model is on a GPU.
@@ -326,9 +326,11 @@ def use_workers(run: Run, workers: int) -> Iterator[None]:
         return
     if run.federation.task.device.type != "cpu":
         raise InputError(f"workers={workers} needs device='cpu'; a GPU is used from one process.")
-    with Pool(run.federation, count) as pool:
+    data = {"the test data": run.test, "the validation data": run.validation}
+    given = {name: samples for name, samples in data.items() if samples is not None}
+    with Pool(run.federation, count, given) as pool:
         run.federation = replace(run.federation, trainer=pool.train)
-        run.pool = pool
+        run.helpers = pool
         yield
 
 
@@ -440,7 +442,7 @@ def accuracies_by_name(run: Run) -> dict[str, float | None]:
     names = names_of(run.federation.clients)
     if not names or run.breakdown is None or run.test is None:
         return {}
-    record = client_accuracies(run.federation.task, run.state, run.test, run.breakdown)
+    record = client_accuracies(run.predict, run.state, run.test, run.breakdown)
     return dict(zip(names, record["accuracy"], strict=True))
 
 

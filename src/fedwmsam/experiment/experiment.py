@@ -25,7 +25,7 @@ from fedwmsam.data import (
 from fedwmsam.data.adapter import DataCheck, make_data_adapter
 from fedwmsam.data.augmentation import Augmentation, get_augmentation
 from fedwmsam.data.clients import TensorSamples
-from fedwmsam.engine.estimate import PROBE_SECONDS, RunEstimate, estimate
+from fedwmsam.engine.estimate import PROBE_SECONDS, RunEstimate, estimate, shorten_data
 from fedwmsam.engine.provenance import command_line
 from fedwmsam.engine.records import read_json
 from fedwmsam.engine.run import Callback, Run
@@ -155,14 +155,18 @@ class Experiment:
                 return execute_run(run, config, adapter, command or command_line())
 
     def estimate(self, seconds: float = PROBE_SECONDS) -> RunEstimate:
-        """Return what the run would cost, measured by training one client for a few steps.
+        """Return what the run would cost, measured by short rounds of a few clients and steps.
 
-        A probe takes about so many seconds, of a large model as long as five steps.
+        A probe takes about so many seconds, of a large model as long as a dozen steps and two
+        batches of the evaluation; several workers are started for it.
         """
+        workers = self.config.workers or cores()
         with deterministic_torch():
             run = self.make_run()
+            lengths = shorten_data(run, workers)
             try:
-                return estimate(run, self.config.workers or cores(), seconds)
+                with use_workers(run, workers):
+                    return estimate(run, lengths, workers, seconds)
             finally:
                 run.close()
 

@@ -265,7 +265,8 @@ def estimate_lines(estimate: RunEstimate, config: Settings) -> dict[str, str]:
         "disk": f"at most about {format_bytes(estimate.disk_bytes)} in the run folder",
         "time": f"about {format_duration(estimate.round_seconds)} a round, "
         f"{format_duration(seconds)} in all ({1000 * estimate.step_seconds:.1f} ms a local step, "
-        f"{estimate.workers} of them at a time)",
+        f"{estimate.workers} of them at a time; {format_duration(estimate.evaluate_seconds)} an "
+        "evaluation) if the machine stays as busy as it is now",
     }
 
 

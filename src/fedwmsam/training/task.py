@@ -7,7 +7,7 @@ kept apart from it, as named buffers.
 
 import copy
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from typing import Any, Protocol
@@ -26,6 +26,8 @@ ModelSource = nn.Module | Callable[[], nn.Module]
 """A model, or a function without arguments that returns a new one."""
 Batch = tuple[Any, Tensor]
 """The inputs and the targets of some samples."""
+EVALUATION_BATCH = 1000
+"""Samples that are evaluated at a time."""
 
 
 VIEWED_SIZE = 1 << 14
@@ -197,33 +199,49 @@ class Task:
             self.load_buffers(buffers)
         return True
 
-    def compute_outputs(
-        self, w: Tensor, buffers: Vectors, samples: Samples, batch_size: int = 1000
-    ) -> Predictions:
+    def compute_outputs(self, w: Tensor, buffers: Vectors, samples: Samples) -> Predictions:
         """Load the weights and buffers, and return the outputs and targets of all samples.
 
         They are those of evaluation mode.
         """
+        self.start_evaluation(w, buffers)
+        batches = evaluation_batches(samples)
+        return self.join_predictions(self.predict_batch(samples, index) for index in batches)
+
+    def start_evaluation(self, w: Tensor, buffers: Vectors) -> None:
+        """Load the weights and buffers, and switch to evaluation mode."""
         self.load_weights(w)
         self.load_buffers(buffers)
         self.model.eval()
-        outputs = []
-        targets = []
-        losses = []
+
+    def predict_batch(self, samples: Samples, index: Tensor) -> Predictions:
+        """Return the outputs and targets of the samples at these indices for the loaded weights.
+
+        `start_evaluation` must be called before the first batch.
+        """
         with torch.no_grad():
-            for index in torch.split(torch.arange(len(samples)), batch_size):
-                batch_inputs, batch_targets = samples.batch(index)
-                output = compute_output(self.model, batch_inputs)
-                if output.loss is not None:
-                    batch_targets = self.objective.align_targets(
-                        output.values, batch_targets, float(output.loss)
-                    )
-                    losses.append((float(output.loss), self.objective.count(batch_targets)))
-                outputs.append(output.values)
-                targets.append(batch_targets)
+            inputs, targets = samples.batch(index)
+            output = compute_output(self.model, inputs)
+            loss = None if output.loss is None else float(output.loss)
+            if loss is not None:
+                targets = self.objective.align_targets(output.values, targets, loss)
+        # The order in which a metric adds up may follow the order in memory, which does not travel
+        # between processes.
+        return Predictions(output.values.contiguous(), targets.contiguous(), loss)
+
+    def join_predictions(self, batches: Iterable[Predictions]) -> Predictions:
+        """Return the predictions of several batches as one."""
+        batches = list(batches)
+        losses = [
+            (batch.loss, self.objective.count(batch.targets))
+            for batch in batches
+            if batch.loss is not None
+        ]
+        outputs = [batch.outputs for batch in batches]
+        targets = [batch.targets for batch in batches]
         return Predictions(*join_batches(outputs, targets), weighted_mean(losses))
 
-    def predict(self, inputs: Any, batch_size: int = 1000) -> Tensor:
+    def predict(self, inputs: Any, batch_size: int = EVALUATION_BATCH) -> Tensor:
         """Return the outputs of inputs for the loaded weights, in evaluation mode."""
         self.model.eval()
         count = len(next(parts_of(inputs)))
@@ -355,6 +373,14 @@ def slice_batch(batch: Batch, rows: slice) -> Batch:
     """Return these rows of a batch, whatever the structure of its inputs."""
     inputs, targets = batch
     return take_rows(inputs, rows), targets[rows]
+
+
+def evaluation_batches(samples: Samples) -> tuple[Tensor, ...]:
+    """Return the indices of the batches in which samples are evaluated.
+
+    They are the same wherever that is done: how a model rounds depends on its batch.
+    """
+    return torch.split(torch.arange(len(samples)), EVALUATION_BATCH)
 
 
 def join_batches(outputs: list[Tensor], targets: list[Tensor]) -> tuple[Tensor, Tensor]:
