@@ -323,6 +323,10 @@ def test_a_local_step_on_augmented_images_moves_its_random_numbers(method: str):
     assert long - short == Traffic(uploads=4)
 
 
+def test_a_full_pass_beside_fewer_steps_needs_no_indices_from_the_host():
+    assert local_traffic("mimelite", 1, None, LocalRules()) == Traffic(uploads=1, waits=1)
+
+
 def test_a_step_on_a_dataset_moves_its_inputs_and_targets():
     clients = [ArrayDataset(*data) for data in CLIENTS]
     options = QUICK | {"rounds": 1, "method": "fedavg"}
