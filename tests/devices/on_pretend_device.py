@@ -308,15 +308,23 @@ LOCAL_RULES = {
 }
 
 
+QUICKLY_MEASURED = ("fedavg", "scaffold", "fedwmsam", "fedsam")
+SLOWLY_MEASURED = [
+    pytest.param(method, marks=pytest.mark.slow)
+    for method in METHODS
+    if method not in QUICKLY_MEASURED
+]
+
+
 @pytest.mark.parametrize("rules", LOCAL_RULES)
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedwmsam", "fedsam"])
+@pytest.mark.parametrize("method", QUICKLY_MEASURED)
 def test_a_local_step_neither_moves_data_nor_waits(method: str, rules: str):
     short = local_traffic(method, 2, None, LOCAL_RULES[rules])
     assert short == Traffic(uploads=1, waits=1)  # the round's indices, and its loss
     assert local_traffic(method, 6, None, LOCAL_RULES[rules]) == short
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*QUICKLY_MEASURED, *SLOWLY_MEASURED])
 def test_a_local_step_on_augmented_images_moves_its_random_numbers(method: str):
     short = local_traffic(method, 2, flip_and_crop, LocalRules())
     long = local_traffic(method, 6, flip_and_crop, LocalRules())
