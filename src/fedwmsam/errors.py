@@ -9,6 +9,7 @@ OTHER_NAMES = {
     "batch_size": ("batch", "bs", "minibatch"),
     "clients": ("n_clients", "num_clients", "number_of_clients", "users", "nodes"),
     "clients_per_round": ("cohort", "cohort_size", "min_fit_clients", "sampled_clients"),
+    "cuda": ("gpu", "nvidia"),
     "dataset": ("data",),
     "device": ("gpu", "cuda"),
     "global_lr": ("server_lr", "server_learning_rate"),
@@ -19,6 +20,7 @@ OTHER_NAMES = {
     "lr_schedule": ("scheduler", "schedule"),
     "method": ("algorithm", "strategy", "optimiser"),
     "model": ("architecture", "net", "network"),
+    "mps": ("apple", "metal"),
     "participation": ("fraction", "fraction_fit", "frac", "sample_rate"),
     "partition": ("split", "heterogeneity", "dirichlet", "skew"),
     "rounds": ("num_rounds", "n_rounds", "comm_rounds", "communication_rounds"),
@@ -26,7 +28,7 @@ OTHER_NAMES = {
     "validation": ("val", "val_split", "validation_split", "holdout"),
     "weight_decay": ("wd", "l2", "decay"),
 }
-"""Names of settings and columns, with what other libraries and papers call the same thing."""
+"""Names of settings, columns and devices, with what others call the same thing."""
 
 
 class InputError(ValueError):

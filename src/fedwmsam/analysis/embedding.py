@@ -170,7 +170,7 @@ def features_before(
                         f"The layer {name!r} does not see one input a sample; "
                         "name another with --layer."
                     )
-                rows.append(captured[-1].flatten(1).double().cpu())
+                rows.append(captured[-1].flatten(1).cpu().double())
     finally:
         hook.remove()
     return name, torch.cat(rows).numpy()

@@ -86,7 +86,7 @@ def largest_eigenvalues(
         products += 1
         used += 1
         coefficients, rest = orthogonalise(image, basis[:used])
-        entries = coefficients.double().cpu().numpy()
+        entries = coefficients.cpu().double().numpy()
         projected[used - 1, :used] = entries
         projected[:used, used - 1] = entries
         values, vectors = falling_eigenpairs(projected[:used, :used])

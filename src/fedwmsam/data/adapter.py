@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fedwmsam.data.clients import (
-    BatchCheck,
     Clients,
     Collate,
     ConcatSamples,
@@ -46,7 +45,7 @@ class DataAdapter:
         self,
         dtype: torch.dtype,
         device: torch.device,
-        check: BatchCheck,
+        check: "DataCheck",
         collate: Collate | None,
         class_labels: bool,
         target: str | None = None,
@@ -88,7 +87,7 @@ class DataAdapter:
             )
         if len(dataset) == 0:
             raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
-        return DatasetSamples(dataset, collate, self.to_tensors, self.check, name)
+        return DatasetSamples(dataset, collate, self.to_batch, name)
 
     def _split_table(self, table: Any, name: str) -> tuple[Any, Any]:
         columns = [str(column) for column in table.columns]
@@ -110,7 +109,7 @@ class DataAdapter:
         if len(targets) == 0:
             raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
         self.check(name, inputs, targets)
-        return TensorSamples(inputs, targets)
+        return TensorSamples(*self.to_device(inputs, targets))
 
     def to_inputs(self, inputs: Any) -> Any:
         """Return inputs without targets, as for a prediction, as checked tensors."""
@@ -119,10 +118,24 @@ class DataAdapter:
             inputs = inputs[columns].to_numpy()
         tensors = self._inputs_to_tensors(inputs)
         self.check("The data", tensors, None)
-        return tensors
+        return map_tensors(tensors, lambda part: part.to(self.device))
+
+    def to_batch(self, inputs: Any, targets: Any, name: str) -> Batch:
+        """Return inputs and targets as checked tensors of the model's type on its device."""
+        tensors = self.to_tensors(inputs, targets)
+        self.check(name, *tensors)
+        return self.to_device(*tensors)
+
+    def to_device(self, inputs: Any, targets: Tensor) -> Batch:
+        """Return tensors on the model's device.
+
+        They are moved last: each answer of a check would have to be fetched from the device, and
+        not every device has numbers of 64 bits.
+        """
+        return map_tensors(inputs, lambda part: part.to(self.device)), targets.to(self.device)
 
     def to_tensors(self, inputs: Any, targets: Any) -> Batch:
-        """Return inputs and targets as tensors of the model's type on its device."""
+        """Return inputs and targets as tensors of the model's type, where they are."""
         return self._inputs_to_tensors(inputs), self._targets_to_tensor(targets)
 
     def _inputs_to_tensors(self, inputs: Any) -> Any:
@@ -131,7 +144,7 @@ class DataAdapter:
         return map_tensors(inputs, self._part_to_tensor)
 
     def _part_to_tensor(self, value: Any) -> Tensor:
-        tensor = _as_tensor(value).to(self.device)
+        tensor = _as_tensor(value)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def _targets_to_tensor(self, value: Any) -> Tensor:
@@ -140,7 +153,7 @@ class DataAdapter:
                 f"The targets are a {type(value).__name__}; put them into one array, and take them "
                 "apart in a loss of your own."
             )
-        tensor = _as_tensor(value).to(self.device)
+        tensor = _as_tensor(value)
         if self.class_labels and not tensor.is_floating_point():
             return tensor.long()
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
@@ -267,7 +280,7 @@ def infer_output_shape(task: Task, name: str, inputs: Any) -> torch.Size:
     return a tensor.
     """
     task.model.eval()
-    first = take_rows(inputs, slice(1))
+    first = map_tensors(take_rows(inputs, slice(1)), lambda part: part.to(task.device))
     try:
         with torch.no_grad():
             return compute_output(task.model, first).values.shape

@@ -22,9 +22,8 @@ from fedwmsam.training.task import Batch, Samples
 
 Collate = Callable[[list[Any]], Any]
 """Joins a list of samples to one batch, as the `collate_fn` of PyTorch's DataLoader does."""
-BatchCheck = Callable[[str, Any, Tensor | None], None]
-"""(name of the data, inputs, targets) → raises InputError where a model could not train on them."""
 
+CPU = torch.device("cpu")
 MAX_LOADED_CLIENTS = 32
 """Clients that `LazyClients` keeps in memory."""
 
@@ -53,18 +52,23 @@ class TensorSamples:
     ) -> None:
         self.inputs = inputs
         self.targets = targets
-        self.indices = indices
+        self.indices = None if indices is None else indices.to(targets.device)
         self.transform = transform
         self.augment = augment
 
     def __len__(self) -> int:
         return len(self.targets) if self.indices is None else len(self.indices)
 
+    @property
+    def index_device(self) -> torch.device:
+        return self.targets.device
+
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         """Return these samples; a seed means training, where they may be augmented."""
         # index_select copies whole rows where inputs[rows] would copy element by element.
-        rows = index if self.indices is None else self.indices.index_select(0, index)
-        rows = rows.to(self.targets.device)
+        rows = index.to(self.targets.device)
+        if self.indices is not None:
+            rows = self.indices.index_select(0, rows)
         inputs = map_tensors(self.inputs, lambda tensor: tensor.index_select(0, rows))
         if self.transform is not None:
             inputs = self.transform(inputs)
@@ -76,27 +80,29 @@ class TensorSamples:
 class DatasetSamples:
     """The samples of a map-style dataset, read and collated batch by batch.
 
-    `to_tensors` turns collated inputs and targets into tensors of the model's type and device,
-    `check` raises InputError for batches that the model cannot take, and `name` says in messages
-    whose data they are.
+    `to_batch` turns collated inputs and targets into tensors of the model's type and device, and
+    raises InputError for those that the model cannot take; `name` says in messages whose data they
+    are.
     """
 
     def __init__(
         self,
         dataset: Any,
         collate: Collate | None,
-        to_tensors: Callable[[Any, Any], Batch],
-        check: BatchCheck,
+        to_batch: Callable[[Any, Any, str], Batch],
         name: str,
     ):
         self.dataset = dataset
         self.collate = collate or default_collate
-        self.to_tensors = to_tensors
-        self.check = check
+        self.to_batch = to_batch
         self.name = name
 
     def __len__(self) -> int:
         return len(self.dataset)
+
+    @property
+    def index_device(self) -> torch.device:
+        return CPU
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         """Return these samples; a seed means training, and seeds PyTorch's generator.
@@ -107,9 +113,7 @@ class DatasetSamples:
         if seed is not None:
             torch.default_generator.manual_seed(seed)
         collated = self.collate([self.dataset[i] for i in index.tolist()])
-        inputs, targets = self.to_tensors(*split_targets(collated, self.name))
-        self.check(self.name, inputs, targets)
-        return inputs, targets
+        return self.to_batch(*split_targets(collated, self.name), self.name)
 
 
 class SubsetSamples:
@@ -117,14 +121,18 @@ class SubsetSamples:
 
     def __init__(self, samples: Samples, indices: Tensor) -> None:
         self.samples = samples
-        self.indices = indices
+        self.indices = indices.to(samples.index_device)
 
     def __len__(self) -> int:
         return len(self.indices)
 
+    @property
+    def index_device(self) -> torch.device:
+        return self.samples.index_device
+
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         """Return these samples of the subset; a seed means training."""
-        return self.samples.batch(self.indices[index], seed)
+        return self.samples.batch(self.indices[index.to(self.index_device)], seed)
 
 
 class ConcatSamples:
@@ -136,6 +144,10 @@ class ConcatSamples:
 
     def __len__(self) -> int:
         return int(self.ends[-1])
+
+    @property
+    def index_device(self) -> torch.device:
+        return CPU
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         """Return these samples in the order of `index`, read part by part."""
@@ -151,6 +163,7 @@ class ConcatSamples:
         order = torch.from_numpy(np.argsort(by_part, kind="stable"))
         inputs = concat([batch[0] for batch in batches])
         targets = torch.cat([batch[1] for batch in batches])
+        order = order.to(targets.device)
         return map_tensors(inputs, lambda tensor: tensor[order]), targets[order]
 
 

@@ -112,6 +112,10 @@ class FlippedLabels:
     def __len__(self) -> int:
         return len(self.source)
 
+    @property
+    def index_device(self) -> torch.device:
+        return self.source.index_device
+
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         inputs, targets = self.source.batch(index, seed)
         return inputs, self.classes - 1 - targets

@@ -136,6 +136,8 @@ def fit(
     initial_weights: a state_dict to start from.
     workers: processes that train clients in parallel (0: one for each core); the results are the
         same for any number.
+    device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the first of CUDA, MPS and CPU that is
+        there; docs/devices.md says what was tried. Several workers need the CPU.
     memory_budget: megabytes of RAM for what a method keeps per client; the rest is on disk, with
         the same results.
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes

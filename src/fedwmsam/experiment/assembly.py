@@ -318,14 +318,18 @@ def use_workers(run: Run, workers: int) -> Iterator[None]:
     """Train the run's clients and evaluate its models in worker processes while the context lasts.
 
     0 workers means one for each core, and one worker means this process. Raise InputError if there
-    are several workers and the model is on a GPU.
+    are several workers and the model is not on the CPU.
     """
     count = workers or cores()
     if count == 1:
         yield
         return
-    if run.federation.task.device.type != "cpu":
-        raise InputError(f"workers={workers} needs device='cpu'; a GPU is used from one process.")
+    device = run.federation.task.device
+    if device.type != "cpu":
+        raise InputError(
+            f"workers={workers} needs device='cpu', and here it is {str(device)!r}: an accelerator "
+            "is used from one process. Leave workers at 1, or compute on the CPU."
+        )
     data = {"the test data": run.test, "the validation data": run.validation}
     given = {name: samples for name, samples in data.items() if samples is not None}
     with Pool(run.federation, count, given) as pool:

@@ -62,7 +62,7 @@ class AccuracyBreakdown:
 def accuracy_per_group(outputs: Tensor, targets: Tensor, groups: Tensor, count: int) -> Tensor:
     """Return the accuracy within each of `count` groups; `groups` has the group of each sample."""
     groups = groups.cpu()
-    correct = (outputs.argmax(dim=1) == targets).double().cpu()
+    correct = (outputs.argmax(dim=1) == targets).cpu().double()
     correct_counts = torch.zeros(count, dtype=torch.float64).index_add_(0, groups, correct)
     return correct_counts / torch.bincount(groups, minlength=count)
 

@@ -229,16 +229,15 @@ def prepare(config: RunConfig) -> Experiment:
     def make_samples(
         split: Split, indices: Tensor | None = None, augmentation: Augmentation | None = None
     ) -> Samples:
-        inputs = split.inputs.to(task.device)
-        labels = split.labels.to(task.device)
-        return TensorSamples(inputs, labels, indices, data.transform, augmentation)
+        return TensorSamples(split.inputs, split.labels, indices, data.transform, augmentation)
 
+    train = move_split(data.train, task.device)  # once: all clients share its memory
     clients = [
-        make_samples(data.train, train_indices[torch.from_numpy(indices)], augmentation)
+        make_samples(train, train_indices[torch.from_numpy(indices)], augmentation)
         for indices in partition.client_indices
     ]
-    test = make_samples(data.test)
-    validation = make_samples(data.train, validation_indices) if len(validation_indices) else None
+    test = make_samples(move_split(data.test, task.device))
+    validation = make_samples(train, validation_indices) if len(validation_indices) else None
     # Checked here, before a folder is made for a run that cannot start.
     check_stopping(config, task.objective, test, validation)
     check_method_settings(config, config.make_method(), task)
@@ -252,6 +251,11 @@ def prepare(config: RunConfig) -> Experiment:
     class_counts = torch.from_numpy(partition.class_counts)
     breakdown = AccuracyBreakdown(data.num_classes, class_counts, groups)
     return Experiment(config, data, partition, clients, validation, test, task, breakdown, names)
+
+
+def move_split(split: Split, device: torch.device) -> Split:
+    """Return the samples of a split on the device."""
+    return replace(split, inputs=split.inputs.to(device), labels=split.labels.to(device))
 
 
 def clients_of_test_samples(data: Dataset, train_indices: Tensor) -> tuple[Tensor, tuple[str, ...]]:

@@ -60,6 +60,11 @@ class RemoteSamples:
     def __len__(self) -> int:
         return self.count
 
+    @property
+    def index_device(self) -> torch.device:
+        """Raise AssertionError: the server has no data of clients."""
+        raise AssertionError("the data are with the client")
+
     def batch(self, index: Tensor, seed: int | None = None) -> Any:
         """Raise AssertionError: the server has no data of clients."""
         raise AssertionError("the data are with the client")

@@ -18,6 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from torch import Tensor
 
 from fedwmsam import rng
+from fedwmsam.engine.checkpoint import to_device
 from fedwmsam.engine.client_state import RowLayout, as_bytes, digest_of
 from fedwmsam.engine.rounds import Federation, Job
 from fedwmsam.engine.schedule import LearningRate, SeededSchedule
@@ -389,7 +390,10 @@ def pack_job(job: Job, train_config: TrainConfig) -> tuple[RecordDict, float]:
 
 
 def unpack_job(content: RecordDict, task: Task) -> Job:
-    """Return the job in a message; raise WireError if it does not fit the client's model."""
+    """Return the job in a message, on the client's device.
+
+    Raise WireError if it does not fit the client's model.
+    """
     record = config_record_of(content)
     info = Info(**fields_from_record(record, Info), layout=task.layout)
     down = unpack(content.get(VECTORS))
@@ -401,7 +405,7 @@ def unpack_job(content: RecordDict, task: Task) -> Job:
         )
     client = typed_entry(record, "client", int)
     buffers = unpack(content.get(BUFFERS), RowLayout.from_row(task.initial_buffers))
-    return Job(client, down, buffers, info)
+    return Job(client, to_device(down, task.device), to_device(buffers, task.device), info)
 
 
 def pack_result(job: Job, result: LocalResult, transport: str) -> RecordDict:

@@ -57,7 +57,8 @@ class FedGloSS(Averaging):
         return {"w": w, "sigma_k": memory["sigma_k"]}
 
     def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
-        return {"rho_local": down["w"].new_tensor(self.radius(self.rho_local, info.round))}
+        rho = self.radius(self.rho_local, info.round)
+        return {"rho_local": torch.tensor(rho, dtype=down["w"].dtype)}
 
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors

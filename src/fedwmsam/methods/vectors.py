@@ -3,6 +3,8 @@
 They act on the last axis: a vector is that of one client, `(P,)`, or a stack of them, `(C, P)`.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -54,6 +56,8 @@ def cosine(a: Tensor, b: Tensor) -> Tensor:
 def clip(v: Tensor, max_norm: float) -> Tensor:
     """Return v, scaled down to norm max_norm where it is longer (one norm over all parameters)."""
     length = norm(v)
+    if v.device.type != "cpu":
+        return clip_without_waiting(v, length, max_norm)
     if float(length.max()) + 2e-6 < 0.999 * max_norm:
         return v  # by far the most frequent case; the code below decides exactly
     if bool(torch.isinf(length).any()):
@@ -62,6 +66,19 @@ def clip(v: Tensor, max_norm: float) -> Tensor:
         return v / largest * (max_norm / norm(v / largest))
     scale = max_norm / (length + 1e-6)
     return v if bool((scale >= 1).all()) else v * scale.clamp(max=1.0)
+
+
+def clip_without_waiting(v: Tensor, length: Tensor, max_norm: float) -> Tensor:
+    """Return what `clip` returns, without asking the device for a number.
+
+    An accelerator computes while the program goes on; a question would make the program wait. So
+    every vector is scaled, by 1 if it is short enough.
+    """
+    overflowed = torch.isinf(length)
+    measure = torch.where(overflowed, torch.linalg.vector_norm(v, math.inf, -1, keepdim=True), 1.0)
+    v = v / measure
+    scale = (max_norm / (length + 1e-6)).clamp(max=1.0)
+    return v * torch.where(overflowed, max_norm / norm(v), scale)
 
 
 def is_unsafe_to_overwrite(v: Tensor, *bundles: Vectors) -> bool:

@@ -370,8 +370,9 @@ class Settings:
     )
     device: str = option(
         "cpu",
-        "where to compute: cpu, cuda, mps (the last two are untested)",
+        "where to compute: cpu, cuda, cuda:1, mps, or auto for the first of cuda, mps, cpu",
         panel=MACHINE,
+        see="docs/devices.md",
         affects_results=False,
     )
 

@@ -5,7 +5,7 @@ direction of each step.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -162,8 +162,18 @@ def full_pass(steps: list[Step], steps_per_epoch: int, samples: int) -> list[Ste
     epoch = steps[:steps_per_epoch]
     if sum(len(step.index) for step in epoch) == samples:
         return epoch
-    batches = torch.split(torch.arange(samples), len(steps[0].index))
+    first = steps[0].index
+    batches = torch.split(torch.arange(samples, device=first.device), len(first))
     return [Step(batch, steps[0].seed) for batch in batches]
+
+
+def move_indices(steps: list[Step], device: torch.device) -> list[Step]:
+    """Return the steps with their indices on the device, moved there all at once."""
+    if device.type == "cpu":
+        return steps
+    sizes = [len(step.index) for step in steps]
+    indices = torch.split(torch.cat([step.index for step in steps]).to(device), sizes)
+    return [replace(step, index=index) for step, index in zip(steps, indices, strict=True)]
 
 
 def train_locally(
@@ -181,7 +191,7 @@ def train_locally(
 
     It takes all steps, starting at down["w"]; `steps_per_epoch` of them are one pass over the data.
     """
-    steps = list(steps)
+    steps = move_indices(list(steps), samples.index_device)
     task.start_training(buffers)
     grad = CountingGradient(task, samples, rules, method.cost.backprops)
     decay = rules.decay_after

@@ -97,7 +97,8 @@ def as_classes(targets: Tensor) -> Tensor:
 
 def share_of_right(right: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
     """Return the share of `right` that is true, without targets that are to be ignored."""
-    ignored = targets == ignore_index
+    right = right.cpu()  # not every device has numbers of 64 bits
+    ignored = (targets == ignore_index).cpu()
     if ignored.shape == right.shape and bool(ignored.any()):
         right = right[~ignored]
     return right.double().mean()
@@ -105,7 +106,7 @@ def share_of_right(right: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
 
 def label_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the share of all single labels of multi-label data that are right at threshold 0.5."""
-    return ((outputs > 0) == (targets > 0.5)).double().mean()
+    return ((outputs > 0) == (targets > 0.5)).cpu().double().mean()
 
 
 def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:

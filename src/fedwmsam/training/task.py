@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedwmsam.errors import InputError
 from fedwmsam.methods.base import ParameterSlice
 from fedwmsam.methods.vectors import Vectors
+from fedwmsam.training.devices import seed_device, usable_device
 from fedwmsam.training.inputs import compute_output, parts_of, take_rows
 from fedwmsam.training.objectives import Objective, Predictions, compute_metrics
 
@@ -38,6 +39,11 @@ class Samples(Protocol):
     """The data of one client, or a test set, from which batches are taken by index."""
 
     def __len__(self) -> int: ...
+    @property
+    def index_device(self) -> torch.device:
+        """Return where indices are used; others are moved there with every batch."""
+        ...
+
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
         """Return the samples at these indices.
 
@@ -338,10 +344,9 @@ class Task:
         return w, {name: values[name].clone() for name in self._buffer_owners}
 
     def _seed(self, seed: int) -> None:
-        if self.device.type == "cpu":
-            torch.default_generator.manual_seed(seed)
-        else:
-            torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
+        if self.device.type != "cpu":
+            seed_device(self.device, seed)
 
 
 def is_like(value: Tensor, example: Tensor) -> bool:
@@ -426,16 +431,6 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(mmap_max, 0)  # large blocks come from the heap, too
         library.mallopt(trim_threshold, KEPT_BYTES)
-
-
-def usable_device(name: str | torch.device) -> torch.device:
-    """Return the device of that name, or raise InputError if nothing can be computed on it here."""
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, ValueError) as error:
-        raise InputError(f"The device {name!r} cannot be used here; try 'cpu'.") from error
-    return device
 
 
 def _copy_or_make_model(model: ModelSource, seed: int) -> nn.Module:
