@@ -19,6 +19,7 @@ import growth
 import machine
 import method_cost
 import startup
+from contenders.workload import ROUND_SIZES
 from environments import PACKAGES, exclusive_lock, package_versions, python_of
 from measuring import (
     CLOCKS,
@@ -44,7 +45,8 @@ HEADER = [
     "× fedwmsam",
     "accuracy",
 ]
-FlatResults = dict[str, float]
+FlatResults = dict[str, float | str]
+"""Numbers by name, and the versions of what was measured."""
 
 
 def main() -> None:
@@ -87,7 +89,7 @@ def measure(contenders: list[str], measurements: list[str], repeats: int) -> dic
     results: dict[str, object] = {"date": datetime.date.today().isoformat(), "repeats": repeats}
     results |= machine.describe() | package_versions(sys.executable, ["fedwmsam", "torch"])
     if contenders:
-        results |= compare_rounds(contenders, repeats)
+        results |= compare_rounds("mlp", contenders, repeats)
     for name in measurements:
         results |= MEASUREMENTS[name](repeats)
     return results
@@ -105,13 +107,18 @@ def select_contenders(chosen: Sequence[str], skip_others: bool) -> list[str]:
     return [name for name in CONTENDERS if name in selected]
 
 
-def compare_rounds(names: list[str], repeats: int) -> dict[str, object]:
-    """Compare a round of each contender with one of this library on as many processes."""
-    samples, accuracies, failures = compare(names, repeats)
+def compare_rounds(model: str, names: list[str], repeats: int) -> FlatResults:
+    """Compare a round of each contender with one of this library on as many processes.
+
+    Results begin with the name of the model, but for the MLP, which everybody trains.
+    """
+    samples, accuracies, failures = compare(model, names, repeats)
+    prefix = "" if model == "mlp" else f"{model}."
+    size = ROUND_SIZES[model]
     for base in {CONTENDERS[name].base for name in names} & failures.keys():
         sys.exit(f"{base} {failures[base]}: there is nothing to compare with")
     rows: list[list[str]] = []
-    results: dict[str, object] = {}
+    results: FlatResults = {}
     for environment in {CONTENDERS[name].environment for name in samples} - {None}:
         results |= package_versions(python_of(environment), PACKAGES[environment])
     for name in names:
@@ -122,15 +129,24 @@ def compare_rounds(names: list[str], repeats: int) -> dict[str, object]:
             continue
         base = samples[spec.base]
         rows.append([*title, *time_cells(samples[name], base), f"{accuracies[name]:.3f}"])
-        results |= flat_results(name, samples[name], base)
-        results[f"{name}.accuracy"] = accuracies[name]
+        results |= flat_results(f"{prefix}{name}", samples[name], base)
+        results[f"{prefix}{name}.accuracy"] = accuracies[name]
     print_table(
-        "A round of 10 clients × 60 steps of batch 50 (FedAvg, MLP, Fashion-MNIST), "
-        f"{ROUNDS} rounds a turn",
+        f"A round of {size.cohort} clients × {size.steps // size.cohort} steps of batch 50 "
+        f"(FedAvg, {model}, Fashion-MNIST), {ROUNDS} rounds a turn",
         HEADER,
         rows,
     )
     return results | compare_two_processes(samples)
+
+
+def compare_image_models(repeats: int) -> FlatResults:
+    """Compare rounds of the convolutional networks with a plain loop and the bare one."""
+    return merge(
+        compare_rounds(model, ["fedwmsam-1", "plain", "bare-1"], repeats)
+        for model in ROUND_SIZES
+        if model != "mlp"
+    )
 
 
 def compare_two_processes(samples: Samples) -> FlatResults:
@@ -181,13 +197,14 @@ def measure_startup(repeats: int) -> FlatResults:
 
 
 MEASUREMENTS: dict[str, Callable[[int], FlatResults]] = {
+    "images": compare_image_models,
     "methods": lambda repeats: measure_methods("mlp", list(METHODS), repeats),
     "resnet18": lambda repeats: measure_methods("resnet18", method_cost.FEW, repeats),
     "growth": measure_growth,
     "startup": measure_startup,
 }
 """What is measured besides the contenders."""
-SECONDS = {"methods": 40, "resnet18": 15, "growth": 14, "startup": 12}
+SECONDS = {"images": 40, "methods": 40, "resnet18": 15, "growth": 14, "startup": 12}
 """Seconds of one repeat of a measurement on a quiet machine."""
 CONTENDER_SECONDS = 3
 """Seconds of one turn of a contender on a quiet machine."""

@@ -13,19 +13,19 @@ from contenders import workload
 from contenders.protocol import ContenderProcess, Failed
 from environments import FOLDER, ROOT, VARIABLES, python_of
 from measuring import Sample, Samples, interleave, log_progress
+from torch import Tensor, nn
+from torch.nn import functional
 
 from fedwmsam.data import load_dataset, make_partition
 from fedwmsam.models import model_factory
+from fedwmsam.models.convolution import Convolution
 
 ROUNDS = 2
 """Rounds in one turn."""
+IMAGE_TESTS = 2000
+"""Test images of the convolutional networks."""
 WAKE_SECONDS = 0.5
 """Seconds from waking a contender to its turn: Ray's processes have events to catch up with."""
-ACCURACY = (0.75, 0.92)
-"""Range of the test accuracy after six rounds and more.
-
-All contenders are well inside; one that trains less or wrongly is not.
-"""
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,10 @@ CONTENDERS: dict[str, ContenderSpec] = {
 class Contender:
     """A contender that takes turns: it is paused while others run, and its work is checked."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, model: str) -> None:
         self.name = name
-        self.process = start_process(name)
+        self.size = workload.ROUND_SIZES[model]
+        self.process = start_process(name, model)
         try:
             self.process.receive()
         except BaseException:
@@ -81,7 +82,7 @@ class Contender:
         """Train some rounds and return the time per round; raise Failed for too few local steps."""
         with self.awake():
             reply = self.process.ask(f"go {ROUNDS}")
-        expected = ROUNDS * workload.COHORT * workload.STEPS
+        expected = ROUNDS * self.size.steps
         if reply["steps"] != expected:
             raise Failed(f"took {reply['steps']:.0f} local steps instead of {expected}")
         return Sample(reply["wall"] / ROUNDS, reply["cpu"] / ROUNDS)
@@ -90,7 +91,7 @@ class Contender:
         """Return the test accuracy of its model; raise Failed if it is not the expected one."""
         with self.awake():
             accuracy = self.process.ask("accuracy")["accuracy"]
-        lowest, highest = ACCURACY
+        lowest, highest = self.size.accuracy
         if not lowest <= accuracy <= highest:
             raise Failed(
                 f"reached a test accuracy of {accuracy:.4f}, expected {lowest} to {highest}"
@@ -111,12 +112,13 @@ class Contender:
         self.process.signal(signal.SIGSTOP)
 
 
-def start_process(name: str) -> ContenderProcess:
-    """Start the process of a contender; its messages go to a file."""
+def start_process(name: str, model: str) -> ContenderProcess:
+    """Start the process of a contender on the workload of a model; its messages go to a file."""
     spec = CONTENDERS[name]
     python = python_of(spec.environment) if spec.environment else sys.executable
     script, *arguments = spec.command.split()
     variables = dict(os.environ) | VARIABLES | {"OMP_NUM_THREADS": "1"}
+    variables["BENCH_MODEL"] = model
     if spec.environment:
         variables.pop("PYTHONPATH", None)  # packages of this project are not for other libraries
     log = FOLDER / "logs" / f"{name}.log"
@@ -126,9 +128,14 @@ def start_process(name: str) -> ContenderProcess:
         return ContenderProcess(command, variables, file)
 
 
-def compare(names: Sequence[str], repeats: int) -> tuple[Samples, dict[str, float], dict[str, str]]:
-    """Return the times and accuracies of all that did their work, and why the others did not."""
-    write_workload()
+def compare(
+    model: str, names: Sequence[str], repeats: int
+) -> tuple[Samples, dict[str, float], dict[str, str]]:
+    """Return the times and accuracies of all that did their work, and why the others did not.
+
+    All of them train this model.
+    """
+    write_workload(model)
     failures = install(names)
     contenders: dict[str, Contender] = {}
     accuracies: dict[str, float] = {}
@@ -137,9 +144,9 @@ def compare(names: Sequence[str], repeats: int) -> tuple[Samples, dict[str, floa
             if name not in failures:
                 log_progress(f"starting {name}")
                 with collect_failure(failures, name):
-                    contenders[name] = Contender(name)
+                    contenders[name] = Contender(name, model)
         turns = {name: contender.turn for name, contender in contenders.items()}
-        samples, turn_failures = interleave("rounds", turns, repeats)
+        samples, turn_failures = interleave(f"rounds, {model}", turns, repeats)
         failures |= turn_failures
         for name in samples:
             with collect_failure(failures, name):
@@ -173,16 +180,32 @@ def collect_failure(failures: dict[str, str], name: str) -> Iterator[None]:
         log_progress(f"{name} {reason}")
 
 
-def write_workload() -> None:
+def write_workload(model: str) -> None:
     """Write the file that all contenders read; the data set or the model may have changed."""
     data = load_dataset("fashion-mnist")
     inputs, labels = data.transform_split(data.train)
-    partition = make_partition("iid", labels.numpy(), workload.CLIENTS, 0, data.num_classes, None)
-    rows = torch.stack([torch.from_numpy(rows) for rows in partition.client_indices])
-    assert rows.shape == (workload.CLIENTS, workload.SAMPLES)
     test_inputs, test_labels = data.transform_split(data.test)
+    clients = workload.ROUND_SIZES[model].clients
+    inputs = inputs[: clients * workload.SAMPLES]
+    labels = labels[: clients * workload.SAMPLES]
+    if model != "mlp":
+        inputs = to_cifar_shape(inputs)
+        test_inputs = to_cifar_shape(test_inputs[:IMAGE_TESTS])
+        test_labels = test_labels[:IMAGE_TESTS]
+    partition = make_partition("iid", labels.numpy(), clients, 0, data.num_classes, None)
+    rows = torch.stack([torch.from_numpy(rows) for rows in partition.client_indices])
+    assert rows.shape == (clients, workload.SAMPLES)
     torch.manual_seed(0)
-    model = model_factory("mlp", data.input_shape, data.num_classes)()
-    workload.FILE.parent.mkdir(exist_ok=True)
-    content = workload.Workload(inputs[rows], labels[rows], test_inputs, test_labels, model)
-    torch.save(vars(content), workload.FILE)
+    network = model_factory(model, tuple(inputs.shape[1:]), data.num_classes)()
+    for module in network.modules():
+        if isinstance(module, Convolution):
+            module.__class__ = nn.Conv2d  # as everybody else has it
+    content = workload.Workload(inputs[rows], labels[rows], test_inputs, test_labels, network)
+    file = workload.workload_file(model)
+    file.parent.mkdir(exist_ok=True)
+    torch.save(vars(content), file)
+
+
+def to_cifar_shape(images: Tensor) -> Tensor:
+    """Return grey images of 28 × 28 pixels as three equal channels of 32 × 32, with a margin."""
+    return functional.pad(images, (2, 2, 2, 2)).expand(-1, 3, -1, -1).contiguous()

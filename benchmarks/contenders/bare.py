@@ -2,19 +2,22 @@
 
 Weights and gradients are views of one flat buffer each, the data are resident and batches are
 gathered by index. The gradient comes from autograd, as it must for any model, or ("--by-hand") from
-this model's own backward pass written out, into memory that is never allocated anew. A "round" is
+the MLP's own backward pass written out, into memory that is never allocated anew. A "round" is
 as many steps as a federated one, on one client after the other, from wherever the last one ended.
+Convolutional networks are those of this library, so that the difference is the federation.
 """
 
 import argparse
-import copy
 from collections.abc import Callable, Iterator
 
 import protocol
 import torch
 import workload
+from ours import own_model
 from torch import Tensor
 from torch.nn import functional
+
+from fedwmsam.training.task import keep_freed_memory
 
 SHRINKAGE = 1 - workload.LEARNING_RATE * workload.WEIGHT_DECAY
 """Factor of the weights in a step, before the gradient is subtracted."""
@@ -24,12 +27,15 @@ class BareLoop:
     """Local steps without a federation; with `share` = 2, half of those of each round."""
 
     def __init__(self, by_hand: bool, share: int) -> None:
+        keep_freed_memory()
         self.data = workload.load()
-        self.model = copy.deepcopy(self.data.model)
+        self.model = own_model(self.data)
         self.generator = torch.Generator().manual_seed(0)
         self.clients = workload.COHORT // share
         self.weights, self.gradient = flatten(self.model)
         make_gradient = by_hand_gradient if by_hand else autograd_gradient
+        if workload.MODEL != "mlp":
+            make_gradient = module_gradient
         self.compute_gradient = make_gradient(self.model, self.gradient)
 
     def run(self, rounds: int) -> int:
@@ -40,8 +46,7 @@ class BareLoop:
         for client in clients:
             inputs, labels = self.data.client(client)
             for rows in self.batches(len(labels)):
-                x = inputs.flatten(1).index_select(0, rows)
-                self.compute_gradient(x, labels.index_select(0, rows))
+                self.compute_gradient(inputs.index_select(0, rows), labels.index_select(0, rows))
                 self.step()
                 steps += 1
         return steps
@@ -83,11 +88,23 @@ def autograd_gradient(model: torch.nn.Module, gradient: Tensor) -> Callable[[Ten
     w1, b1, w2, b2, w3, b3 = parameters
 
     def compute_gradient(x: Tensor, y: Tensor) -> None:
-        h1 = torch.relu(functional.linear(x, w1, b1))
+        h1 = torch.relu(functional.linear(x.flatten(1), w1, b1))
         h2 = torch.relu(functional.linear(h1, w2, b2))
         loss = functional.cross_entropy(functional.linear(h2, w3, b3), y)
         gradients = torch.autograd.grad(loss, parameters)
         torch.cat([tensor.view(-1) for tensor in gradients], out=gradient)
+
+    return compute_gradient
+
+
+def module_gradient(model: torch.nn.Module, gradient: Tensor) -> Callable[[Tensor, Tensor], None]:
+    """Return a function that computes the gradient of any model with autograd."""
+    parameters = list(model.parameters())
+
+    def compute_gradient(x: Tensor, y: Tensor) -> None:
+        loss = functional.cross_entropy(model(x), y)
+        gradients = torch.autograd.grad(loss, parameters)
+        torch.cat([tensor.reshape(-1) for tensor in gradients], out=gradient)
 
     return compute_gradient
 
@@ -102,7 +119,8 @@ def by_hand_gradient(model: torch.nn.Module, gradient: Tensor) -> Callable[[Tens
     order = torch.arange(batch)
 
     @torch.no_grad()
-    def compute_gradient(x: Tensor, y: Tensor) -> None:
+    def compute_gradient(images: Tensor, y: Tensor) -> None:
+        x = images.flatten(1)
         torch.addmm(b1, x, w1.t(), out=h1).relu_()
         torch.addmm(b2, h1, w2.t(), out=h2).relu_()
         error = torch.softmax(torch.addmm(b3, h2, w3.t(), out=outputs), 1)

@@ -7,12 +7,14 @@ import argparse
 
 import protocol
 import workload
+from torch import nn
 
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.engine.run import Run
 from fedwmsam.experiment.assembly import make_run, use_workers
 from fedwmsam.methods import make_method
+from fedwmsam.models import model_factory
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import make_objective
 from fedwmsam.training.task import Task, deterministic_torch
@@ -39,12 +41,19 @@ def main() -> None:
     arguments = parser.parse_args()
     data = workload.load()
     with deterministic_torch():
-        task = Task(data.model, make_objective("classification", None, None))
+        task = Task(own_model(data), make_objective("classification", None, None))
         client_data = [data.client(k) for k in range(workload.CLIENTS)]
         clients = make_data_adapter(task).to_clients(client_data, None)
         run = make_run(SETTINGS, make_method("fedavg"), task, clients, None, None)
         with use_workers(run, arguments.workers):
             protocol.serve(lambda rounds: train(run, rounds), lambda: accuracy(run, data))
+
+
+def own_model(data: workload.Workload) -> nn.Module:
+    """Return the workload's model as this library makes it, with its own convolutions."""
+    model = model_factory(workload.MODEL, tuple(data.test_inputs.shape[1:]), 10)()
+    model.load_state_dict(data.model.state_dict())
+    return model
 
 
 def train(run: Run, rounds: int) -> int:

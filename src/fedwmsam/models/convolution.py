@@ -2,7 +2,7 @@
 
 oneDNN multiplies every tap of a kernel, also those that lie on the padding. Of a 3 × 3 kernel on an
 image of one pixel only the centre counts, and the last stages of a ResNet see such images: there
-the taps that count are one matrix product. Larger images are convolved in channels-last memory, in
+a matrix product over the taps that count is the same sum. Larger images are convolved in channels-last memory, in
 which pooling, normalisation and convolution are faster, down to those of 2 × 2 pixels, where plain
 memory is. docs/performance.md has the measurements. Other devices have libraries of their own, and
 get PyTorch's convolution as it is.
@@ -48,14 +48,18 @@ class Convolution(nn.Conv2d):
         return (side + 2 * padding - self.kernel_size[0]) // self.stride[0] + 1
 
     def single_output(self, x: Tensor) -> Tensor:
-        """Return the only output pixel: the taps inside the image times the pixels below them."""
-        first = int(self.padding[0])  # the taps before it lie on the padding
-        height = min(x.shape[2], self.kernel_size[0] - first)
-        width = min(x.shape[3], self.kernel_size[1] - first)
-        pixels = x[:, :, :height, :width].flatten(1)
-        if height == width == 1:
-            # One index instead of two: each makes a gradient as large as the kernel.
-            taps = self.weight.flatten(2)[:, :, first * self.kernel_size[1] + first]
-        else:
-            taps = self.weight[:, :, first : first + height, first : first + width].flatten(1)
-        return functional.linear(pixels, taps.contiguous(), self.bias)[:, :, None, None]
+        """Return the only output pixel: the taps inside the image times the pixels below them.
+
+        Taps are one slice of the kernel, from the first inside the image to the last. Those between
+        that lie outside are multiplied by zero, which is quicker than to pick the others.
+        """
+        side = self.kernel_size[0]
+        padding = int(self.padding[0])
+        height = min(x.shape[2], side - padding)
+        width = min(x.shape[3], side - padding)
+        first = padding * side + padding
+        count = (height - 1) * side + width
+        rows = functional.pad(x[:, :, :height, :width], (0, side - width))
+        pixels = rows.flatten(2)[:, :, :count].flatten(1)
+        taps = self.weight.flatten(2)[:, :, first : first + count].flatten(1).contiguous()
+        return functional.linear(pixels, taps, self.bias)[:, :, None, None]
