@@ -204,7 +204,7 @@ MEASUREMENTS: dict[str, Callable[[int], FlatResults]] = {
     "startup": measure_startup,
 }
 """What is measured besides the contenders."""
-SECONDS = {"images": 40, "methods": 40, "resnet18": 15, "growth": 14, "startup": 12}
+SECONDS = {"images": 40, "methods": 40, "resnet18": 35, "growth": 14, "startup": 12}
 """Seconds of one repeat of a measurement on a quiet machine."""
 CONTENDER_SECONDS = 3
 """Seconds of one turn of a contender on a quiet machine."""
