@@ -31,7 +31,7 @@ from measuring import (
     ratio,
     time_cells,
 )
-from round_comparison import CONTENDERS, ROUNDS, compare
+from round_comparison import CONTENDERS, compare
 
 from fedwmsam.methods import METHODS
 
@@ -133,7 +133,7 @@ def compare_rounds(model: str, names: list[str], repeats: int) -> FlatResults:
         results[f"{prefix}{name}.accuracy"] = accuracies[name]
     print_table(
         f"A round of {size.cohort} clients × {size.steps // size.cohort} steps of batch 50 "
-        f"(FedAvg, {model}, Fashion-MNIST), {ROUNDS} rounds a turn",
+        f"(FedAvg, {model}, Fashion-MNIST), {size.rounds} a turn",
         HEADER,
         rows,
     )
@@ -204,7 +204,7 @@ MEASUREMENTS: dict[str, Callable[[int], FlatResults]] = {
     "startup": measure_startup,
 }
 """What is measured besides the contenders."""
-SECONDS = {"images": 40, "methods": 40, "resnet18": 35, "growth": 14, "startup": 12}
+SECONDS = {"images": 50, "methods": 40, "resnet18": 35, "growth": 14, "startup": 12}
 """Seconds of one repeat of a measurement on a quiet machine."""
 CONTENDER_SECONDS = 3
 """Seconds of one turn of a contender on a quiet machine."""

@@ -20,8 +20,6 @@ from fedwmsam.data import load_dataset, make_partition
 from fedwmsam.models import model_factory
 from fedwmsam.models.convolution import Convolution
 
-ROUNDS = 2
-"""Rounds in one turn."""
 IMAGE_TESTS = 2000
 """Test images of the convolutional networks."""
 WAKE_SECONDS = 0.5
@@ -81,11 +79,11 @@ class Contender:
     def turn(self) -> Sample:
         """Train some rounds and return the time per round; raise Failed for too few local steps."""
         with self.awake():
-            reply = self.process.ask(f"go {ROUNDS}")
-        expected = ROUNDS * self.size.steps
+            reply = self.process.ask(f"go {self.size.rounds}")
+        expected = self.size.rounds * self.size.steps
         if reply["steps"] != expected:
             raise Failed(f"took {reply['steps']:.0f} local steps instead of {expected}")
-        return Sample(reply["wall"] / ROUNDS, reply["cpu"] / ROUNDS)
+        return Sample(reply["wall"] / self.size.rounds, reply["cpu"] / self.size.rounds)
 
     def accuracy(self) -> float:
         """Return the test accuracy of its model; raise Failed if it is not the expected one."""

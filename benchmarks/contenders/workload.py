@@ -27,6 +27,8 @@ class RoundSize:
     clients: int
     cohort: int
     epochs: int
+    rounds: int
+    """Rounds in one turn."""
     accuracy: tuple[float, float]
     """Range of the test accuracy after six rounds and more.
 
@@ -40,9 +42,9 @@ class RoundSize:
 
 
 ROUND_SIZES = {
-    "mlp": RoundSize(clients=100, cohort=10, epochs=5, accuracy=(0.75, 0.92)),
-    "cnn": RoundSize(clients=10, cohort=5, epochs=1, accuracy=(0.5, 0.92)),
-    "resnet18": RoundSize(clients=10, cohort=2, epochs=1, accuracy=(0.2, 0.92)),
+    "mlp": RoundSize(clients=100, cohort=10, epochs=5, rounds=2, accuracy=(0.75, 0.92)),
+    "cnn": RoundSize(clients=10, cohort=5, epochs=1, rounds=2, accuracy=(0.5, 0.92)),
+    "resnet18": RoundSize(clients=10, cohort=1, epochs=4, rounds=1, accuracy=(0.2, 0.92)),
 }
 """The models, and the rounds in which they are trained."""
 MODEL = os.environ.get("BENCH_MODEL", "mlp")
