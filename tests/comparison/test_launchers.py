@@ -122,6 +122,18 @@ def test_jobs_from_before_count(cluster, tmp_path):
     assert cluster.said[0] == "In Slurm's queue from before: 3 running"
 
 
+def test_jobs_from_before_that_are_about_to_end_do_not_count(cluster, tmp_path):
+    cluster.run(5, "COMPLETING")
+    cluster.provide(make_launcher(cluster, tmp_path), open=24, waiting=24)
+    assert cluster.submitted == [5]
+    cluster.run(5)  # these have just looked for a run in vain, in an older plan
+    launcher = make_launcher(cluster, tmp_path)
+    cluster.provide(launcher, open=24, waiting=24)
+    cluster.jobs = []
+    cluster.provide(launcher, open=24, waiting=24)
+    assert cluster.submitted == [5, 5]
+
+
 def test_lost_runs_get_new_workers_when_the_old_ones_are_gone(cluster, tmp_path):
     launcher = make_launcher(cluster, tmp_path)
     cluster.provide(launcher, open=6, waiting=6)

@@ -35,6 +35,10 @@ class ProgressDisplay(Protocol):
 
     def say(self, text: str, style: str | None = None) -> None: ...
 
+    def note(self, text: str) -> None:
+        """Say something that a quiet display leaves out."""
+        ...
+
     def track_progress(
         self, runs: Sequence[QueuedRun], jobs: int
     ) -> AbstractContextManager[Callable[[], None]]:
@@ -102,7 +106,7 @@ class ComparisonRunner:
         for names in {spec.config.track for spec in specs}:
             make_trackers(names)  # a missing tracker is reported once, before any run
         runs = make_queue(absolute_specs, self.out)
-        launcher = self.place.make_launcher(self.out, runs, self.display.say)
+        launcher = self.place.make_launcher(self.out, runs, self.display.note)
         self.report_changed_plan(runs)
         with self.display.track_progress(runs, launcher.jobs) as update:
             run_queue(runs, self.out, launcher, update)
@@ -118,7 +122,7 @@ class ComparisonRunner:
         earlier = [run.name for run in queue.read_plan().runs if run.name not in asked_for]
         left = [name for name in earlier if not queue.is_finished(name)]
         if left:
-            self.display.say(
+            self.display.note(
                 f"The plan has changed: {len(left)} unfinished runs of the call before are not in "
                 "it and are left as they are."
             )

@@ -127,6 +127,7 @@ class SlurmLauncher:
         self.say = say
         self.name = slurm.job_name(out)
         self.asked_at = float("-inf")
+        self.has_looked = False
         self.has_submitted = False
         self.is_answered = True
         self.without_jobs_since: float | None = None
@@ -138,9 +139,10 @@ class SlurmLauncher:
         """Leave the jobs: they need nobody."""
 
     def provide(self, demand: Demand) -> None:
-        """Submit workers if some are missing at first, or all have ended and a run was lost.
+        """Submit workers if some are missing at first, or if all have ended and a run was lost.
 
-        Raise InputError if all have ended in another way, which is somebody's doing.
+        Raise InputError if those that were submitted here have ended in another way, which is
+        somebody's doing.
         """
         now = time.monotonic()
         if now - self.asked_at < slurm.ASK_INTERVAL:
@@ -153,14 +155,15 @@ class SlurmLauncher:
             self.is_answered = False
             return
         self.is_answered = True
-        if not self.has_submitted:
-            self.has_submitted = True
+        if not self.has_looked:
+            self.has_looked = True
             if jobs:
                 self.say(f"In Slurm's queue from before: {slurm.describe_jobs(jobs)}")
-            self.submit(min(self.jobs, demand.open) - len(jobs))
+            staying = [job for job in jobs if job.state != "COMPLETING"]
+            self.submit(min(self.jobs, demand.open) - len(staying))
         elif jobs or not demand.waiting:
             self.without_jobs_since = None
-        elif demand.lost:
+        elif demand.lost or not self.has_submitted:
             self.submit(min(self.jobs, demand.waiting))
         else:
             self.check_jobs_left(now, demand)
@@ -177,6 +180,7 @@ class SlurmLauncher:
         # The worker takes the shell's place, and with it the signals that are sent to the script.
         script = "\n".join(["#!/bin/sh", *exports, f"exec {command}", ""])
         job = slurm.submit(words, script)
+        self.has_submitted = True
         self.say(f"Submitted job {job} to Slurm: {workers} workers; {log_folder} has what they say")
 
     def check_jobs_left(self, now: float, demand: Demand) -> None:

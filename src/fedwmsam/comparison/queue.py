@@ -129,7 +129,7 @@ def run_queue(
     if not ahead:
         return
     queue = QueueFolder(out)
-    planned = [PlannedRun(name, run.spec.config.to_flat_dict()) for name, run in ahead.items()]
+    planned = [PlannedRun(run.path.name, run.spec.config.to_flat_dict()) for run in runs]
     queue.write_plan(RunPlan(planned, command_line()))
     follower = Follower(queue, ahead)
     with launcher:

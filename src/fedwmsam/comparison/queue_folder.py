@@ -23,7 +23,7 @@ from typing import Any
 from filelock import Timeout
 
 from fedwmsam import files
-from fedwmsam.comparison.claims import DONE, RELEASED, Claim, ClaimFolder, Owner
+from fedwmsam.comparison.claims import RELEASED, Claim, ClaimFolder, Owner
 from fedwmsam.engine.records import read_json
 from fedwmsam.errors import InputError, printable
 
@@ -203,7 +203,7 @@ class QueueFolder:
         """
         owner = Owner.this_process()
         for name, claim in self.newest_claims(names).items():
-            if name in self.ended and not (claim.state == DONE and self.is_finished(name)):
+            if name in self.ended and not self.is_finished(name):
                 self.claims.create(name, claim.number + 1, owner, 0, RELEASED)
                 self.ended.discard(name)
 
