@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,13 +22,14 @@ from fedwmsam.comparison.claims import (
     ClaimFolder,
     Heartbeat,
     Owner,
+    cluster_mark,
 )
 from fedwmsam.comparison.owners import Fate, OwnerObserver
 from fedwmsam.comparison.slurm import SlurmJob
 from fedwmsam.errors import InputError
 from fedwmsam.machine import process_start
 
-ELSEWHERE = Owner("token", "other", "another machine", 1, "1")
+ELSEWHERE = Owner("token", "another machine", 1, "1")
 """A worker on a machine of which nothing but its claim is seen."""
 
 
@@ -127,6 +127,7 @@ def test_a_claim_says_who_holds_it(folder):
     held_by(folder, owner)
     claim = folder.read("run", 1)
     assert (claim.state, claim.owner, claim.crashes) == (HELD, owner, 0)
+    assert "host" not in (folder.path / "run.1").read_text(), "a machine is named"
     assert owner.pid == os.getpid() and owner.token != Owner.this_process().token
 
 
@@ -161,7 +162,6 @@ def test_a_worker_that_lost_its_claim_ends_without_saving(folder):
     held_by(folder, ELSEWHERE)
     program = """
 import sys, time
-from pathlib import Path
 from types import SimpleNamespace
 from fedwmsam.comparison.claims import ClaimFolder, Heartbeat
 claim = ClaimFolder(Path(sys.argv[1])).read("run", 1)
@@ -246,7 +246,7 @@ def test_elsewhere_signs_of_life_count_whatever_the_clocks_say(
     assert OwnerObserver(lease=30).judge([claim]) == [Fate.UNKNOWN], "who comes anew must watch"
 
 
-IN_SLURM = Owner("token", "node1", "another machine", 1, "1", "12_3", 1, "cluster")
+IN_SLURM = Owner("token", "another machine", 1, "1", "12_3", 1, cluster_mark("cluster"))
 
 
 @pytest.mark.parametrize(
@@ -294,4 +294,4 @@ def test_the_owner_in_an_array_of_jobs_is_its_task(monkeypatch):
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "7")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     owner = Owner.this_process()
-    assert (owner.job, owner.restarts, Path(owner.host).name) == ("70_7", 2, owner.host)
+    assert (owner.job, owner.restarts, owner.place) == ("70_7", 2, "job 70_7 of Slurm")

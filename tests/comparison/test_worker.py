@@ -22,7 +22,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.experiment.trust import UNTRUSTED, Trust
 from fedwmsam.settings.config import resolve_config
 
-ELSEWHERE = Owner("token", "other", "another machine", 1, "1")
+ELSEWHERE = Owner("token", "another machine", 1, "1")
 
 
 @dataclass
@@ -125,7 +125,7 @@ def test_the_run_of_a_dead_worker_is_tried_once_more(bench):
     bench.queue.claims.create("theirs", 1, ELSEWHERE, 0)
     bench.worker(observer=KnownFates(Fate.CRASHED)).work()
     assert bench.carried_out == ["theirs"] and bench.states() == {"theirs": DONE}
-    assert "taken over from process 1 on other" in bench.said[0]
+    assert "taken over from process 1 of another machine" in bench.said[0]
 
 
 def test_a_run_with_which_two_workers_died_has_failed_and_the_others_go_on(bench):

@@ -11,9 +11,9 @@ While a worker holds a claim it touches the file every HEARTBEAT seconds. `compa
 judges from that, and from better signs where there are some, whether an owner still lives.
 """
 
+import hashlib
 import json
 import os
-import platform
 import secrets
 import sys
 import threading
@@ -45,11 +45,13 @@ LOST = 3
 
 @dataclass(frozen=True)
 class Owner:
-    """A process that holds claims, described so that others can find out whether it still runs."""
+    """A process that holds claims, described so that others can find out whether it still runs.
+
+    Machines are not named: a comparison's folder may be passed on.
+    """
 
     token: str
     """A random text, which no other process has."""
-    host: str
     space: str
     """The machine's start and its space of process numbers."""
     pid: int
@@ -60,6 +62,7 @@ class Owner:
     restarts: int = 0
     """How often Slurm had put this job back into its queue."""
     cluster: str = ""
+    """What the job's cluster is recognised by."""
 
     @classmethod
     def this_process(cls) -> Self:
@@ -71,21 +74,21 @@ class Owner:
         restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
         return cls(
             secrets.token_hex(16),
-            platform.node(),
             process_space(),
             os.getpid(),
             process_start(os.getpid()) or "",
             job,
             int(restarts) if restarts.isdecimal() else 0,
-            os.environ.get("SLURM_CLUSTER_NAME", ""),
+            cluster_mark(os.environ.get("SLURM_CLUSTER_NAME", "")),
         )
 
     @property
     def place(self) -> str:
         """Return in words where the process runs."""
-        return (
-            f"job {self.job} on {self.host}" if self.job else f"process {self.pid} on {self.host}"
-        )
+        if self.job:
+            return f"job {self.job} of Slurm"
+        machine = "this machine" if self.space == process_space() else "another machine"
+        return f"process {self.pid} of {machine}"
 
 
 @dataclass(frozen=True)
@@ -158,6 +161,11 @@ class ClaimFolder:
     def end(self, claim: Claim, state: str) -> None:
         """Write how one's own claim has ended."""
         files.write_text(claim.path, text_of(replace(claim, state=state)))
+
+
+def cluster_mark(name: str) -> str:
+    """Return what a cluster is recognised by; empty for none."""
+    return hashlib.blake2b(name.encode(), digest_size=4).hexdigest() if name else ""
 
 
 def text_of(claim: Claim) -> str:

@@ -16,7 +16,7 @@ from enum import Enum
 
 from fedwmsam import files
 from fedwmsam.comparison import slurm
-from fedwmsam.comparison.claims import LEASE, Claim, Owner
+from fedwmsam.comparison.claims import LEASE, Claim, Owner, cluster_mark
 from fedwmsam.machine import process_space, process_start
 
 
@@ -85,7 +85,7 @@ class SlurmAnswers:
     def __init__(self) -> None:
         self.asked_at = float("-inf")
         self.cluster = ""
-        """The cluster that this machine belongs to, once Slurm has said it."""
+        """What the cluster of this machine is recognised by, once Slurm has named it."""
         self.tokens: frozenset[str] = frozenset()
         """The owners that the answer is about: of one whose claim is newer it says nothing."""
         self.jobs: dict[str, slurm.SlurmJob] | None = None
@@ -97,7 +97,7 @@ class SlurmAnswers:
         if not owners or now - self.asked_at < slurm.ASK_INTERVAL or not slurm.has_slurm():
             return
         self.asked_at = now
-        self.cluster = self.cluster or slurm.cluster_name()
+        self.cluster = self.cluster or cluster_mark(slurm.cluster_name())
         owners = [owner for owner in owners if owner.cluster == self.cluster]
         jobs = slurm.list_jobs(ids=[owner.job for owner in owners]) if owners else []
         self.jobs = None if jobs is None else {job.id: job for job in jobs}
