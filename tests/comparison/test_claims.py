@@ -162,7 +162,7 @@ def test_a_worker_that_lost_its_claim_ends_without_saving(folder):
     held_by(folder, ELSEWHERE)
     program = """
 import sys, time
-from types import SimpleNamespace
+from pathlib import Path
 from fedwmsam.comparison.claims import ClaimFolder, Heartbeat
 claim = ClaimFolder(Path(sys.argv[1])).read("run", 1)
 with Heartbeat(claim, lambda: None, interval=0.05):
