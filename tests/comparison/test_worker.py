@@ -226,6 +226,24 @@ def test_a_failed_run_keeps_its_sentence_until_somebody_asks_again(bench, monkey
     assert bench.carried_out == ["run"]
 
 
+def test_a_worker_at_work_notices_that_a_failed_run_is_asked_for_again(bench, monkeypatch):
+    bench.write("first", "second")
+    tried: list[str] = []
+    train = bench.train
+
+    def fail_once(self, run, check):
+        tried.append(run.name)
+        if tried == ["first"]:
+            return "failed: the data are gone"
+        if run.name == "second":
+            bench.write("first", "second")
+        return train(run)
+
+    monkeypatch.setattr(RunWorker, "train", fail_once)
+    bench.worker().work()
+    assert tried == ["first", "second", "first"]
+
+
 def test_a_run_whose_results_were_removed_is_made_again_if_it_is_asked_for(bench):
     bench.write("run")
     bench.worker().work()
