@@ -21,7 +21,7 @@ test-slow: $(VENV)/installed
 	-$(MAKE) $(TRACKERS)/installed $(SIMULATION)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses 2 --durations 12
 
-# Heavy packages of other people (transformers, peft, pandas, datasets) in an environment of their own.
+# Heavy packages of other people (transformers, peft, pandas, datasets) in an environment of their own, and Slurm's daemons.
 test-systems: $(SYSTEMS)/installed
 	HF_HUB_OFFLINE=1 $(SYSTEMS)/bin/python -m pytest -m systems tests/systems
 	HF_HUB_OFFLINE=1 $(SYSTEMS)/bin/python -m pytest tests/data/test_hub.py

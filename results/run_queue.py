@@ -37,7 +37,7 @@ import store
 from fedwmsam.analysis.flatness import FlatnessConfig, SampleConfig, run_flatness
 from fedwmsam.analysis.saved_run import SavedRun
 from fedwmsam.comparison.grid import RunSpec, config_fingerprint, make_grid
-from fedwmsam.comparison.run_worker import open_run_folder
+from fedwmsam.comparison.worker import open_run_folder
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.experiment import prepare, with_absolute_paths
 from fedwmsam.report.runs import read_run

@@ -812,6 +812,25 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
         ["compare", "--methods", "fedavg", "--jobs", "-1"],
         ["--jobs", "-1"],
     ),
+    "a place that does not exist": (
+        ["compare", "--on", "slrum"],
+        ["'slrum'", "Did you mean 'slurm'?"],
+    ),
+    "options of Slurm for this machine": (
+        ["compare", "--slurm", "partition=gpu"],
+        ["--slurm partition=gpu", "--on slurm"],
+    ),
+    "what is no option of sbatch": (
+        ["compare", "--on", "slurm", "--slurm", "partition="],
+        ["--slurm", "sbatch", "'partition='"],
+    ),
+    "work on what is no comparison": (["work", "."], [". is no comparison", "queue/plan.json"]),
+    "work in a folder that is not there": (["work", "absent"], ["absent"]),
+    "the status of no comparison": (
+        ["compare", "--out", ".", "--status"],
+        ["no comparison", "queue/plan.json"],
+    ),
+    "calling no comparison off": (["compare", "--out", "absent", "--cancel"], ["absent"]),
     "a word for a number of jobs": (
         ["reproduce", "table-5", "--data-dir", ".", "--jobs", "many"],
         ["--jobs", "many"],

@@ -26,7 +26,8 @@ def add_commands(app: Sphinx, page: str, source: list[str]) -> None:
 
 def make_section(name: str, command: Any) -> str:
     """Return the help of a command and a table of its parameters, as Markdown."""
-    rows = [table_row(parameter) for parameter in command.params if parameter.name != "help"]
+    shown = [p for p in command.params if p.name != "help" and not getattr(p, "hidden", False)]
+    rows = [table_row(parameter) for parameter in shown]
     header = "| | meaning | default |\n|---|---|---|\n"
     return f"\n\n## fedwmsam {name}\n\n{command.help}\n\n{header}" + "\n".join(rows)
 

@@ -52,6 +52,22 @@ def read_bytes(path: Path, limit: int) -> bytes:
         return file.read(size)
 
 
+def read_part(path: Path, start: int, limit: int) -> bytes:
+    """Return at most `limit` bytes of a regular file from a position; b"" if it is shorter."""
+    with open_to_read(path) as file:
+        file.seek(start)
+        return file.read(limit)
+
+
+def change_time(path: Path) -> int:
+    """Return when a regular file was last changed, in nanoseconds of the disk's own clock.
+
+    The file is opened for it: a network file system then asks the server.
+    """
+    with open_to_read(path) as file:
+        return os.fstat(file.fileno()).st_mtime_ns
+
+
 def read_named(path: Path, limit: int) -> bytes:
     """Return the content of a file that the user has named; raise InputError above `limit` bytes.
 
@@ -99,6 +115,49 @@ def write_bytes(path: Path, *parts: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text in UTF-8, as `write_bytes` does; line breaks stay as they are."""
     write_bytes(path, text.encode())
+
+
+def create_text(path: Path, text: str) -> bool:
+    """Create a file with this text, complete at once, and return whether this process made it.
+
+    Of any number of processes one does, on a network file system as well: the complete file is
+    linked to its name, and the count of its links tells whether that was done, since a server's
+    answer can be lost and the request repeated.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        write_new(temporary, text)
+        try:
+            os.link(temporary, path, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                return write_new(path, text)  # no links here, as on a memory card
+            if error.errno != errno.EEXIST and temporary.lstat().st_nlink < 2:
+                raise
+        is_made = temporary.lstat().st_nlink == 2
+    finally:
+        temporary.unlink(missing_ok=True)
+    if is_made:
+        sync_folder(path.parent)
+    return is_made
+
+
+def write_new(path: Path, text: str) -> bool:
+    """Write a file that must not exist; return False if it does."""
+    try:
+        descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(descriptor)
+    return True
+
+
+def touch(path: Path) -> None:
+    """Set a file's time of change to now, by the clock of the disk's own machine."""
+    os.utime(path, follow_symlinks=False)
 
 
 def open_to_append(path: Path) -> TextIO:

@@ -38,7 +38,7 @@ def read_both(run: Path) -> tuple[bytes, bytes]:
 
 def contents(out: Path) -> dict[str, tuple[bytes, bytes]]:
     """Return the metrics and the model of each run below `out`."""
-    runs = [path for path in sorted(out.iterdir()) if path.is_dir()]
+    runs = [path.parent for path in sorted(out.glob("*/config.toml"))]
     return {run.name: read_both(run) for run in runs}
 
 

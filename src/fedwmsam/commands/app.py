@@ -20,6 +20,7 @@ from fedwmsam.commands.reproduce import reproduce
 from fedwmsam.commands.resume import resume
 from fedwmsam.commands.run import run
 from fedwmsam.commands.verify import verify
+from fedwmsam.commands.work import work
 from fedwmsam.errors import InputError
 from fedwmsam.termination import INTERRUPTED
 from fedwmsam.version import __version__
@@ -32,7 +33,19 @@ app = typer.Typer(
     help="Federated learning on clients whose data differ.\n\n"
     "Start with `fedwmsam run`: no data needed, no network.",
 )
-for command in (run, resume, compare, reproduce, partition, evaluate, report, methods, verify):
+COMMANDS = (
+    run,
+    resume,
+    compare,
+    work,
+    reproduce,
+    partition,
+    evaluate,
+    report,
+    methods,
+    verify,
+)
+for command in COMMANDS:
     app.command(cls=SuggestingCommand)(command)
 app.add_typer(analyse.app, name="analyse")
 app.add_typer(flower.app, name="flower")

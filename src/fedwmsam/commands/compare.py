@@ -18,13 +18,14 @@ from fedwmsam.commands.options import (
     QuietOption,
     SetOption,
     add_setting_flags,
-    parse_jobs,
 )
 from fedwmsam.commands.output import print_tables, print_written, say
+from fedwmsam.commands.places import cancel_comparison, parse_place, print_status
 from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.settings.config import setting_names
 
 if TYPE_CHECKING:
+    from fedwmsam.comparison.comparison import RunPlace
     from fedwmsam.comparison.grid import Grid
     from fedwmsam.comparison.queue import QueuedRun
 
@@ -74,6 +75,19 @@ def compare(
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
     jobs: JobsOption = "auto",
+    on: Annotated[
+        str, typer.Option(metavar="local|slurm", help="Processes here, or jobs of Slurm.")
+    ] = "local",
+    slurm: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE,…", help="Long options of sbatch; repeatable."),
+    ] = None,
+    status: Annotated[
+        bool, typer.Option("--status", help="Say how the runs in --out stand, and stop.")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="End all workers of --out; the runs can go on later.")
+    ] = False,
     baseline: Annotated[
         str | None, typer.Option(help="Row that the others are compared with.")
     ] = None,
@@ -103,7 +117,12 @@ def compare(
     - `fedwmsam compare --methods fedavg,fedcm --corrupt sign_flip:0.2 --grid
       aggregation=mean,median,trimmed:0.2`
     - `fedwmsam compare table1.toml --jobs 2`
+    - `fedwmsam compare table1.toml --on slurm --slurm partition=gpu,time=4:00:00 --jobs 50`
+    - `fedwmsam compare table1.toml --status`
     """
+    if status or cancel:
+        print_status(out) if status else cancel_comparison(out)
+        return
     seeds_given = choose_seeds(seeds, seed)
     from fedwmsam.comparison.comparison import run_comparison
     from fedwmsam.comparison.estimate import estimate_comparison, planned_runs
@@ -123,19 +142,18 @@ def compare(
     if baseline is not None:
         check_baseline(grid_spec, baseline, is_tuned=plan is not None)
     display = ComparisonDisplay(output.console, quiet)
+    place = parse_place(on, slurm or [], jobs)
     if dry_run:
         planned = planned_runs(grid_spec, out, plan)
-        estimate = estimate_comparison(planned, parse_jobs(jobs))
+        estimate = estimate_comparison(planned, place.workers)
         show_comparison_estimate(output.console, estimate, grid_spec)
         return
     if not quiet:
         with contextlib.suppress(InputError):  # a folder that is in the way: `run_comparison` says
             planned = planned_runs(grid_spec, out, plan)
-            announce(grid_spec, planned, parse_jobs(jobs), yes)
-    with print_hint_on_interrupt(
-        "Stopped; the same command goes on from the last completed rounds."
-    ):
-        folders = run_comparison(grid_spec, out, parse_jobs(jobs), plan, display)
+            announce(grid_spec, planned, place, yes)
+    with print_hint_on_interrupt(place.hint_on_interrupt):
+        folders = run_comparison(grid_spec, out, place, plan, display)
     if html is not None or not quiet:
         print_comparison([folder for folder in folders if is_run(folder)], baseline, html, quiet)
     if not quiet:
@@ -205,18 +223,22 @@ def choose_seeds(seeds: str | None, seed: int | None) -> str | list[int] | None:
     return seeds if seed is None else [seed]
 
 
-def announce(grid_spec: "Grid", planned: "Sequence[QueuedRun]", jobs: int, yes: bool) -> None:
+def announce(
+    grid_spec: "Grid", planned: "Sequence[QueuedRun]", place: "RunPlace", yes: bool
+) -> None:
     """Say what the runs will take, and on a terminal ask before very many are started.
 
-    What keeps a probe from being made is left to the runs, which say it one by one.
+    What keeps a probe from being made is left to the runs, which say it one by one. Runs on other
+    machines are not probed on this one.
     """
     from fedwmsam.comparison.estimate import estimate_comparison
     from fedwmsam.report.terminal import comparison_estimate_lines
 
     with contextlib.suppress(Exception):
-        estimate = estimate_comparison(planned, jobs, ANNOUNCEMENT_SECONDS)
-        for line in comparison_estimate_lines(estimate, grid_spec):
-            say(line)
+        if place.is_this_machine:
+            estimate = estimate_comparison(planned, place.workers, ANNOUNCEMENT_SECONDS)
+            for line in comparison_estimate_lines(estimate, grid_spec):
+                say(line)
     ahead = sum(not run.is_finished for run in planned)
     if ahead > MANY_RUNS and not yes and sys.stdin.isatty() and sys.stdout.isatty():
         count = len(grid_spec.seeds)

@@ -1,17 +1,19 @@
 """The comparison that `fedwmsam compare` carries out once its settings are read.
 
 `run_comparison` first lets tuning runs choose values where these are asked for, then hands all runs
-to the queue and returns their folders.
+to the queue and returns their folders. `RunPlace` says where the workers are that carry them out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from fedwmsam.comparison.grid import Grid, RunSpec
-from fedwmsam.comparison.queue import QueuedRun, lock_folder, make_queue, run_queue
+from fedwmsam.comparison.launchers import SLURM_WORKERS, LocalLauncher, SlurmLauncher
+from fedwmsam.comparison.queue import QueuedRun, make_queue, run_queue
+from fedwmsam.comparison.queue_folder import QueueFolder, lock_folder
 from fedwmsam.comparison.tuning import (
     TUNING_FILE,
     TUNING_FOLDER,
@@ -33,22 +35,66 @@ class ProgressDisplay(Protocol):
 
     def say(self, text: str, style: str | None = None) -> None: ...
 
+    def note(self, text: str) -> None:
+        """Say something that a quiet display leaves out."""
+        ...
+
     def track_progress(
         self, runs: Sequence[QueuedRun], jobs: int
     ) -> AbstractContextManager[Callable[[], None]]:
         """Return a context in which the runs are shown.
 
-        The function that it yields is called after every change of the runs and once per second.
+        The function that it yields is called at every look at the runs.
         """
         ...
 
 
-class ComparisonRunner:
-    """Carries out the runs of one folder, `jobs` at a time; finished runs are not repeated."""
+@dataclass(frozen=True)
+class RunPlace:
+    """Where the runs of a comparison are carried out, and how many at a time."""
 
-    def __init__(self, out: Path, jobs: int, display: ProgressDisplay) -> None:
+    jobs: int = 0
+    """Runs at a time; 0 for one for each core, or on Slurm for up to SLURM_WORKERS."""
+    slurm_options: Mapping[str, str | None] | None = None
+    """Options of `sbatch`; None for processes of this machine."""
+
+    @property
+    def workers(self) -> int:
+        """Return how many runs are carried out at a time."""
+        return self.jobs or (cores() if self.is_this_machine else SLURM_WORKERS)
+
+    @property
+    def is_this_machine(self) -> bool:
+        """Return whether the workers are processes of this machine."""
+        return self.slurm_options is None
+
+    @property
+    def hint_on_interrupt(self) -> str:
+        """Return what becomes of the runs when whoever asked for them goes away."""
+        if self.is_this_machine:
+            return "Stopped; the same command goes on from the last completed rounds."
+        return "The jobs go on in Slurm; the same command follows them again, --cancel ends them."
+
+    def make_launcher(
+        self, out: Path, runs: Sequence[QueuedRun], say: Callable[[str], None]
+    ) -> LocalLauncher | SlurmLauncher:
+        """Return what provides these runs with workers.
+
+        These may import the models and methods that the runs name, since the user has named them.
+        """
+        names = {run.spec.config.model for run in runs} | {run.spec.config.method for run in runs}
+        trusts = any(":" in name for name in names)
+        if self.slurm_options is None:
+            return LocalLauncher(out, self.workers, trusts)
+        return SlurmLauncher(out, self.workers, trusts, self.slurm_options, say)
+
+
+class ComparisonRunner:
+    """Carries out the runs of one folder; finished runs are not repeated."""
+
+    def __init__(self, out: Path, place: RunPlace, display: ProgressDisplay) -> None:
         self.out = out
-        self.jobs = jobs or cores()
+        self.place = place
         self.display = display
 
     def run(self, specs: Sequence[RunSpec]) -> list[Path]:
@@ -60,10 +106,26 @@ class ComparisonRunner:
         for names in {spec.config.track for spec in specs}:
             make_trackers(names)  # a missing tracker is reported once, before any run
         runs = make_queue(absolute_specs, self.out)
-        with self.display.track_progress(runs, self.jobs) as update:
-            run_queue(runs, self.jobs, self.out / "messages.log", update)
+        launcher = self.place.make_launcher(self.out, runs, self.display.note)
+        self.report_changed_plan(runs)
+        with self.display.track_progress(runs, launcher.jobs) as update:
+            run_queue(runs, self.out, launcher, update)
         self.report_failures(runs)
         return [run.path for run in runs]
+
+    def report_changed_plan(self, runs: Sequence[QueuedRun]) -> None:
+        """Say which runs of an earlier call are no longer asked for although they are not done."""
+        queue = QueueFolder(self.out)
+        if not queue.exists():
+            return
+        asked_for = {run.path.name for run in runs}
+        earlier = [run.name for run in queue.read_plan().runs if run.name not in asked_for]
+        left = [name for name in earlier if not queue.is_finished(name)]
+        if left:
+            self.display.note(
+                f"The plan has changed: {len(left)} unfinished runs of the call before are not in "
+                "it and are left as they are."
+            )
 
     def report_failures(self, runs: Sequence[QueuedRun]) -> None:
         """Print the status of each failed run; raise InputError if all of them failed."""
@@ -81,7 +143,7 @@ def with_absolute_config(spec: RunSpec) -> RunSpec:
 
 
 def run_comparison(
-    grid: Grid, out: Path, jobs: int, plan: TuningPlan | None, display: ProgressDisplay
+    grid: Grid, out: Path, place: RunPlace, plan: TuningPlan | None, display: ProgressDisplay
 ) -> list[Path]:
     """Carry out the grid's runs below `out` and return their folders.
 
@@ -94,19 +156,19 @@ def run_comparison(
         plan_trials(grid, plan)  # the same for those that are tried
     with lock_folder(out):
         if plan is not None:
-            grid = choose_values(grid, plan, out, jobs, display)
-        return ComparisonRunner(out, jobs, display).run(grid.run_specs())
+            grid = choose_values(grid, plan, out, place, display)
+        return ComparisonRunner(out, place, display).run(grid.run_specs())
 
 
 def choose_values(
-    grid: Grid, plan: TuningPlan, out: Path, jobs: int, display: ProgressDisplay
+    grid: Grid, plan: TuningPlan, out: Path, place: RunPlace, display: ProgressDisplay
 ) -> Grid:
     """Return the grid with the values that tuning runs below `out` have chosen.
 
     How they were chosen is printed, and written for the reports.
     """
     write_tuning_file(out / TUNING_FILE, [])  # reports then leave the folder of these runs out
-    runner = ComparisonRunner(out / TUNING_FOLDER, jobs, display)
+    runner = ComparisonRunner(out / TUNING_FOLDER, place, display)
     own_folder(runner.out).mkdir(exist_ok=True)
     tuned_grid, results = tune(grid, plan, runner.run)
     write_tuning_file(out / TUNING_FILE, results)

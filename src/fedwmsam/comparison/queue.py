@@ -1,47 +1,30 @@
-"""A queue of runs, carried out by worker processes until all of them are finished.
+"""The runs of a comparison, and following them until all are finished.
 
-`run_queue` starts some processes of `comparison/run_worker.py` and gives each of them one run at a
-time, in lines of JSON that the module docstring there describes. A run whose worker died is tried
-once more, from its last checkpoint. A worker that loses its connection, because this process was
-killed, stops after saving its last completed round.
+`run_queue` writes the runs into the comparison's folder, has a launcher provide workers for them,
+and reads from the folder how far they have come (`comparison/queue_folder.py`). It carries out none
+itself, and need not know where the workers are: other processes of this machine, jobs of Slurm, or
+a `fedwmsam work` that somebody has typed elsewhere.
 
-This queue lives as long as one `fedwmsam compare` or `fedwmsam reproduce`. results/run_queue.py is
-another, long-running queue, for the published results: it works for days on the plans in
-results/plans, and shares only the run folders' format with this one.
-
-Workers run on this machine. The only seam for other launchers (another host, a container, a job
-scheduler) is the command that `RunWorker.start` runs: any command will do that speaks the protocol
-of `run_worker.py` on its standard input and output and sees the same paths.
+This queue lives as long as the runs of one comparison. results/run_queue.py is another, for the
+published results: it works for days on the plans in results/plans, and shares only the run folders'
+format with this one.
 """
 
-import contextlib
-import json
 import math
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import IO, Any
-
-from filelock import Timeout
+from typing import Any, Protocol, Self
 
 from fedwmsam import files
+from fedwmsam.comparison.claims import Claim
 from fedwmsam.comparison.grid import RunSpec
+from fedwmsam.comparison.owners import Fate, OwnerObserver
+from fedwmsam.comparison.queue_folder import PlannedRun, QueueFolder, RunPlan
 from fedwmsam.engine.provenance import command_line
-from fedwmsam.engine.records import Record, read_json, read_metrics
-from fedwmsam.engine.worker_process import environment
+from fedwmsam.engine.records import LINES_LIMIT, Record, parse_record, read_json, read_metrics
 from fedwmsam.errors import InputError, printable
-
-MAX_ATTEMPTS = 2
-"""How often a run is started before a worker that died counts as its failure."""
-SHUTDOWN_TIMEOUT = 60
-"""Seconds a worker may take to save its last round when it is told to end."""
-POLL_INTERVAL = 1.0
-"""Seconds after which `on_change` is called although nothing has happened, for a running clock."""
 
 
 @dataclass
@@ -56,8 +39,6 @@ class QueuedRun:
     rounds_done: int = 0
     last_record: dict[str, Any] = field(default_factory=dict)
     """The metrics of the last completed round."""
-    attempts: int = 0
-    """How often a worker has been given this run."""
     elapsed_seconds: float = 0.0
     """Time that this queue has spent on the run's `timed_rounds`."""
     timed_rounds: int = 0
@@ -106,129 +87,155 @@ def finite_numbers(record: Record) -> Record:
     }
 
 
+@dataclass(frozen=True)
+class Demand:
+    """How many runs need workers, as a launcher is told."""
+
+    open: int
+    """Runs that are not finished."""
+    waiting: int
+    """Those of them that no living worker holds."""
+    lost: int
+    """Those whose worker has died."""
+    claims: int
+    """How many claims there have been on all runs: as long as it grows, workers get to work."""
+
+
+class Launcher(Protocol):
+    """What provides a comparison with workers; leaving its context ends those that depend on it."""
+
+    poll_interval: float
+    """Seconds between two looks at the runs."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def provide(self, demand: Demand) -> None:
+        """See to it that there are workers; raise InputError if that cannot be done."""
+        ...
+
+
 def run_queue(
-    runs: Sequence[QueuedRun], jobs: int, log_path: Path, on_change: Callable[[], None]
+    runs: Sequence[QueuedRun], out: Path, launcher: Launcher, on_change: Callable[[], None]
 ) -> None:
-    """Carry out the runs that are not finished, `jobs` at a time, and update them in place.
+    """Have the runs carried out that are not finished, and update them in place.
 
-    `on_change` is called after every change of the runs and at least once per second. What the
-    workers print is appended to `log_path`.
+    `on_change` is called at every look at the runs. Raise InputError if there are no workers to be
+    had, or if somebody calls the comparison off.
     """
-    waiting = [run for run in runs if not run.is_finished]
     on_change()
-    if not waiting:
+    ahead = {run.path.name: run for run in runs if not run.is_finished}
+    if not ahead:
         return
-    events: SimpleQueue[tuple[RunWorker, str]] = SimpleQueue()
-    with files.open_to_append(log_path) as log_file, contextlib.ExitStack() as stack:
-        for _ in range(min(jobs, len(waiting))):
-            worker = stack.enter_context(RunWorker(events, log_file))
-            worker.assign_next(waiting)
-        while any(not run.is_finished for run in runs):
-            with contextlib.suppress(Empty):
-                worker, line = events.get(timeout=POLL_INTERVAL)
-                worker.handle_message(line)
-                if worker.run and worker.run.status == "waiting":  # its process died: try once more
-                    waiting.insert(0, worker.run)
-                if not worker.run or worker.run.status != "running":
-                    worker.assign_next(waiting)
+    queue = QueueFolder(out)
+    planned = [PlannedRun(run.path.name, run.spec.config.to_flat_dict()) for run in runs]
+    queue.write_plan(RunPlan(planned, command_line()))
+    follower = Follower(queue, ahead)
+    with launcher:
+        while True:
+            demand = follower.update()
             on_change()
+            if not demand.open:
+                return
+            if queue.is_cancelled():
+                raise InputError(
+                    f"The comparison in {out} was called off with {demand.open} runs to do; the "
+                    "same command goes on with them."
+                )
+            launcher.provide(demand)
+            time.sleep(launcher.poll_interval)
 
 
-class RunWorker:
-    """A worker process and the run that it carries out at the moment.
+class Follower:
+    """Reads from a comparison's folder how far its runs have come."""
 
-    `events` receives the worker's messages as lines, and an empty line when its process has ended.
-    What the process prints goes to `log_file`.
-    """
+    def __init__(self, queue: QueueFolder, runs: dict[str, QueuedRun]) -> None:
+        self.queue = queue
+        self.runs = runs
+        self.observer = OwnerObserver()
+        self.tails: dict[str, MetricsTail] = {}
 
-    def __init__(self, events: "SimpleQueue[tuple[RunWorker, str]]", log_file: IO[str]) -> None:
-        self.events = events
-        self.log_file = log_file
-        self.run: QueuedRun | None = None
-        self.start()
-
-    def start(self) -> None:
-        """Start the worker's process, and a thread that forwards what it writes."""
-        # A new session, so that Ctrl-C in the terminal reaches only this process, which then ends
-        # its workers itself.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedwmsam.comparison.run_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.log_file,
-            text=True,
-            start_new_session=True,
-            env=environment(),
+    def update(self) -> Demand:
+        """Update the runs in place, and return what they need."""
+        names = [name for name, run in self.runs.items() if not run.is_finished]
+        claims = self.queue.newest_claims(names)
+        held = [claim for claim in claims.values() if claim.is_held]
+        fates = dict(zip((claim.run for claim in held), self.observer.judge(held), strict=True))
+        for name, claim in claims.items():
+            self.update_run(self.runs[name], claim, fates.get(name))
+        unfinished = [run for run in self.runs.values() if not run.is_finished]
+        return Demand(
+            open=len(unfinished),
+            waiting=sum(run.status == "waiting" for run in unfinished),
+            lost=sum(fate.is_dead for fate in fates.values()),
+            claims=sum(self.queue.claims.newest_numbers().values()),
         )
-        thread = threading.Thread(
-            target=self.forward_output, args=(self.process.stdout,), daemon=True
-        )
-        thread.start()
 
-    def forward_output(self, output: IO[str]) -> None:
-        """Put each line of the process into `events`, and an empty line at the end."""
-        with output:
-            for line in output:
-                self.events.put((self, line))
-        self.events.put((self, ""))
+    def update_run(self, run: QueuedRun, claim: Claim, fate: Fate | None) -> None:
+        """Update a run from the newest claim on it, and from its metrics."""
+        is_held = fate is not None and not fate.is_dead
+        if is_held or claim.run in self.queue.ended:
+            self.update_rounds(run)
+        if is_held:
+            run.status = "running"
+        elif fate is not None or claim.is_free:
+            run.status = "waiting"
+        elif self.queue.is_finished(claim.run):
+            run.status = printable(read_json(run.path / "summary.json").get("status"))
+        elif claim.state.startswith("failed"):
+            run.status = printable(claim.state)
+        else:  # done, but the summary cannot be seen yet
+            self.queue.ended.discard(claim.run)
 
-    def __enter__(self) -> "RunWorker":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the process: without an input it saves its last completed round and exits."""
-        assert self.process.stdin
-        with contextlib.suppress(BrokenPipeError):
-            self.process.stdin.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout=SHUTDOWN_TIMEOUT)
-        self.process.kill()
-        self.process.wait()
-
-    def assign_next(self, waiting: list[QueuedRun]) -> None:
-        """Take the first of the waiting runs, if there is one, and send it to the process."""
-        self.run = waiting.pop(0) if waiting else None
-        if self.run is None:
-            return
-        self.run.status = "running"
-        self.run.attempts += 1
-        self.last_event_time = time.monotonic()
-        request = {
-            "path": str(self.run.path),
-            "config": self.run.spec.config.to_flat_dict(),
-            "command": command_line(),
-        }
-        assert self.process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it has died: the end of its output will tell
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-
-    def handle_message(self, line: str) -> None:
-        """Update the run from a message of the worker; an empty line means that it has ended.
-
-        A worker that has ended is started anew. Its run waits again, or has failed if it has used
-        up its attempts.
-        """
-        run = self.run
-        if not line:
-            code = self.process.wait()
-            self.start()
-            if run is not None and run.attempts < MAX_ATTEMPTS:
-                run.status = "waiting"
-            elif run is not None:
-                run.status = f"failed: its process ended with code {code}"
-            return
-        if run is None:
-            return
-        message = json.loads(line)
+    def update_rounds(self, run: QueuedRun) -> None:
+        """Read the rounds that the run has completed since the last look, and time them."""
         now = time.monotonic()
-        if "round" in message:
-            run.timed_rounds += 1
-            run.elapsed_seconds += now - self.last_event_time
-            run.rounds_done = message["round"]
-            run.last_record = message
-        run.status = message.get("status", run.status)
-        self.last_event_time = now
+        if run.path.name not in self.tails:
+            tail = MetricsTail(run.path / "metrics.jsonl", now)
+            tail.read()
+            self.tails[run.path.name] = tail
+        else:
+            tail = self.tails[run.path.name]
+            new_rounds = tail.read()
+            if new_rounds > 0:
+                run.timed_rounds += new_rounds
+                run.elapsed_seconds += now - tail.last_time
+                tail.last_time = now
+        run.rounds_done = tail.rounds
+        run.last_record = tail.last_record
+
+
+@dataclass
+class MetricsTail:
+    """The end of a run's metrics.jsonl, read as it grows."""
+
+    path: Path
+    last_time: float
+    """When a new line was last seen."""
+    position: int = 0
+    rounds: int = 0
+    last_record: dict[str, Any] = field(default_factory=dict)
+
+    def read(self) -> int:
+        """Read the lines that are new, and return how many; a file that was cut begins anew."""
+        before = self.rounds
+        try:
+            if self.path.stat().st_size < self.position:
+                self.position = 0
+                self.rounds = 0
+            content = files.read_part(self.path, self.position, LINES_LIMIT)
+        except OSError:  # it is not there yet
+            return 0
+        *lines, _ = content.split(b"\n")
+        self.position += sum(len(line) + 1 for line in lines)
+        self.rounds += len(lines)
+        if lines:
+            try:
+                self.last_record = finite_numbers(parse_record(lines[-1]))
+            except ValueError as error:
+                raise InputError(f"{self.path} is damaged: {error}.") from error
+        return self.rounds - before
 
 
 def estimate_seconds_left(runs: Sequence[QueuedRun], jobs: int) -> float | None:
@@ -254,25 +261,3 @@ def seconds_per_round(run: QueuedRun, timed_runs: Sequence[QueuedRun]) -> float:
     return sum(other.elapsed_seconds for other in sample) / sum(
         other.timed_rounds for other in sample
     )
-
-
-@contextlib.contextmanager
-def lock_folder(out: Path) -> Iterator[None]:
-    """Create a comparison's folder and lock it; two comparisons in it would start the same runs.
-
-    Raise InputError if another comparison holds the lock, or if `out` is a file.
-    """
-    lock = files.lock_for(out / ".lock")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise InputError(
-            f"Another comparison is working in {out}; wait for it or stop it first."
-        ) from None
-    except (FileExistsError, NotADirectoryError):
-        raise InputError(f"{out} is a file; choose a folder for the comparison.") from None
-    try:
-        yield
-    finally:
-        lock.release()

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fedwmsam.comparison.status import WorkerWatch
 from fedwmsam.engine.run_folder import is_busy
 from fedwmsam.errors import InputError
 from fedwmsam.files import is_locked
@@ -24,15 +25,16 @@ def watch_page(
     that is written last does not load itself again. Return how often it was written.
     """
     written = 0
+    workers = WorkerWatch(roots)
     while True:
         try:
             comparison = load()
         except InputError:
-            if not any(is_locked(root / ".lock") for root in roots):
+            if not is_compared(roots, workers):
                 raise
             time.sleep(seconds)  # a comparison that has begun may have no run yet
             continue
-        goes_on = is_going_on(comparison, roots)
+        goes_on = is_compared(roots, workers) or is_trained(comparison)
         write_page(path, comparison, paper_columns, seconds if goes_on else 0)
         written += 1
         if not goes_on:
@@ -40,10 +42,13 @@ def watch_page(
         time.sleep(seconds)
 
 
-def is_going_on(comparison: Comparison, roots: Sequence[Path]) -> bool:
-    """Return whether a process works on one of the runs, or on a comparison of them."""
-    if any(is_locked(root / ".lock") for root in roots):
-        return True
+def is_compared(roots: Sequence[Path], workers: WorkerWatch) -> bool:
+    """Return whether a comparison goes on in one of the folders, here or on other machines."""
+    return any(is_locked(root / ".lock") for root in roots) or workers.anybody_works()
+
+
+def is_trained(comparison: Comparison) -> bool:
+    """Return whether a process works on one of the runs."""
     for row in comparison.rows:
         unfinished = [run.path for run in row.excluded_runs]
         finished = [score.run.path for score in row.scores]

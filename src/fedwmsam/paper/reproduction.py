@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from fedwmsam.comparison.comparison import ComparisonRunner, ProgressDisplay
+from fedwmsam.comparison.comparison import ComparisonRunner, ProgressDisplay, RunPlace
 from fedwmsam.comparison.grid import RunSpec, SettingValues
-from fedwmsam.comparison.queue import lock_folder
+from fedwmsam.comparison.queue_folder import lock_folder
 from fedwmsam.data.image_folder import DOMAIN_DATASETS, find_domain_dataset
 from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.experiment.experiment import load_data
@@ -160,7 +160,7 @@ def run_plan(plan: Plan, out: Path, jobs: int, display: ProgressDisplay) -> bool
             sources = [(spec.config.dataset, spec.config.data_dir) for spec in specs]
             for dataset, data_dir in dict.fromkeys(sources):
                 load_data(dataset, data_dir)
-        ComparisonRunner(runs_folder(out), jobs, display).run(specs)
+        ComparisonRunner(runs_folder(out), RunPlace(jobs), display).run(specs)
     return len(finished_runs(specs, out)) == len(specs)
 
 

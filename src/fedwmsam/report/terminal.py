@@ -183,6 +183,11 @@ class ComparisonDisplay:
         """Print a line, however long."""
         self.console.print(printable(text, 10_000), style=style, soft_wrap=True)
 
+    def note(self, text: str) -> None:
+        """Print a line unless the display is quiet."""
+        if not self.quiet:
+            self.say(text)
+
     @contextmanager
     def track_progress(self, runs: Sequence[QueuedRun], jobs: int) -> Iterator[Callable[[], None]]:
         """Show the runs, and yield the function that is called whenever one of them changes."""
