@@ -26,7 +26,7 @@ from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import ClientFailure, Job, State, make_jobs, sample_cohort
 from fedwmsam.engine.run import Callback, Progress
 from fedwmsam.engine.run_folder import FolderBusy, RunFolder
-from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.errors import InputError, describe_error, unknown_name_message
 from fedwmsam.experiment.assembly import config_values, execute_run, make_run, open_folder
 from fedwmsam.experiment.result import Result
 from fedwmsam.flower.identities import FILE, make_identities, read_identities
@@ -363,6 +363,9 @@ class FlowerStrategy(Strategy):
                     ["flower", script_name()],
                     {"Flower": package_version("flwr")},
                 )
+        except Exception as error:
+            self.training.save_status(f"stopped by {describe_error(error)}")
+            raise
         finally:
             self.run.close()
         self.log_end(self.result)
@@ -381,6 +384,7 @@ class FlowerStrategy(Strategy):
                 "or remove that file to let any node be any client."
             )
         self.run.folder = open_folder_when_free(self.folder, self.config)
+        self.training.status.folder = self.run.folder
         if self.identities is not None:
             self.identities.open(self.run.folder)
 
