@@ -33,6 +33,9 @@ from fedwmsam.flower import FlowerStrategy, TooFewReplies, exchange, status
 from fedwmsam.methods import FedWMSAM
 from fedwmsam.report.flower_status import MAX_ROWS, follow_status, read_status, status_table
 
+TIMEOUT = 300
+"""Seconds that anything may take."""
+
 
 @pytest.fixture(autouse=True, scope="module")
 def short_waits():
@@ -116,14 +119,14 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path):
 
     def slow(message, honest_reply):
         reached.set()
-        assert seen_waiting.wait(20)
+        assert seen_waiting.wait(TIMEOUT)
         return honest_reply()
 
     grid.faults[2, 3] = slow
     thread = threading.Thread(target=train, args=(folder, grid))
     thread.start()
     try:
-        assert reached.wait(20)
+        assert reached.wait(TIMEOUT)
         statuses = follow_status(folder, seconds=0.02)
         seen = next(statuses)
         assert seen.is_going_on and (seen.round, seen.activity) == (2, "training")
@@ -331,14 +334,14 @@ def test_on_a_terminal_the_table_is_redrawn_until_the_run_is_over(troubled_run):
     assert "3 of 3 rounds done; round 3, aggregating" in shown and "connected" in shown
     rest = read_terminal(terminal)
     os.close(terminal)
-    assert watcher.wait(timeout=60) == 0
+    assert watcher.wait(timeout=TIMEOUT) == 0
     assert "3 of 3 rounds done, completed" in rest and "\x1b[" in rest
 
 
 def read_terminal(terminal, until=None):
     """Return what a program writes to its terminal, until this text or its end."""
     text = ""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline and not (until and until in text):
         try:
             text += os.read(terminal, 4096).decode(errors="replace")
