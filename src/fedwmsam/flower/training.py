@@ -138,6 +138,8 @@ class RemoteTraining:
         """Clients → the sizes that they report and that have been logged."""
         self.buffer_layout = RowLayout.from_row(run.federation.task.initial_buffers)
         self.traffic = Traffic()
+        self.loop_metrics: dict[int, Evaluation] = {}
+        """What the training loops of clients report of the round, where they have their own."""
         self.status = StatusFile()
         self.mailbox: Mailbox | None = None
         self.nodes: NodeRegistry | None = None
@@ -170,6 +172,7 @@ class RemoteTraining:
         self.nodes.refresh_until_identified(cohort)
         self.log_other_sizes()
         self.traffic = Traffic()
+        self.loop_metrics = {}
         self.status.round = self.run.state.round + 1
         self.save_status("training")
 
@@ -322,6 +325,8 @@ class RemoteTraining:
             self.status.note_trouble(job.client, self.status.round, f"rejected: {reason}")
             return ClientFailure(f"its answer is rejected: {reason}", rejected=True)
         self.status.note_answer(job.client, self.status.round)
+        if answer.metrics:
+            self.loop_metrics[job.client] = answer.metrics
         self.traffic.error_up = max(self.traffic.error_up, answer.transport_error)
         result = answer.result
         device = self.run.federation.task.device
