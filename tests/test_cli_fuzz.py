@@ -106,6 +106,7 @@ FLAGS = {
     "analyse dynamics": ("--states", "--sample"),
     "analyse theory": ("--rounds", "--cohort", "--rho", "--smoothness"),
     "flower release": (),
+    "flower status": ("--watch",),
 }
 LEFT_OUT = {"analyse embedding", "flower new", "flower keys", "flower check"}
 """Commands that take too long, write keys or need Flower."""

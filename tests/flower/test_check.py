@@ -6,9 +6,11 @@ It finds mistakes before a run.
 import logging
 import os
 import re
+import shutil
 import socket
 import ssl
 import stat
+import subprocess
 import sys
 import threading
 from importlib import import_module
@@ -50,6 +52,25 @@ def test_a_new_app_has_nothing_wrong(app, cli):
     assert result.code == 0, result.out
     assert "ERROR" not in result.out and "warning" not in result.out
     assert "Client 0 has 500 samples" in result.out and "FedWMSAM" in result.out
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze (systemd)")
+def test_the_units_of_a_new_app_are_right_for_systemd(app):
+    """What systemd does not understand it only warns of, and its exit code is 0."""
+    units = sorted((app / "systemd").iterdir())
+    assert [unit.name.removeprefix(app.name) for unit in units] == [
+        "-run.service",
+        "-superlink.service",
+        "-supernode@.service",
+    ]
+    client = units[2].with_name(units[2].name.replace("@", "@3"))
+    client.symlink_to(units[2])
+    command = ["systemd-analyze", "verify", "--man=no", units[0], units[1], client]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (outcome.returncode, outcome.stdout + outcome.stderr) == (0, "")
+    replace(units[0], "RestartSec=10", "RestartSec=many")
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert f"{units[0]}:" in outcome.stderr and "many" in outcome.stderr
 
 
 def test_a_new_app_shows_its_loss_and_metrics(app, tmp_path, monkeypatch, caplog):

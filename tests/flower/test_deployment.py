@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 from helpers import flower_task
-from helpers.flower_deployment import Deployment, Simulation, wait_until
+from helpers.flower_deployment import Deployment, Simulation, UnitDeployment, wait_until
 from helpers.loose_modules import load_module
 
 import fedwmsam
@@ -25,6 +25,7 @@ from fedwmsam.experiment.assembly import make_run
 from fedwmsam.flower.exchange import REFUSED_RETRY_SECONDS
 from fedwmsam.flower.keys import fingerprint_of
 from fedwmsam.methods import make_method
+from fedwmsam.report.flower_status import read_status
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task, deterministic_torch
@@ -244,6 +245,22 @@ def run_with_bad_replies(deployment):
     ):
         assert reason in log
     assert_same(model_of(deployment.folder / "bad"), simulate("fedwmsam", rows))
+
+
+def test_the_units_of_a_new_app_deploy_it_and_its_status_is_shown(tmp_path, cli):
+    folder = tmp_path / "flower-runs" / "app"
+    with UnitDeployment(tmp_path, nodes=3) as deployment:
+        deployment.misbehave(1, {3: "hold"})
+        run = deployment.run_unit()
+        deployment.wait_for_hold(1)
+        shown = read_status(folder)
+        assert shown.is_going_on and (shown.round, shown.activity) == (3, "training")
+        assert shown.clients[1].answered_round == 2
+        assert shown.clients[1].is_training and all(known.node for known in shown.clients.values())
+        deployment.behave(1)
+        deployment.finish("flower-runs/app", run)
+    assert json.loads((folder / "identities.json").read_text()).keys() == {"0", "1", "2"}
+    assert "5 of 5 rounds done, completed" in cli("flower", "status", folder).out
 
 
 @pytest.mark.skipif(

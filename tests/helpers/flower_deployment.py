@@ -3,6 +3,8 @@
 import contextlib
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -306,6 +308,58 @@ class Deployment:
             time.sleep(0.5)
         self.kill(list(self.processes()))
         time.sleep(0.5)
+
+
+class UnitDeployment(Deployment):
+    """A deployment by the commands in the systemd units of the app, with the paths of a test."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        super().__init__(folder, nodes, secure=True)
+        self.environment["HOME"] = str(folder)
+
+    def write_connection(self) -> None:
+        super().write_connection()
+        connection = self.home / "config.toml"
+        text = connection.read_text()
+        connection.write_text(text + text.replace("superlink.test", "superlink.tls"))
+
+    def command(self, unit: str, client: int = 0) -> list[str]:
+        """Return the words of a unit's command, for an instance with this number."""
+        text = (self.folder / "app" / "systemd" / f"app-{unit}.service").read_text()
+        line = next(line for line in text.splitlines() if line.startswith("ExecStart="))
+        places = {
+            "ExecStart=": "",
+            "/etc/app/": f"{self.folder}/keys/",
+            "/var/lib/app/": f"{self.folder}/",
+            "0.0.0.0": HOST,
+            "8000": str(self.port),
+            "9094": str(free_port()),
+            "${SUPERLINK}": f"{HOST}:{self.port}",
+            "%i": str(client),
+            "num-partitions=3": f"num-partitions=3 misbehaviour='{self.fault_file(client)}'",
+        }
+        for place, value in places.items():
+            line = line.replace(place, value)
+        return shlex.split(line)
+
+    def start_link(self) -> None:
+        self.link = self.start("link", *self.command("superlink"))
+        wait_until(lambda: is_listening(self.port), "the SuperLink listens", self.assert_running)
+
+    def start_node(self, node: int, claim: int | None = None) -> None:
+        self.nodes[node] = self.start(f"node-{node}", *self.command("supernode@", node))
+
+    def run_unit(self) -> str:
+        """Do what the unit of the run does, and return the id of Flower's run."""
+        output = subprocess.check_output(
+            self.command("run"),
+            text=True,
+            stderr=subprocess.STDOUT,
+            cwd=self.folder / "app",
+            env=self.environment,
+            timeout=TIMEOUT,
+        )
+        return next(word for word in re.split(r"\W+", output) if re.fullmatch(r"\d{10,}", word))
 
 
 class Simulation(Deployment):

@@ -1,13 +1,14 @@
-"""`fedwmsam flower …`: a new Flower app, its keys, and checks before a run."""
+"""`fedwmsam flower …`: a new Flower app, its keys, checks before a run, and its status."""
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from fedwmsam.commands.options import SuggestingGroup
-from fedwmsam.commands.output import print_written, say
+from fedwmsam.commands.options import RunArgument, SuggestingGroup
+from fedwmsam.commands.output import console, print_tables, print_written, say
 
 app = typer.Typer(
     cls=SuggestingGroup,
@@ -15,6 +16,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     help="Train across machines, on Flower.",
 )
+
+WATCH_SECONDS = 1
+"""Seconds from one look at a run that is watched to the next."""
 
 
 @app.command()
@@ -115,3 +119,32 @@ def check(
         has_error |= finding.grade == "ERROR"
     if has_error:
         sys.exit(1)
+
+
+@app.command()
+def status(
+    folder: RunArgument,
+    watch: Annotated[
+        bool,
+        typer.Option("--watch", help="On a terminal, keep the table up to date while it goes on."),
+    ] = False,
+) -> None:
+    """Show a run that is deployed: round, clients, last answers, bytes, what was not used and why.
+
+    It reads the run's folder only, on the server, while the run goes on or afterwards.
+
+    Examples:
+
+    - `fedwmsam flower status /srv/runs/first`
+    - `fedwmsam flower status /srv/runs/first --watch`
+    """
+    from fedwmsam.report.flower_status import follow_status, read_status, status_table
+
+    if watch and console.is_terminal:
+        from fedwmsam.report.terminal import LiveDisplay, render_text_table
+
+        with contextlib.suppress(KeyboardInterrupt), LiveDisplay(console, quiet=False) as display:
+            for seen in follow_status(folder, WATCH_SECONDS):
+                display.show(render_text_table(status_table(seen)), line="")
+    else:
+        print_tables([status_table(read_status(folder))])

@@ -14,6 +14,8 @@ It holds
     fingerprint.json        what the data of the clients of `fit` are recognised by
     provenance.json         what made the run: versions, machine, command lines and times
     summary.json            the outcome, once the run is over
+    identities.json         on Flower, the keys that clients belong to
+    status.json             on Flower, who is connected and what the server is doing
 """
 
 import contextlib

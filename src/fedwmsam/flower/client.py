@@ -18,9 +18,15 @@ from flwr.clientapp import ClientApp
 from fedwmsam import rng
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.data.clients import Collate
-from fedwmsam.engine.rounds import Federation, train_client
+from fedwmsam.engine.rounds import Federation, Job, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
+from fedwmsam.flower.own_training import (
+    TrainLoop,
+    count_samples,
+    require_replaceable_steps,
+    train_with_loop,
+)
 from fedwmsam.flower.replies import METRICS, NUM_EXAMPLES
 from fedwmsam.flower.wire import TrainConfig, WireError
 from fedwmsam.methods import Method
@@ -44,6 +50,7 @@ def make_client_app(
     collate: Collate | None = None,
     target: str | None = None,
     methods: Sequence[type[Method]] = (),
+    train: TrainLoop | None = None,
     device: str | torch.device = "cpu",
     threads: int = 1,
 ) -> ClientApp:
@@ -56,6 +63,12 @@ def make_client_app(
     to evaluate the global model on, if the server asks for it. `methods` are the classes of your
     own methods: a server can only name those, and the library's. With one thread the results are
     those of the simulator; more are faster.
+
+    `train(model, data, config)` is a loop of your own instead of the library's local training, for
+    methods that allow it (FedAvg, FedAvgM, FedAdam, FedProx, FedACG). It trains `model`, which has
+    the global weights, in place on what `load_data` returned, whatever that is; `config` holds what
+    the server sends ("lr", "local-epochs", "batch-size", "server-round", "seed" …, the method's
+    options). It returns what a Flower client reports: {"train_loss": …, "num-examples": …}.
     """
     objective = (loss, None if metrics is None else tuple(metrics.items()), monitor)
     reading = (collate, target)
@@ -67,6 +80,7 @@ def make_client_app(
             objective,
             reading,
             tuple(methods),
+            train,
             str(device),
             threads,
         )
@@ -99,6 +113,8 @@ class Client:
     reading: tuple[Collate | None, str | None]
     """How data are read: the function that collates samples, and the column to predict."""
     methods: tuple[type[Method], ...]
+    loop: TrainLoop | None
+    """The user's own local training, if there is one."""
     device: str
     threads: int
 
@@ -106,12 +122,12 @@ class Client:
         """Reply which client this node is, and how many samples it has."""
         with deterministic_torch():
             config = self.read_config(message)
-            samples = self.load_samples(self.make_checked_task(config), context.node_config)
+            samples = self.count_samples(self.make_checked_task(config), context.node_config)
         record = ConfigRecord(
             {
                 "version": wire.VERSION,
                 "client": partition_of(context.node_config),
-                "samples": len(samples),
+                "samples": samples,
                 "process": launcher_process_id(),
             }
         )
@@ -127,23 +143,35 @@ class Client:
             config = self.read_config(message)
             task = self.make_checked_task(config)
             job = wire.unpack_job(message.content, task)
-            samples = self.load_samples(task, context.node_config)
             partition = partition_of(context.node_config)
-            if (job.client, job.info.samples) != (partition, len(samples)):
+            samples = self.count_samples(task, context.node_config)
+            if (job.client, job.info.samples) != (partition, samples):
                 raise WireError(
                     f"The server takes this node for client {job.client} "
                     f"with {job.info.samples} samples; it is "
-                    f"client {partition} with {len(samples)}."
+                    f"client {partition} with {samples}."
                 )
-            federation = Federation(
-                method=config.method,
-                task=task,
-                clients={job.client: samples},
-                schedule=config.schedule(job.info),
-                local_rules=config.local_rules,
-            )
-            content = wire.pack_result(job, train_client(federation, job), config.transport)
+            content = self.train_job(task, config, job, context.node_config)
         return Message(content, reply_to=message)
+
+    def train_job(
+        self, task: Task, config: TrainConfig, job: Job, node_config: NodeConfig
+    ) -> RecordDict:
+        """Return the content of the reply to a train message, by the library's steps or a loop."""
+        if self.loop is not None:
+            data = self.load_unread(node_config)
+            result, metrics = train_with_loop(self.loop, task, config, job, data)
+            content = wire.pack_result(job, result, config.transport)
+            content[METRICS] = metrics
+            return content
+        federation = Federation(
+            method=config.method,
+            task=task,
+            clients={job.client: self.load_samples(task, node_config)},
+            schedule=config.schedule(job.info),
+            local_rules=config.local_rules,
+        )
+        return wire.pack_result(job, train_client(federation, job), config.transport)
 
     def evaluate(self, message: Message, context: Context) -> Message:
         """Evaluate the global model on this client's own test data and reply with the metrics.
@@ -165,13 +193,24 @@ class Client:
         return Message(RecordDict({METRICS: metrics}), reply_to=message)
 
     def read_config(self, message: Message) -> TrainConfig:
-        """Return the settings that the server has sent with a message."""
-        return TrainConfig.from_record(wire.config_record_of(message.content), self.methods)
+        """Return the settings that the server has sent with a message.
+
+        Raise InputError if their method does not allow this app's own training loop.
+        """
+        config = TrainConfig.from_record(wire.config_record_of(message.content), self.methods)
+        if self.loop is not None:
+            require_replaceable_steps(config.method)
+        return config
 
     def try_training(self, node_config: NodeConfig) -> int:
-        """Load the data, compute a gradient on a few samples, and return how many there are."""
+        """Load the data, compute a gradient on a few samples, and return how many there are.
+
+        What a training loop of the user does with them is not tried.
+        """
         with deterministic_torch():
             task = self.make_task(0)
+            if self.loop is not None:
+                return self.count_samples(task, node_config)
             samples = self.load_samples(task, node_config)
             task.start_training(task.initial_buffers)
             batch = samples.batch(torch.arange(min(8, len(samples))), seed=0)
@@ -191,6 +230,17 @@ class Client:
     def make_task(self, seed: int) -> Task:
         """Return the task with initial weights from this seed."""
         return make_task(self.model, self.objective, seed, self.device)
+
+    def count_samples(self, task: Task, node_config: NodeConfig) -> int:
+        """Return how many training samples this node has."""
+        if self.loop is None:
+            return len(self.load_samples(task, node_config))
+        return count_samples(self.load_unread(node_config), f"Client {partition_of(node_config)}")
+
+    def load_unread(self, node_config: NodeConfig) -> Any:
+        """Return the training data of this node as the user's function returns them."""
+        key = tuple(sorted(node_config.items()))
+        return load_cached(self.load_data, partition_of(node_config), key)
 
     def load_samples(self, task: Task, node_config: NodeConfig, test: bool = False) -> Samples:
         """Return the training samples of this node, or with `test` its test samples."""
@@ -224,6 +274,12 @@ def read_samples(
     """Return what `load` returns for this partition as samples, checked against the task."""
     data = load(partition, dict(node_config))
     return make_data_adapter(task, *reading).to_samples(data, f"Client {partition}")
+
+
+@lru_cache(maxsize=32)
+def load_cached(load: LoadData, partition: int, node_config: tuple[tuple[str, Any], ...]) -> Any:
+    """Return what `load` returns for this partition."""
+    return load(partition, dict(node_config))
 
 
 def launcher_process_id() -> str:

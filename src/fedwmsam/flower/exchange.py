@@ -7,7 +7,7 @@ holds which client's data, and `LostMessages` finds the messages that no node wi
 
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 import httpx
@@ -40,6 +40,8 @@ class Mailbox:
         self.grid = grid
         self.overdue: dict[str, str] = {}
         """Ids of messages whose deadline has passed → what they were about."""
+        self.before_pause: Callable[[], None] = lambda: None
+        """Called each time there is nothing to do but wait."""
 
     def send(self, message: Message) -> bool:
         """Send a message, which gets its id by that, and return whether Flower accepted it."""
@@ -56,6 +58,11 @@ class Mailbox:
             if isinstance(reply, WireError) or not reply.has_error():
                 log.warning("An answer came after its deadline and is not used: %s.", subject)
         return {message_id: reply for message_id, reply in replies.items() if reply is not None}
+
+    def pause(self) -> None:
+        """Wait until it is time to look for replies again."""
+        self.before_pause()
+        time.sleep(POLL_SECONDS)
 
     def fetch_one(self, message_id: str) -> Reply | None:
         """Return the reply to a message, or None if it has not arrived.
@@ -112,7 +119,7 @@ class PendingReplies:
             if time.monotonic() >= self.deadline:
                 break
             if self.pending:
-                time.sleep(POLL_SECONDS)
+                self.mailbox.pause()
         self.mailbox.overdue |= self.pending
 
     def give_up(self, message_ids: Collection[str]) -> None:
@@ -161,8 +168,8 @@ class NodeRegistry:
         """Ids of whoami messages without a reply → ids of the nodes they went to."""
         self.refused_at: dict[int, float] = {}
         """Ids of the nodes that cannot take part → the time when they were refused."""
-        self.refusal = ""
-        """Why the last of them was refused."""
+        self.refusals: dict[int, str] = {}
+        """Ids of the nodes that were refused, the last one last → why; not those that left."""
 
     def samples(self, client: int) -> int:
         """Return how many samples a client has, and 0 if it is not connected."""
@@ -174,7 +181,8 @@ class NodeRegistry:
             return "not connected"
         count = len(self.refused_at)
         nodes = "a node" if count == 1 else f"{count} nodes"
-        return f"not connected, but {nodes} cannot take part: {self.refusal.rstrip('.')}"
+        reason = next(reversed(self.refusals.values()), "").rstrip(".")
+        return f"not connected, but {nodes} cannot take part: {reason}"
 
     def forget(self, client: int) -> None:
         """Remove a client whose reply was an error, so that its node is asked again who it is.
@@ -191,6 +199,11 @@ class NodeRegistry:
             node: refused_at
             for node, refused_at in self.refused_at.items()
             if time.monotonic() < refused_at + REFUSED_RETRY_SECONDS
+        }
+        self.refusals = {
+            node: reason
+            for node, reason in self.refusals.items()
+            if node in connected or node in self.refused_at
         }
         identified = {node.id for node in self.by_client.values()}
         new = connected - identified - set(self.unanswered.values()) - set(self.refused_at)
@@ -230,7 +243,7 @@ class NodeRegistry:
             and not all(client in self.by_client for client in clients)
             and time.monotonic() < deadline
         ):
-            time.sleep(POLL_SECONDS)
+            self.mailbox.pause()
             self.refresh()
 
     def register(self, node_id: int, reply: Reply) -> None:
@@ -241,8 +254,10 @@ class NodeRegistry:
         except InputError as reason:
             log.warning("Node %d cannot take part: %s", node_id, reason)
             self.refused_at[node_id] = time.monotonic()
-            self.refusal = str(reason)
+            self.refusals.pop(node_id, None)
+            self.refusals[node_id] = str(reason)
             return
+        self.refusals.pop(node_id, None)
         client = introduction.client
         samples = introduction.samples
         log.info("Client %d is connected as node %d with %d samples.", client, node_id, samples)
@@ -276,7 +291,7 @@ class NodeRegistry:
                 names = ", ".join(map(str, missing))
                 log.info("Waiting up to wait = %g s for client(s) %s.", seconds, names)
             is_logged = True
-            time.sleep(POLL_SECONDS)
+            self.mailbox.pause()
 
 
 class LostMessages:

@@ -8,6 +8,9 @@ from fedwmsam.errors import InputError
 TEMPLATE = Path(__file__).with_name("template")
 """Folder of the files that are copied, with words in double braces to be replaced."""
 
+UNITS = "systemd"
+"""Folder of an app with units for systemd; `flwr run` does not send it to the nodes."""
+
 
 def new_app(folder: Path) -> list[Path]:
     """Write the files of a new app and return their paths.
@@ -27,13 +30,21 @@ def new_app(folder: Path) -> list[Path]:
         "folder": f"~/flower-runs/{package}",
     }
     (folder / package).mkdir(parents=True)
+    (folder / UNITS).mkdir()
     written = [folder / package / "__init__.py"]
     written[0].touch()
     for source in sorted(TEMPLATE.glob("*.*")):
         text = source.read_text()
         for word, value in replacements.items():
             text = text.replace("{{" + word + "}}", value)
-        target = folder / package if source.suffix == ".py" else folder
-        (target / source.name).write_text(text)
-        written.append(target / source.name)
+        target = target_of(source.name, replacements["name"], package)
+        (folder / target).write_text(text)
+        written.append(folder / target)
     return written
+
+
+def target_of(file: str, name: str, package: str) -> Path:
+    """Return where a file of the template goes, inside the folder of the app."""
+    if file.endswith(".service"):
+        return Path(UNITS, f"{name}-{file}")
+    return Path(package, file) if file.endswith(".py") else Path(file)

@@ -119,6 +119,8 @@ class Answer:
     LARGEST_BUFFER), a loss up to LARGEST_METRIC, and 0 to LARGEST_COUNT backpropagations."""
     transport_error: float
     """0 to LARGEST_METRIC."""
+    metrics: "Evaluation | None"
+    """What a training loop of the user reports beside its loss, if the client has one."""
 
     @classmethod
     def read(cls, reply: Reply, job: Job, up: RowLayout, buffers: RowLayout) -> "Answer":
@@ -145,7 +147,8 @@ class Answer:
         error = wire.number_entry(record, "transport_error", float, 0.0, LARGEST_METRIC)
         require_bounded(result.up, LARGEST_ENTRY, "update")
         require_bounded(result.buffers, LARGEST_BUFFER, "buffers")
-        return cls(result, error)
+        metrics = Evaluation.read(reply) if METRICS in content else None
+        return cls(result, error, metrics)
 
 
 def require_bounded(vectors: Vectors, largest: float, what: str) -> None:

@@ -26,7 +26,7 @@ from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import ClientFailure, Job, State, make_jobs, sample_cohort
 from fedwmsam.engine.run import Callback, Progress
 from fedwmsam.engine.run_folder import FolderBusy, RunFolder
-from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.errors import InputError, describe_error, same_meaning, unknown_name_message
 from fedwmsam.experiment.assembly import config_values, execute_run, make_run, open_folder
 from fedwmsam.experiment.result import Result
 from fedwmsam.flower.identities import FILE, make_identities, read_identities
@@ -52,6 +52,27 @@ REFUSED = {
     f.name: f.metadata["flower_refusal"] for f in fields(Settings) if f.metadata["flower_refusal"]
 }
 """Settings of the simulator that have no meaning on Flower → the reason."""
+FLOWER_ARGUMENTS = {
+    "fraction_train": "write participation",
+    "fraction_evaluate": "write evaluate_clients=True for all connected clients, or leave it out",
+    "min_train_nodes": "write quorum, the share of a round's clients that must answer",
+    "min_evaluate_nodes": "all connected clients evaluate, however many they are",
+    "min_available_nodes": "write clients, the number of all, and wait, the seconds for them",
+    "weighted_by_key": 'write averaging="size"; clients count the same by default',
+    "arrayrecord_key": "both ends know where the model is in a message",
+    "configrecord_key": "both ends know where the settings are in a message",
+    "train_metrics_aggr_fn": "metrics are averaged with the weights of the training",
+    "evaluate_metrics_aggr_fn": "metrics are averaged with the weights of the training",
+    "server_learning_rate": "write FedAvgM(global_lr=…) as the method",
+    "server_momentum": "write FedAvgM(beta=…) as the method",
+    "eta": "write FedAdam(global_lr=…) as the method",
+    "eta_l": "write lr",
+    "beta_1": "write FedAdam(beta1=…) as the method",
+    "beta_2": "write FedAdam(beta2=…) as the method",
+    "tau": "write FedAdam(tau=…) as the method",
+    "proximal_mu": "write FedProx(lam=…) as the method",
+}
+"""What the strategies of Flower are given → what is written here instead."""
 FOLDER_WAIT_SECONDS = 120
 """Seconds to wait for a run folder that another process holds."""
 SERVER_EVALUATIONS = ("", "validation_", "averaged_")
@@ -82,11 +103,31 @@ def settings_from_values(values: Mapping[str, Any]) -> Settings:
     """
     applicable = [f.name for f in fields(Settings) if f.name not in REFUSED]
     for name, value in values.items():
+        if name in FLOWER_ARGUMENTS and name not in applicable:
+            raise InputError(f"{name} of Flower's strategies: {FLOWER_ARGUMENTS[name]}.")
         if name in REFUSED and value is not None:
             raise InputError(f"{name} does not apply on Flower: {REFUSED[name]}.")
         if name not in applicable and name not in REFUSED:
             raise InputError(unknown_name_message("setting", name, applicable))
     return Settings(**values)
+
+
+def refuse_configs(train_config: ConfigRecord | None, evaluate_config: ConfigRecord | None) -> None:
+    """Raise InputError, with what to write instead, if there are values to send to clients."""
+    applicable = [f.name for f in fields(Settings) if f.name not in REFUSED]
+    for name, value in (train_config or {}).items():
+        known = name.replace("-", "_")
+        setting = known if known in applicable else next(iter(same_meaning(known, applicable)), "")
+        if setting:
+            advice = f"write FlowerStrategy(…, {setting}={value!r}), which sends it to the clients"
+        else:
+            advice = "it is no setting: let the client's own code have it, or its --node-config"
+        raise InputError(f"train_config has {name!r}: {advice}.")
+    for name in evaluate_config or {}:
+        raise InputError(
+            f"evaluate_config has {name!r}: clients evaluate by the app's own code, with "
+            "make_client_app(…, load_test=…) and FlowerStrategy(…, evaluate_clients=True)."
+        )
 
 
 def from_run_config(config: Mapping[str, Any]) -> tuple[Method, dict[str, Any]]:
@@ -335,10 +376,7 @@ class FlowerStrategy(Strategy):
         If the run folder holds a run, training continues after its last completed round. What
         `fedwmsam.fit` would return is in `self.result` afterwards.
         """
-        if train_config or evaluate_config:
-            raise InputError(
-                "Give settings to FlowerStrategy itself; it sends the clients what they need."
-            )
+        refuse_configs(train_config, evaluate_config)
         self.training.timeout = timeout or self.training.timeout
         self.evaluate_fn = evaluate_fn
         if num_rounds is not None:
@@ -363,6 +401,9 @@ class FlowerStrategy(Strategy):
                     ["flower", script_name()],
                     {"Flower": package_version("flwr")},
                 )
+        except Exception as error:
+            self.training.save_status(f"stopped by {describe_error(error)}")
+            raise
         finally:
             self.run.close()
         self.log_end(self.result)
@@ -381,6 +422,7 @@ class FlowerStrategy(Strategy):
                 "or remove that file to let any node be any client."
             )
         self.run.folder = open_folder_when_free(self.folder, self.config)
+        self.training.status.folder = self.run.folder
         if self.identities is not None:
             self.identities.open(self.run.folder)
 
@@ -493,7 +535,8 @@ class FlowerStrategy(Strategy):
 
         `is_due` says whether the round is evaluated.
         """
-        record: Record = {}
+        loops = self.training.loop_metrics
+        record: Record = {**mean_evaluation(loops, self.training.weigh_clients(loops))}
         if is_due and self.evaluate_clients and self.training.mailbox:
             record |= self.mean_evaluations(self.training.collect_evaluations(state))
         if is_due and self.evaluate_fn:

@@ -40,6 +40,7 @@ from fedwmsam.flower.exchange import (
 from fedwmsam.flower.identities import Identities
 from fedwmsam.flower.replies import Answer, Evaluation, NodeFailure, Reply
 from fedwmsam.flower.sizes import SizeRule
+from fedwmsam.flower.status import StatusFile
 from fedwmsam.flower.wire import TrainConfig, WireError
 from fedwmsam.training.local import LocalResult
 from fedwmsam.training.task import Samples
@@ -137,6 +138,9 @@ class RemoteTraining:
         """Clients → the sizes that they report and that have been logged."""
         self.buffer_layout = RowLayout.from_row(run.federation.task.initial_buffers)
         self.traffic = Traffic()
+        self.loop_metrics: dict[int, Evaluation] = {}
+        """What the training loops of clients report of the round, where they have their own."""
+        self.status = StatusFile()
         self.mailbox: Mailbox | None = None
         self.nodes: NodeRegistry | None = None
 
@@ -144,11 +148,23 @@ class RemoteTraining:
         """Use this grid from now on, and if it is a new one, wait for the clients to connect."""
         if self.mailbox is None or self.nodes is None or self.mailbox.grid is not grid:
             self.mailbox = Mailbox(grid)
+            self.mailbox.before_pause = self.save_status
             self.nodes = NodeRegistry(
                 self.mailbox, len(self.clients), self.train_config, self.identities
             )
             self.clients.nodes = self.nodes
+            self.save_status("waiting for clients")
             self.nodes.wait_for(range(len(self.clients)), self.wait)
+
+    def save_status(self, activity: str | None = None) -> None:
+        """Bring the run's status up to date and keep it, at once if there is a new activity."""
+        if self.nodes:
+            connected = {
+                client: (node.id, node.samples) for client, node in self.nodes.by_client.items()
+            }
+            self.status.note_nodes(connected, self.nodes.refusals)
+        self.status.activity = activity or self.status.activity
+        self.status.save(at_once=activity is not None)
 
     def start_round(self, cohort: Sequence[int]) -> None:
         """Find out which clients of the cohort are connected, and count traffic from zero."""
@@ -156,6 +172,9 @@ class RemoteTraining:
         self.nodes.refresh_until_identified(cohort)
         self.log_other_sizes()
         self.traffic = Traffic()
+        self.loop_metrics = {}
+        self.status.round = self.run.state.round + 1
+        self.save_status("training")
 
     def log_other_sizes(self) -> None:
         """Log, once each, the sizes that nodes report and that are not those of the operator."""
@@ -186,7 +205,9 @@ class RemoteTraining:
             for client, reason in missing.items():
                 number = self.run.state.round + 1
                 log.warning("Round %d: client %d: %s; asked again.", number, client, reason)
+            self.save_status("waiting for clients")
             self.nodes.wait_for(missing, self.wait)
+            self.save_status("training")
             jobs_again = make_jobs(federation, self.run.state, list(missing), info)
             outcome |= self.collect_results(jobs_again)
         yield from self.require_quorum(outcome)
@@ -226,6 +247,8 @@ class RemoteTraining:
         for job in map(sent.__getitem__, replies.lost_ids):
             self.nodes.forget(job.client)
             outcome[job.client] = job, lost
+        for client, reason in find_missing(outcome).items():
+            self.status.note_trouble(client, self.status.round, reason)
         return outcome
 
     def make_train_message(self, job: Job) -> Message | None:
@@ -235,7 +258,9 @@ class RemoteTraining:
         if node is None:
             return None
         content, error = wire.pack_job(job, self.train_config)
-        self.traffic.bytes_down += wire.payload_size(content)
+        size = wire.payload_size(content)
+        self.traffic.bytes_down += size
+        self.status.note_question(job.client, size)
         self.traffic.error_down = max(self.traffic.error_down, error)
         round = str(job.info.round + 1)
         return Message(content, node.id, "train", group_id=round, ttl=self.timeout + TTL_MARGIN)
@@ -257,6 +282,7 @@ class RemoteTraining:
     def collect_evaluations(self, state: State) -> dict[int, Evaluation]:
         """Let every connected client evaluate the global model, and return what can be used."""
         assert self.mailbox
+        self.save_status("evaluating on the clients' data")
         sent = {}
         for client, message in self.make_evaluate_messages(state):
             if self.mailbox.send(message):
@@ -284,8 +310,11 @@ class RemoteTraining:
 
     def check_reply(self, job: Job, reply: Reply) -> LocalResult | ClientFailure:
         """Return the result in a client's reply, or the reason why it cannot be used."""
+        size = 0
         if isinstance(reply, Message) and reply.has_content():
-            self.traffic.bytes_up += wire.payload_size(reply.content)
+            size = wire.payload_size(reply.content)
+        self.traffic.bytes_up += size
+        self.status.note_reply(job.client, size)
         try:
             answer = Answer.read(reply, job, self.reply_layout, self.buffer_layout)
         except NodeFailure as reason:
@@ -293,7 +322,11 @@ class RemoteTraining:
                 self.nodes.forget(job.client)
             return ClientFailure(str(reason), rejected=False)
         except WireError as reason:
+            self.status.note_trouble(job.client, self.status.round, f"rejected: {reason}")
             return ClientFailure(f"its answer is rejected: {reason}", rejected=True)
+        self.status.note_answer(job.client, self.status.round)
+        if answer.metrics:
+            self.loop_metrics[job.client] = answer.metrics
         self.traffic.error_up = max(self.traffic.error_up, answer.transport_error)
         result = answer.result
         device = self.run.federation.task.device
@@ -326,6 +359,7 @@ class RemoteTraining:
                 f"and needs {needed}; mend the clients and start the app again: "
                 f"it goes on from round {number}."
             )
+        self.save_status("aggregating and evaluating")
         yield from self.weigh_results(outcome)
 
     def weigh_results(self, outcome: Outcome) -> Iterator[tuple[Job, LocalResult | ClientFailure]]:

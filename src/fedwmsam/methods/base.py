@@ -85,6 +85,13 @@ class Method:
     cost: ClassVar[Cost] = Cost(backprops=1, down=1, up=1, memory=0)
     needs_plain_gradients: ClassVar[str] = ""
     """Why the clients' optimizer must be plain SGD; empty if any will do."""
+    needs_own_steps: ClassVar[str] = "what its clients compute in each step is part of the method"
+    """Why clients must take the method's own local steps; empty if any training will do.
+
+    It is empty for methods that ask nothing of a client but to train the model it is sent and to
+    return the update: their share is the server's. A term of the loss that they have beside, such
+    as FedProx's, is then for whoever trains to add.
+    """
     means: ClassVar[Mapping[str, str]] = {}
     """The server vectors that must stay the mean of the clients' memories.
 

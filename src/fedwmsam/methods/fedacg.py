@@ -27,6 +27,7 @@ class FedACG(Method):
 
     name: ClassVar[str] = "fedacg"
     paper: ClassVar[str] = "Kim et al. 2024"
+    needs_own_steps: ClassVar[str] = ""
 
     def server_init(self, w: Tensor) -> Vectors:
         return {"w": w, "m": torch.zeros_like(w)}

@@ -19,6 +19,7 @@ class FedAvg(Averaging):
 
     name: ClassVar[str] = "fedavg"
     paper: ClassVar[str] = "McMahan et al. 2017"
+    needs_own_steps: ClassVar[str] = ""
 
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors

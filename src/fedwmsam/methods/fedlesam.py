@@ -25,6 +25,8 @@ from fedwmsam.settings.options import option
 class LESAMPerturbation(Method):
     """A mixin that adds the perturbation to any method: its gradients are taken at w + ε."""
 
+    needs_own_steps: ClassVar[str] = "its clients take their gradients at w + ε"
+
     rho: float = option(0.01, "ρ, radius of the SAM perturbation", low=0.0)
     reference: str = option(
         "last_active", "the older model ε points to", choices=("last_active", "last_round")

@@ -31,6 +31,7 @@ class FedSAM(FedAvg):
     name: ClassVar[str] = "fedsam"
     paper: ClassVar[str] = "Qu et al. 2022"
     cost: ClassVar[Cost] = Cost(backprops=2, down=1, up=1, memory=0)
+    needs_own_steps: ClassVar[str] = "all that tells it from FedAvg are its clients' SAM steps"
 
     def direction(
         self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors

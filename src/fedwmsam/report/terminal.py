@@ -232,13 +232,24 @@ def print_text_tables(console: Console, text_tables: Sequence[TextTable]) -> Non
     """Print tables of text, each with its notes."""
     for text_table in text_tables:
         console.print(text_table.title, style="bold", soft_wrap=True)
-        table = make_rich_table(*text_table.header)
-        for row in text_table.format_rows(Text, lambda cell: Text(cell, "bold")):
-            table.add_row(*row)
-        console.print(table)
+        console.print(render_cells(text_table))
         for note in text_table.notes:
             console.print(f"- {note}", soft_wrap=True)
         console.print()
+
+
+def render_cells(text_table: TextTable) -> Table:
+    """Return the cells of a table of text, without its title and notes."""
+    table = make_rich_table(*text_table.header)
+    for row in text_table.format_rows(Text, lambda cell: Text(cell, "bold")):
+        table.add_row(*row)
+    return table
+
+
+def render_text_table(text_table: TextTable) -> Group:
+    """Return a table of text with its title and notes, for a display that is redrawn."""
+    notes = [Text(f"- {note}") for note in text_table.notes]
+    return Group(Text(text_table.title, "bold"), render_cells(text_table), *notes)
 
 
 def show_estimate(console: Console, estimate: RunEstimate, config: Settings) -> None:
