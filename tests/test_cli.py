@@ -215,7 +215,7 @@ def test_methods_without_commas_between_are_understood(cli: Cli, tmp_path: Path)
     arguments = ("--rounds", "1", "--quiet", "--out", tmp_path / "c")
     outcome = cli("compare", "--methods", "fedavg,", "fedcm", "fedsam,fedprox", *arguments)
     assert outcome.code == 0, outcome.err
-    names = {path.name.split("-")[0] for path in (tmp_path / "c").iterdir() if path.is_dir()}
+    names = {path.parent.name.split("-")[0] for path in (tmp_path / "c").glob("*/config.toml")}
     assert names == {"fedavg", "fedcm", "fedsam", "fedprox"}
 
 
