@@ -21,7 +21,7 @@ test-slow: $(VENV)/installed
 	-$(MAKE) $(TRACKERS)/installed $(SIMULATION)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses 2 --durations 12
 
-# Heavy packages of other people (transformers, peft, pandas, datasets) in an environment of their own, and Slurm's daemons.
+# Heavy packages of other people (transformers, peft, pandas, datasets, Ray) in an environment of their own, and Slurm's daemons.
 test-systems: $(SYSTEMS)/installed
 	HF_HUB_OFFLINE=1 $(SYSTEMS)/bin/python -m pytest -m systems tests/systems
 	HF_HUB_OFFLINE=1 $(SYSTEMS)/bin/python -m pytest tests/data/test_hub.py
@@ -106,7 +106,7 @@ $(SIMULATION)/installed: $(VENV)/installed
 # Not borrowed from $(VENV): transformers imports a torchvision that it finds there, and it has no CPU build.
 $(SYSTEMS)/installed: pyproject.toml constraints.txt
 	test -d $(SYSTEMS) || $(PYTHON) -m venv $(SYSTEMS)
-	$(SYSTEMS)/bin/pip install --quiet --constraint constraints.txt --editable . transformers peft pandas datasets pillow pytest hypothesis
+	$(SYSTEMS)/bin/pip install --quiet --constraint constraints.txt --editable . transformers peft pandas datasets pillow ray pytest hypothesis
 	touch $@
 
 clean:

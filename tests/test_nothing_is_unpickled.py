@@ -326,7 +326,7 @@ ALLOWED = {
     # Between a process and the workers that it has started, through a private socket.
     ("engine/shared_memory.py", "pickle"),
     ("engine/shared_memory.py", "cloudpickle"),
-    ("engine/workers.py", "pickle"),
+    ("engine/work.py", "pickle"),
     ("engine/workers.py", "multiprocessing.connection"),
     # A table is made for the user, none is read.
     ("experiment/result.py", "pandas"),

@@ -45,6 +45,7 @@ PROMISES: dict[str, tuple[str, list[str]]] = {
         [f"{RUN} --method fedavg --sampling bernoulli --dp-noise 1 --dp-clip 0.5"],
     ),
     "docs": ("import furo, myst_parser, sphinx", []),
+    "ray": ("import ray", [f"{RUN} --workers ray:2"]),
     "tensorboard": ("import tensorboard", [f"{RUN} --track tensorboard"]),
     "wandb": ("import wandb", [f"{RUN} --track wandb"]),
 }

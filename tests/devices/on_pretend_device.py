@@ -31,13 +31,20 @@ from helpers.pretend_device import (
 from torch import nn
 
 from fedwmsam import METHODS, FedWMSAM, InputError, fit
+from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.data.augmentation import Augmentation, flip_and_crop
 from fedwmsam.data.base import Normalise
 from fedwmsam.data.clients import TensorSamples
+from fedwmsam.engine.ray_workers import Desk, Parcel, current_versions, pack, unpack
+from fedwmsam.engine.rounds import first_state, make_jobs, sample_cohort
+from fedwmsam.engine.shared_memory import ArrayBlock, pickle_for_workers
+from fedwmsam.engine.work import add_prefix, train_job
+from fedwmsam.experiment.assembly import make_federation
 from fedwmsam.flower import FlowerStrategy, make_client_app
 from fedwmsam.methods.base import Info
 from fedwmsam.methods.vectors import clip
 from fedwmsam.models.convolution import Convolution
+from fedwmsam.settings.config import Settings
 from fedwmsam.settings.method_table import make_method
 from fedwmsam.training import devices
 from fedwmsam.training.local import LocalRules, Step, train_locally
@@ -279,6 +286,30 @@ def test_auto_is_resolved_when_the_run_starts(monkeypatch, tmp_path: Path):
         InputError, match="workers=2 needs device='cpu', and here it is 'pretend:0'"
     ):
         fit(linear_model, CLIENTS, device="auto", workers=2, **options)
+
+
+def test_an_actor_of_ray_trains_on_its_own_device():
+    """What an actor does, in this process: Ray is not needed for it."""
+    uploads = []
+    for device in ("cpu", NAME):
+        task = Task(stateful_model, make_objective("classification", None, None), device=device)
+        clients = make_data_adapter(task).to_clients(CLIENTS, None)
+        federation = make_federation(Settings(), FedWMSAM(), task, clients)
+        block = ArrayBlock()
+        message = pickle_for_workers((federation, {}), block)
+        desk = Desk()
+        assert desk.keep(current_versions(), message, block.content) is None
+        job = next(
+            make_jobs(federation, first_state(federation), [1], sample_cohort(federation, 0)[1])
+        )
+        tensors = add_prefix("down", job.down) | add_prefix("buffers", job.buffers)
+        locations, content = pack(tensors)
+        names, content, _, _, error = desk.perform(
+            train_job, (1, job.info), list(tensors), locations, content, *pack({})
+        )
+        assert error is None
+        uploads.append(unpack(Parcel(names, content)))
+    assert len(uploads[0]) > 1 and are_equal(*uploads)
 
 
 # How often a program waits for the device

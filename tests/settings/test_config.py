@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedwmsam import METHODS, InputError, toml
-from fedwmsam.settings.config import RunConfig, Settings, parse_assignments, resolve_config
+from fedwmsam.settings.config import (
+    RunConfig,
+    Settings,
+    identifying_settings,
+    parse_assignments,
+    resolve_config,
+)
 from fedwmsam.settings.options import field_types, option
+from fedwmsam.settings.parsers import RayWorkers, parse_workers
 
 PAPER = {
     "clients": 100,
@@ -347,7 +354,7 @@ SETTINGS = {
     "model": st.sampled_from(["mlp", "linear"]),
     "partition": st.sampled_from(["iid", "dirichlet:0.1", "pathological:3"]),
     "augmentation": st.sampled_from(["none", "paper"]),
-    "workers": st.integers(0, 64),
+    "workers": st.integers(0, 64) | st.sampled_from(["ray", "ray:4", "ray:4,num_cpus=2"]),
     "memory_budget": numbers(0, 1e30),
     "keep_states": maybe(st.integers(1, 100)),
     "record": st.sampled_from([None, "echo", "alignment,drift"]),
@@ -462,3 +469,40 @@ def test_any_file_is_toml_or_one_sentence(
         toml.load(path)
     except InputError as refusal:
         assert "any.toml" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("auto", 0),
+        ("3", 3),
+        ("ray", RayWorkers()),
+        ("ray:4", RayWorkers(4)),
+        ("ray:4,num_cpus=2", RayWorkers(4, 2.0)),
+        ("ray,num_gpus=0.25,num_cpus=0.5", RayWorkers(None, 0.5, 0.25)),
+    ],
+)
+def test_workers_are_a_number_of_processes_or_actors_of_ray(
+    text: str, meaning: int | RayWorkers
+) -> None:
+    assert parse_workers(text) == meaning
+    assert RunConfig(workers=text).workers == (text if text.startswith("ray") else meaning)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("many", "-1", "1025", "1.5", "dask:4", "ray:", "ray:0", "ray:2.5", "ray:2000", "ray:nan"),
+        *("ray:2,cpus=1", "ray:2,num_cpus=0", "ray:2,num_gpus=-1", "ray:2,num_cpus"),
+        *("ray:2,num_cpus=1,num_cpus=2", "ray:2,count=3"),
+    ],
+)
+def test_workers_that_cannot_be_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"workers must be auto, .* ray:ACTORS"):
+        RunConfig(workers=text)
+
+
+def test_workers_name_no_run() -> None:
+    configs = [RunConfig(), RunConfig(workers="ray:4")]
+    here, there = (identifying_settings(config.to_flat_dict()) for config in configs)
+    assert here == there

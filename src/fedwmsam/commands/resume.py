@@ -19,7 +19,8 @@ def resume(
     run: RunArgument,
     rounds: Annotated[int | None, typer.Option(help="Go on to this many rounds instead.")] = None,
     workers: Annotated[
-        str | None, typer.Option(help="Processes that train side by side: auto or a number.")
+        str | None,
+        typer.Option(help="Processes that train side by side: auto or a number, or ray:4."),
     ] = None,
     memory_budget: Annotated[
         float | None, typer.Option(help="Megabytes of RAM for what is kept per client.")
@@ -47,7 +48,6 @@ def resume(
     start_workers(workers)
     from fedwmsam.experiment.experiment import load_config, prepare
     from fedwmsam.experiment.trust import Trust
-    from fedwmsam.settings.config import parse_workers
     from fedwmsam.trackers import make_trackers
 
     config = load_config(run, Trust(model, trust, method))
@@ -56,7 +56,7 @@ def resume(
     if rounds is not None:
         config = replace(config, rounds=rounds)
     if workers is not None:
-        config = replace(config, workers=parse_workers(workers))
+        config = replace(config, workers=workers)
     if memory_budget is not None:
         config = replace(config, memory_budget=memory_budget)
     trackers = make_trackers(config.track)

@@ -38,13 +38,13 @@ GIT_TIMEOUT = 5
 def describe_session(
     command: Sequence[str],
     device: torch.device,
-    workers: int,
     packages: Mapping[str, str],
     record_host: bool,
 ) -> Record:
     """Return the entry of a session that begins now.
 
-    `packages` are the versions of further packages that the run uses, such as Flower.
+    `packages` are the versions of further packages that the run uses, such as Flower. Whoever
+    begins it adds which workers it has.
     """
     session: Record = {
         "begin": current_time(),
@@ -54,7 +54,6 @@ def describe_session(
         "processor": cpu_name(),
         "device": device_name(device),
         "threads": torch.get_num_threads(),
-        "workers": workers,
     }
     return session | ({"host": platform.node()} if record_host else {})
 

@@ -8,7 +8,7 @@ be resumed, and its outcome when it is over.
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -257,7 +257,7 @@ class RoundRecorder(Protocol):
 
 
 class Helpers(Protocol):
-    """What does a run's work elsewhere, such as `Pool` on worker processes.
+    """What does a run's work elsewhere, such as `Pool` on worker processes or `RayCrew` on Ray.
 
     Results are those of this process, bit for bit.
     """
@@ -273,6 +273,15 @@ class Helpers(Protocol):
 
     def compute_outputs(self, w: torch.Tensor, buffers: Vectors, samples: Samples) -> Predictions:
         """Return a model's outputs for all samples, as `Task.compute_outputs` does."""
+        ...
+
+    def describe(self) -> Record:
+        """Return what provenance.json says of the workers."""
+        ...
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Return the versions of further packages that they need."""
         ...
 
 

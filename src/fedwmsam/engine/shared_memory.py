@@ -1,4 +1,4 @@
-"""Tensors in memory that several processes share.
+"""Tensors in blocks of memory that are shared with other processes, or sent to them.
 
 Shared memory has no names or files that could be left behind: a block is an unlinked temporary
 file, in RAM where the system has such a folder, whose descriptor a worker process receives. It
@@ -10,12 +10,16 @@ import mmap
 import os
 import pickle
 import tempfile
+import warnings
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cloudpickle
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
@@ -34,7 +38,42 @@ class TensorLocation(NamedTuple):
     shape: tuple[int, ...]
 
 
-class SharedMemoryBlock:
+class Block(ABC):
+    """Memory that tensors are written to in one process and read from in another."""
+
+    @abstractmethod
+    def map_bytes(self, size: int) -> Any:
+        """Return the memory as a buffer of at least `size` bytes, enlarged if necessary."""
+
+    def write(self, tensors: Vectors) -> dict[str, TensorLocation]:
+        """Copy the tensors into the block and return their locations."""
+        locations = {}
+        end = 0
+        for name, value in tensors.items():
+            locations[name] = TensorLocation(end, value.dtype, tuple(value.shape))
+            end = align_up(end + value.numel() * value.element_size())
+        for name, location in locations.items():
+            self.view(location, end).copy_(tensors[name])
+        return locations
+
+    def read(self, locations: dict[str, TensorLocation]) -> Vectors:
+        """Return copies of the tensors, so that the block can be written again."""
+        return {name: self.view(location).clone() for name, location in locations.items()}
+
+    def view(self, location: TensorLocation, size: int = 0) -> Tensor:
+        """Return the tensor at this location, not a copy; the block gets at least `size` bytes."""
+        count = 1
+        for length in location.shape:
+            count *= length
+        if count == 0:
+            return torch.empty(location.shape, dtype=location.dtype)
+        end = location.offset + count * torch.empty(0, dtype=location.dtype).element_size()
+        memory = self.map_bytes(max(size, end))
+        flat = torch.frombuffer(memory, dtype=location.dtype, count=count, offset=location.offset)
+        return flat.view(location.shape)
+
+
+class SharedMemoryBlock(Block):
     """A block of shared memory that grows when more is written to it than fits."""
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -57,36 +96,27 @@ class SharedMemoryBlock:
             self.map = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size)
         return self.map
 
-    def write(self, tensors: Vectors) -> dict[str, TensorLocation]:
-        """Copy the tensors into the block and return their locations."""
-        locations = {}
-        end = 0
-        for name, value in tensors.items():
-            locations[name] = TensorLocation(end, value.dtype, tuple(value.shape))
-            end = align_up(end + value.numel() * value.element_size())
-        for name, location in locations.items():
-            self.view(location, end).copy_(tensors[name])
-        return locations
 
-    def read(self, locations: dict[str, TensorLocation]) -> Vectors:
-        """Return copies of the tensors, so that the block can be written again."""
-        return {name: value.clone() for name, value in self.views(locations).items()}
+class ArrayBlock(Block):
+    """A block that is an array of bytes, which others send from process to process.
 
-    def views(self, locations: dict[str, TensorLocation]) -> Vectors:
-        """Return the tensors themselves, which change when the block is written again."""
-        return {name: self.view(location) for name, location in locations.items()}
+    One that was received may be read-only; its tensors must not be written to then.
+    """
+
+    def __init__(self, content: NDArray[np.uint8] | None = None) -> None:
+        self.content = np.empty(0, np.uint8) if content is None else content
+
+    def map_bytes(self, size: int) -> NDArray[np.uint8]:
+        """Return the array; one that is too small is replaced, so all is written in one go."""
+        if len(self.content) < size:
+            self.content = np.empty(size, np.uint8)
+        return self.content
 
     def view(self, location: TensorLocation, size: int = 0) -> Tensor:
-        """Return the tensor at this location, not a copy; the block gets at least `size` bytes."""
-        count = 1
-        for length in location.shape:
-            count *= length
-        if count == 0:
-            return torch.empty(location.shape, dtype=location.dtype)
-        end = location.offset + count * torch.empty(0, dtype=location.dtype).element_size()
-        memory = self.map_bytes(max(size, end))
-        flat = torch.frombuffer(memory, dtype=location.dtype, count=count, offset=location.offset)
-        return flat.view(location.shape)
+        """Return the tensor at this location, not a copy."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            return super().view(location, size)
 
 
 def enlarge(descriptor: int, size: int) -> None:
@@ -117,8 +147,8 @@ def align_up(size: int) -> int:
 # Objects whose large tensors are shared
 
 
-def pickle_for_workers(value: Any, data: SharedMemoryBlock) -> bytes:
-    """Return the value as bytes for workers; its large tensors go to the block that all map.
+def pickle_for_workers(value: Any, data: Block) -> bytes:
+    """Return the value as bytes for workers; its large tensors go to the block that all share.
 
     Raise InputError if it cannot be sent to another process.
     """
@@ -136,7 +166,7 @@ def pickle_for_workers(value: Any, data: SharedMemoryBlock) -> bytes:
     return stream.getvalue()
 
 
-def unpickle_in_worker(content: bytes, data: SharedMemoryBlock) -> Any:
+def unpickle_in_worker(content: bytes, data: Block) -> Any:
     """Return the value that `pickle_for_workers` has made bytes of; its large tensors are views."""
     return Unpickler(io.BytesIO(content), data).load()
 
@@ -153,28 +183,36 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         self.tensors: dict[Any, tuple[Tensor, TensorLocation]] = {}
         self.end = 0
 
-    def persistent_id(self, value: Any) -> TensorLocation | None:
-        """Return the location of a large tensor, None for anything else."""
-        if type(value) is not Tensor or value.device.type != "cpu":
+    def persistent_id(self, value: Any) -> tuple[TensorLocation, str] | None:
+        """Return the location of a large tensor and its kind of device, None for anything else.
+
+        What lies on an accelerator counts as large.
+        """
+        if not isinstance(value, Tensor) or isinstance(value, nn.Parameter):
             return None
         size = value.numel() * value.element_size()
-        if size <= MIN_SHARED_BYTES:
+        device = value.device.type
+        if device == "cpu" and (type(value) is not Tensor or size <= MIN_SHARED_BYTES):
             return None
         identity = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
         if identity not in self.tensors:
             location = TensorLocation(self.end, value.dtype, tuple(value.shape))
             self.tensors[identity] = (value, location)
             self.end = align_up(self.end + size)
-        return self.tensors[identity][1]
+        return self.tensors[identity][1], device
 
 
 class Unpickler(pickle.Unpickler):
-    """Reads what this program's own main process sent through a private socket, never a file."""
+    """Reads what this program's own main process sent, never a file."""
 
-    def __init__(self, stream: io.BytesIO, data: SharedMemoryBlock) -> None:
+    def __init__(self, stream: io.BytesIO, data: Block) -> None:
         super().__init__(stream)
         self.data = data
 
-    def persistent_load(self, location: TensorLocation) -> Tensor:
-        """Return the large tensor at this location of the block that all workers map."""
-        return self.data.view(location)
+    def persistent_load(self, identity: tuple[TensorLocation, str]) -> Tensor:
+        """Return the large tensor at this location of the block that all workers share.
+
+        One for an accelerator is copied to that of this process.
+        """
+        location, device = identity
+        return self.data.view(location).to(device)

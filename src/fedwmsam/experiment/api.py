@@ -77,7 +77,7 @@ def fit(
     monitor: str | None = None,
     seed: int = Settings.seed,
     device: str | torch.device = Settings.device,
-    workers: int = Settings.workers,
+    workers: int | str = Settings.workers,
     client_count: int | None = None,
     client_sizes: Sequence[int] | None = None,
     collate: Collate | None = None,
@@ -134,10 +134,10 @@ def fit(
     dp_noise, dp_epsilon, dp_clip, dp_delta: client-level differential privacy, by noise or by a
         target ε; docs/privacy.md.
     initial_weights: a state_dict to start from.
-    workers: processes that train clients in parallel (0: one for each core); the results are the
-        same for any number.
+    workers: processes that train clients in parallel (0: one for each core), or "ray", "ray:4" for
+        actors of a Ray cluster (docs/ray.md); the results are the same for any number.
     device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the first of CUDA, MPS and CPU that is
-        there; docs/devices.md says what was tried. Several workers need the CPU.
+        there; docs/devices.md says what was tried. Several worker processes need the CPU.
     memory_budget: megabytes of RAM for what a method keeps per client; the rest is on disk, with
         the same results.
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes

@@ -31,6 +31,7 @@ from fedwmsam.engine.aggregation import check_rule
 from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.privacy import Privacy
 from fedwmsam.engine.provenance import describe_session
+from fedwmsam.engine.ray_workers import RayCrew
 from fedwmsam.engine.records import Record, read_json
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.engine.run import Callback, Run, client_accuracies, restore
@@ -54,10 +55,12 @@ from fedwmsam.settings.options import LARGEST
 from fedwmsam.settings.parsers import (
     NO_STRAGGLERS,
     LearningRateRule,
+    RayWorkers,
     parse_aggregation,
     parse_corruption,
     parse_lr_schedule,
     parse_stragglers,
+    parse_workers,
 )
 from fedwmsam.training.local import LocalRules
 from fedwmsam.training.objectives import MetricFunction, Objective
@@ -314,28 +317,49 @@ def make_privacy(
 
 
 @contextmanager
-def use_workers(run: Run, workers: int) -> Iterator[None]:
-    """Train the run's clients and evaluate its models in worker processes while the context lasts.
+def use_workers(run: Run, workers: int | str) -> Iterator[None]:
+    """Train the run's clients and evaluate its models on workers while the context lasts.
 
-    0 workers means one for each core, and one worker means this process. Raise InputError if there
-    are several workers and the model is not on the CPU.
+    0 workers means a process for each core, one worker means this process, and a text such as
+    "ray:4" means actors of a Ray cluster. Raise InputError if the model is on a device that these
+    workers do not have.
     """
-    count = workers or cores()
-    if count == 1:
+    request = parse_workers(str(workers))
+    if (request or cores()) == 1:
         yield
         return
-    device = run.federation.task.device
-    if device.type != "cpu":
-        raise InputError(
-            f"workers={workers} needs device='cpu', and here it is {str(device)!r}: an accelerator "
-            "is used from one process. Leave workers at 1, or compute on the CPU."
-        )
+    check_device(request, run.federation.task.device)
     data = {"the test data": run.test, "the validation data": run.validation}
     given = {name: samples for name, samples in data.items() if samples is not None}
-    with Pool(run.federation, count, given) as pool:
-        run.federation = replace(run.federation, trainer=pool.train)
-        run.helpers = pool
+    with make_crew(run.federation, request, given) as crew:
+        run.federation = replace(run.federation, trainer=crew.train)
+        run.helpers = crew
         yield
+
+
+def make_crew(
+    federation: Federation, request: int | RayWorkers, data: Mapping[str, Samples]
+) -> Pool | RayCrew:
+    """Return the worker processes or the actors of Ray that are asked for, to be entered."""
+    if isinstance(request, RayWorkers):
+        return RayCrew(federation, request, data)
+    return Pool(federation, request or cores(), data)
+
+
+def check_device(request: int | RayWorkers, device: torch.device) -> None:
+    """Raise InputError unless these workers compute on the device."""
+    if isinstance(request, RayWorkers):
+        if bool(request.num_gpus) != (device.type != "cpu"):
+            raise InputError(
+                f"Actors of Ray compute on the device of the run, which is {str(device)!r}, and "
+                f"reserve num_gpus={request.num_gpus:g}: use device='cuda' with a num_gpus, such "
+                "as workers='ray:4,num_gpus=0.25', or neither."
+            )
+    elif device.type != "cpu":
+        raise InputError(
+            f"workers={request} needs device='cpu', and here it is {str(device)!r}: an accelerator "
+            "is used from one process. Leave workers at 1, or compute on the CPU."
+        )
 
 
 def config_values(
@@ -458,13 +482,12 @@ def recorded_session(
 
     A resumed run may have another number of rounds than its config.toml had.
     """
+    if run.helpers:
+        packages = {**packages, **run.helpers.packages}
     session = describe_session(
-        command,
-        run.federation.task.device,
-        run.settings.workers or cores(),
-        packages,
-        run.settings.record_host,
+        command, run.federation.task.device, packages, run.settings.record_host
     )
+    session |= run.helpers.describe() if run.helpers else {"workers": 1}
     folder.begin_session(run.config, session | {"first_round": run.state.round + 1})
     try:
         yield

@@ -158,8 +158,14 @@ class Experiment:
         """Return what the run would cost, measured by short rounds of a few clients and steps.
 
         A probe takes about so many seconds, of a large model as long as a dozen steps and two
-        batches of the evaluation; several workers are started for it.
+        batches of the evaluation; several workers are started for it. Raise InputError for workers
+        that are not processes of this machine.
         """
+        if isinstance(self.config.workers, str):
+            raise InputError(
+                f"What a run takes is measured on this machine, not with workers="
+                f"{self.config.workers}: ask with a number of workers."
+            )
         workers = self.config.workers or cores()
         with deterministic_torch():
             run = self.make_run()

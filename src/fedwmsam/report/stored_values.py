@@ -156,7 +156,7 @@ def class_counts(place: Place, value: object) -> list[list[int]]:
     return rows
 
 
-VERSIONS = ("fedwmsam", "Python", "PyTorch", "numpy", "BLAS", "Flower")
+VERSIONS = ("fedwmsam", "Python", "PyTorch", "numpy", "BLAS", "Flower", "Ray")
 """What a session names the versions of."""
 SESSION_VALUES: dict[str, Callable[[Place, object], Any]] = {
     "begin": text,
@@ -167,10 +167,11 @@ SESSION_VALUES: dict[str, Callable[[Place, object], Any]] = {
     "device": text,
     "threads": whole_number,
     "workers": whole_number,
+    "nodes": whole_number,
     "host": text,
 }
 """Further values of a session, and what checks them."""
-SESSION_MAY_LACK = ("end", "last_round", "host")
+SESSION_MAY_LACK = ("end", "last_round", "nodes", "host")
 
 
 def check_sessions(path: Path, sessions: Sequence[Record]) -> list[Record]:

@@ -31,6 +31,7 @@ from fedwmsam.settings.options import (
 from fedwmsam.settings.parsers import (
     AVERAGING,
     LAST_BATCH,
+    MOST_WORKERS,
     OPTIMIZERS,
     PRECISIONS,
     SAMPLING,
@@ -40,6 +41,7 @@ from fedwmsam.settings.parsers import (
     parse_lr_schedule,
     parse_stragglers,
     parse_trackers,
+    parse_workers,
     round_half_up,
 )
 from fedwmsam.settings.presets import preset_values
@@ -359,12 +361,13 @@ class Settings:
         panel=SAVING,
         affects_results=False,
     )
-    workers: int = option(
+    workers: int | str = option(
         1,
-        "processes that train clients side by side (0: one for each core)",
+        "processes that train clients side by side (0: one for each core), or ray:4 for a cluster",
         low=0,
-        high=1024,
+        high=MOST_WORKERS,
         panel=MACHINE,
+        see="docs/ray.md",
         affects_results=False,
         flower_refusal=FLOWER_OWN_PROCESSES,
     )
@@ -379,6 +382,8 @@ class Settings:
     def __post_init__(self) -> None:
         validate_fields("", self)
         self.recording_kinds()
+        if isinstance(self.workers, str) and isinstance(parse_workers(self.workers), int):
+            object.__setattr__(self, "workers", parse_workers(self.workers))
         if self.aggregation == "mean":  # one name for one rule: the same run, the same row
             object.__setattr__(self, "aggregation", None)
         if self.aggregation is not None:
@@ -580,8 +585,6 @@ def resolve_config(*layers: dict[str, Any]) -> RunConfig:
     """
     values = merge_layers(layers)
     method = method_name(values)
-    if isinstance(values.get("workers"), str):
-        values["workers"] = parse_workers(values["workers"])
     values = add_preset(values, method)
     settings = select_settings(values)
     check_settings(settings)
@@ -666,11 +669,6 @@ def requested_method(*layers: dict[str, Any]) -> str:
     return name
 
 
-def parse_workers(text: str) -> int:
-    """Return the number of worker processes; "auto" is 0, which means one for each core."""
-    return 0 if text == "auto" else int(parse_typed("workers", text, (int,)))
-
-
 def remove_method_options(values: dict[str, Any]) -> None:
     """Delete the options of the method that the values name, if they name one that is known."""
     cls = known_class(values.get("method"))
@@ -750,7 +748,7 @@ def parse_value(key: str, text: str, method: str) -> Any:
     The class of the method, which takes PyTorch, is imported only if the key is not a setting.
     """
     if key == "workers":
-        return parse_workers(text)
+        return text
     if key in setting_names():
         return parse_typed(key, text, field_types(RunConfig)[key])
     if key not in option_names(method):

@@ -94,6 +94,8 @@ def validate_value(
     """
     if value is None and NoneType in types:
         return None
+    if isinstance(value, str) and str in types[1:]:
+        return value  # in a notation of its own, which has a parser
     if types[0] is str:
         choices = metadata["choices"]
         if not isinstance(value, str) or (choices and value not in choices):

@@ -1,6 +1,6 @@
 """Parsers of the settings that are written in a notation of their own.
 
-The aggregation rule, stragglers, hostile clients and trackers are each one text, such as
+The aggregation rule, stragglers, hostile clients, trackers and workers are each one text, such as
 `trimmed:0.1` or `sign_flip:0.1`. Every parser returns what the text means, or raises InputError
 with a sentence on how it is written.
 """
@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 
 from fedwmsam.errors import InputError, unknown_name_message
-from fedwmsam.settings.options import parse_float_or_nan
+from fedwmsam.settings.options import parse_float_or_nan, truncated_repr
 
 WEIGHT_DECAY_MODES = ("objective", "sgd")
 OPTIMIZERS = ("sgd", "nesterov", "adam", "adamw")
@@ -238,3 +238,48 @@ def parse_trackers(names: str | None) -> list[tuple[str, list[str]]]:
             )
         trackers.append((name, [project] if project else []))
     return trackers
+
+
+# Workers
+
+
+MOST_WORKERS = 1024
+
+
+@dataclass(frozen=True)
+class RayWorkers:
+    """Actors of a Ray cluster that train clients, and what each of them reserves there."""
+
+    count: int | None = None
+    """How many; None: as many as the cluster has room for."""
+    num_cpus: float = 1.0
+    num_gpus: float = 0.0
+
+
+def parse_workers(text: str) -> int | RayWorkers:
+    """Return what a text says of workers: a number of processes, or actors of Ray.
+
+    "auto" is 0, which means a process for each core. Raise InputError for any other text.
+    """
+    if text == "auto":
+        return 0
+    if text.isdecimal() and len(text) <= 4 and int(text) <= MOST_WORKERS:
+        return int(text)
+    first, *options = text.split(",")
+    kind, colon, number = first.partition(":")
+    values = {"count": parse_float_or_nan(number)} if colon else {}
+    for option in options:
+        name, _, value = option.partition("=")
+        values[name] = parse_float_or_nan(value)
+    count = values.pop("count", None)
+    is_count = count is None or (is_round_count(count) and count <= MOST_WORKERS)
+    is_known = set(values) <= {"num_cpus", "num_gpus"} and len(values) == len(options)
+    in_range = all(0 <= value <= MOST_WORKERS for value in values.values())
+    in_range = in_range and values.get("num_cpus", 1.0) > 0
+    if kind != "ray" or not is_count or not is_known or not in_range:
+        raise InputError(
+            f"workers must be auto, a whole number up to {MOST_WORKERS}, or ray, ray:ACTORS such "
+            "as ray:4, with what an actor reserves if it is not one core, such as "
+            f"ray:4,num_cpus=2, not {truncated_repr(text)}."
+        )
+    return RayWorkers(None if count is None else int(count), **values)

@@ -9,7 +9,7 @@ import copy
 import ctypes
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -102,14 +102,14 @@ class Task:
         self.initial_weights = self._weights.clone()
         self.initial_buffers = self.copy_buffers()
 
-    def __reduce__(self) -> tuple[type["Task"], tuple[nn.Module, Objective]]:
-        """Return how another process makes a task of its own.
+    def __reduce__(self) -> tuple[Callable[..., "Task"], tuple[nn.Module, Objective]]:
+        """Return how another process makes a task of its own, on its own device of the same kind.
 
         A plain copy would not do, since its parameters would no longer be views of one tensor.
         """
-        assert self.device.type == "cpu", "workers compute on the CPU"
         self.set_training_mode()  # the copy must know which parts stay in evaluation mode
-        return Task, (copy.deepcopy(self.model), self.objective)
+        make_task = partial(Task, device=self.device.type)
+        return make_task, (_copy_on_host(self.model, self.device), self.objective)
 
     @property
     def parameter_count(self) -> int:
@@ -431,6 +431,17 @@ def keep_freed_memory() -> None:
         library = ctypes.CDLL(None)
         library.mallopt(mmap_max, 0)  # large blocks come from the heap, too
         library.mallopt(trim_threshold, KEPT_BYTES)
+
+
+def _copy_on_host(model: nn.Module, device: torch.device) -> nn.Module:
+    """Return a copy of the model on the CPU, for which an accelerator needs no further memory."""
+    copies: dict[int, Any] = {}
+    if device.type != "cpu":
+        for parameter in model.parameters():
+            on_host = parameter.detach().cpu()
+            copies[id(parameter)] = nn.Parameter(on_host, parameter.requires_grad)
+        copies |= {id(buffer): buffer.detach().cpu() for buffer in model.buffers()}
+    return copy.deepcopy(model, copies)
 
 
 def _copy_or_make_model(model: ModelSource, seed: int) -> nn.Module:
