@@ -147,6 +147,12 @@ def test_settings_newer_than_the_run_have_their_defaults(tmp_path: Path) -> None
     assert (config["augmentation"], config["correction"]) == ("none", "scaffold")
 
 
+@pytest.mark.parametrize("workers", [2, "ray:4,num_cpus=2"])
+def test_workers_may_be_a_number_or_words(tmp_path: Path, workers: int | str) -> None:
+    run = read_run(write_run(tmp_path / "run", [0.1], workers=workers))
+    assert run.config["workers"] == workers
+
+
 def test_a_run_of_fit_without_a_limit_is_not_given_the_default_one(tmp_path: Path) -> None:
     """`fit` writes no line for clip_norm=None."""
     path = tmp_path / "run"

@@ -88,7 +88,7 @@ def setting(place: Place, value: object) -> Any:
     # TOML has no null: a setting that is switched off may be written as a word.
     if value in (None, "none") and (not types or NoneType in types):
         return value
-    if types and types[0] is str:
+    if types and (types[0] is str or (str in types and isinstance(value, str))):
         return text(place, value)
     if types and types[0] is int:
         return whole_number(place, value)
