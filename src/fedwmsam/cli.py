@@ -13,4 +13,9 @@ def main() -> None:
         code = run_app()
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except Exception:
+        # A library that is interrupted while it is imported may fail with an error of its own.
+        if lifetime.interrupted_at is None:
+            raise
+        code = INTERRUPTED
     finish(code)

@@ -134,3 +134,19 @@ def test_an_interrupt_between_a_round_and_its_line_loses_neither(tmp_path, monke
     for name in ("metrics.jsonl", "model.safetensors"):
         stopped = (tmp_path / "stopped" / name).read_bytes()
         assert stopped == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_an_error_that_an_interrupt_causes_is_no_traceback():
+    """numpy, interrupted while it was imported, ended in a RecursionError."""
+    program = (
+        "import os, signal, sys; from fedwmsam.commands import app\n"
+        "def run_app():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
+        "    except KeyboardInterrupt:\n"
+        "        raise RecursionError('a library gives up') from None\n"
+        "app.run_app = run_app\n"
+        "from fedwmsam.cli import main; main()"
+    )
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (process.returncode, process.stderr) == (130, "")
