@@ -58,10 +58,10 @@ def only_run(out: Path, start: str = "") -> Path:
 
 def results(out: Path) -> dict[str, tuple[bytes, bytes]]:
     """Return the metrics and the model of each run."""
+    runs = sorted(path.parent for path in out.glob("*/config.toml"))
     return {
         run.name: ((run / "metrics.jsonl").read_bytes(), (run / "model.safetensors").read_bytes())
-        for run in sorted(out.iterdir())
-        if run.is_dir()
+        for run in runs
     }
 
 
