@@ -199,3 +199,21 @@ def test_jobs_that_go_on_are_found_after_ctrl_c(cluster, tmp_path):
     cluster.wait_until(lambda: rounds_of(tmp_path) > before)
     assert call(cluster, *words, "--out", tmp_path)[0] == 0
     assert len(list((tmp_path / "queue" / "logs").iterdir())) == 1, "another job was submitted"
+
+
+def test_a_recipe_of_the_paper_runs_on_slurm_as_on_this_machine(cluster, tmp_path):
+    words = ("reproduce", "table-5", "--rounds", "1", "--set", "dataset=digits", "--set")
+    words = (*words, "model=linear", "--set", "clients=6", "--quiet", "--jobs", "2")
+    for place in ("slurm", "local"):
+        called = subprocess.run(
+            command(*words, "--on", place, "--out", tmp_path / place),
+            env=cluster.environment,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        assert called.returncode == 0, called.stdout + called.stderr
+    assert contents(tmp_path / "slurm/runs") == contents(tmp_path / "local/runs")
+    table = "table-5-small/table.md"
+    assert (tmp_path / "slurm" / table).read_bytes() == (tmp_path / "local" / table).read_bytes()
+    assert list((tmp_path / "slurm/runs/queue/logs").iterdir()), "no job was submitted"

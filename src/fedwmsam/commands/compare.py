@@ -20,7 +20,13 @@ from fedwmsam.commands.options import (
     add_setting_flags,
 )
 from fedwmsam.commands.output import print_tables, print_written, say
-from fedwmsam.commands.places import cancel_comparison, parse_place, print_status
+from fedwmsam.commands.places import (
+    OnOption,
+    SlurmOption,
+    cancel_comparison,
+    parse_place,
+    print_status,
+)
 from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.settings.config import setting_names
 
@@ -75,13 +81,8 @@ def compare(
     set_: SetOption = None,
     out: Annotated[Path, typer.Option(help="Folder of the comparison.")] = Path("comparison"),
     jobs: JobsOption = "auto",
-    on: Annotated[
-        str, typer.Option(metavar="local|slurm", help="Processes here, or jobs of Slurm.")
-    ] = "local",
-    slurm: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE,…", help="Long options of sbatch; repeatable."),
-    ] = None,
+    on: OnOption = "local",
+    slurm: SlurmOption = None,
     status: Annotated[
         bool, typer.Option("--status", help="Say how the runs in --out stand, and stop.")
     ] = False,
@@ -152,7 +153,7 @@ def compare(
         with contextlib.suppress(InputError):  # a folder that is in the way: `run_comparison` says
             planned = planned_runs(grid_spec, out, plan)
             announce(grid_spec, planned, place, yes)
-    with print_hint_on_interrupt(place.hint_on_interrupt):
+    with print_hint_on_interrupt(place.hint_on_interrupt(out)):
         folders = run_comparison(grid_spec, out, place, plan, display)
     if html is not None or not quiet:
         print_comparison([folder for folder in folders if is_run(folder)], baseline, html, quiet)

@@ -1,7 +1,9 @@
 """Where a comparison's runs are carried out, how they stand there, and calling them off."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from fedwmsam.commands.options import parse_jobs
 from fedwmsam.commands.output import say
@@ -12,6 +14,13 @@ if TYPE_CHECKING:
     from fedwmsam.comparison.queue_folder import QueueFolder
 
 PLACES = ("local", "slurm")
+OnOption = Annotated[
+    str, typer.Option(metavar="local|slurm", help="Processes here, or jobs of Slurm.")
+]
+SlurmOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE,…", help="Long options of sbatch; repeatable."),
+]
 
 
 def parse_place(on: str, slurm_texts: list[str], jobs: str) -> "RunPlace":

@@ -14,9 +14,9 @@ from fedwmsam.commands.options import (
     JobsOption,
     QuietOption,
     SetOption,
-    parse_jobs,
 )
 from fedwmsam.commands.output import print_tables, print_written, say
+from fedwmsam.commands.places import OnOption, SlurmOption, parse_place
 
 if TYPE_CHECKING:
     from fedwmsam.paper.recipe import Recipe
@@ -51,6 +51,8 @@ def reproduce(
         "reproduction"
     ),
     jobs: JobsOption = "auto",
+    on: OnOption = "local",
+    slurm: SlurmOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs and their commands only.")
     ] = False,
@@ -68,6 +70,7 @@ def reproduce(
     - `fedwmsam reproduce table-5 --seeds 3`
     - `fedwmsam reproduce table-1 --column "β = 0.1" --rounds 200`
     - `fedwmsam reproduce table-1 --scale paper --dry-run`
+    - `fedwmsam reproduce table-1 --scale paper --on slurm --slurm partition=gpu,time=8:00:00`
     - `fedwmsam reproduce table-5 --method my_package.my_module:MyMethod`
     """
     from fedwmsam.comparison.grid import parse_seeds
@@ -90,11 +93,10 @@ def reproduce(
         for line in reproduction.run_commands(plan, out):
             say(line)
         return
-    with print_hint_on_interrupt(
-        "Stopped; the same command goes on from the last completed rounds."
-    ):
+    place = parse_place(on, slurm or [], jobs)
+    with print_hint_on_interrupt(place.hint_on_interrupt(reproduction.runs_folder(out))):
         display = ComparisonDisplay(output.console, quiet)
-        complete = reproduction.run_plan(plan, out, parse_jobs(jobs), display)
+        complete = reproduction.run_plan(plan, out, place, display)
     tables, written = reproduction.write_recipe_results(plan, out, format.value)
     if not quiet:
         print_tables(tables)

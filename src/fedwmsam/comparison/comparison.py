@@ -68,12 +68,14 @@ class RunPlace:
         """Return whether the workers are processes of this machine."""
         return self.slurm_options is None
 
-    @property
-    def hint_on_interrupt(self) -> str:
-        """Return what becomes of the runs when whoever asked for them goes away."""
+    def hint_on_interrupt(self, out: Path) -> str:
+        """Return what becomes of the runs below `out` when whoever asked for them goes away."""
         if self.is_this_machine:
             return "Stopped; the same command goes on from the last completed rounds."
-        return "The jobs go on in Slurm; the same command follows them again, --cancel ends them."
+        return (
+            "The jobs go on in Slurm; the same command follows them again, "
+            f"`fedwmsam compare --out {out} --cancel` ends them."
+        )
 
     def make_launcher(
         self, out: Path, runs: Sequence[QueuedRun], say: Callable[[str], None]

@@ -151,7 +151,7 @@ def run_commands(plan: Plan, out: Path) -> Iterator[str]:
         yield shlex.join(words)
 
 
-def run_plan(plan: Plan, out: Path, jobs: int, display: ProgressDisplay) -> bool:
+def run_plan(plan: Plan, out: Path, place: RunPlace, display: ProgressDisplay) -> bool:
     """Do the plan's runs that are not finished and return whether all are finished now."""
     specs = plan.run_specs()
     with lock_folder(runs_folder(out)):
@@ -160,7 +160,7 @@ def run_plan(plan: Plan, out: Path, jobs: int, display: ProgressDisplay) -> bool
             sources = [(spec.config.dataset, spec.config.data_dir) for spec in specs]
             for dataset, data_dir in dict.fromkeys(sources):
                 load_data(dataset, data_dir)
-        ComparisonRunner(runs_folder(out), RunPlace(jobs), display).run(specs)
+        ComparisonRunner(runs_folder(out), place, display).run(specs)
     return len(finished_runs(specs, out)) == len(specs)
 
 
