@@ -1,6 +1,7 @@
 """Work through the runs that results/plans describes and nobody has made yet.
 
     python results/run_queue.py FOLDER [--data-dir DIR] [--kept RESULTS] [--jobs 2]
+    python results/run_queue.py FOLDER --only sharpness-alpha.toml    # the runs of some plans
     python results/run_queue.py FOLDER --list         # prints how many runs are finished
 
 Several processes execute one run each, at low priority. When a run has ended, its flatness is
@@ -86,6 +87,9 @@ QUEUED_PLANS = (
     QueuedPlan("cifar-10-seeds.toml", SHORTEST_ANALYSIS),
     QueuedPlan("cifar-10-seeds-tuned.toml", SHORTEST_ANALYSIS, chosen_by="cifar-10-step-size.toml"),
     QueuedPlan("cifar-100.toml", SHORTEST_ANALYSIS),
+    QueuedPlan("sharpness-alpha.toml"),
+    QueuedPlan("sharpness-radius.toml"),
+    QueuedPlan("candidates-screening.toml"),
 )
 """The plans in the order in which their runs are executed."""
 
@@ -145,6 +149,7 @@ class Queue:
 
     folder: Path
     data_dir: Path | None
+    plans: Sequence[QueuedPlan] = QUEUED_PLANS
 
     @property
     def packed(self) -> Path:
@@ -162,7 +167,7 @@ class Queue:
         """
         packed = self.packed_fingerprints()
         runs: dict[str, tuple[QueuedPlan, RunSpec]] = {}
-        for plan in QUEUED_PLANS:
+        for plan in self.plans:
             for spec in plan.run_specs(self.packed):
                 fingerprint = config_fingerprint(spec.config)
                 if fingerprint not in packed and fingerprint not in excluded:
@@ -221,7 +226,7 @@ class Queue:
     def print_progress(self) -> None:
         """Print for each plan how many of its runs are packed."""
         packed = self.packed_fingerprints()
-        for plan in QUEUED_PLANS:
+        for plan in self.plans:
             specs = plan.run_specs(self.packed)
             finished = sum(config_fingerprint(spec.config) in packed for spec in specs)
             waiting = f", where {plan.chosen_by} has chosen" if plan.chosen_by else ""
@@ -265,10 +270,18 @@ def main(arguments: Sequence[str]) -> None:
         "--kept", type=Path, default=store.HERE, help="results that need not be made again"
     )
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time (default: 2)")
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="PLAN",
+        choices=[plan.plan for plan in QUEUED_PLANS],
+        help="a plan whose runs are executed; repeatable (default: all)",
+    )
     parser.add_argument("--list", action="store_true", help="say how far it is, and stop")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    queue = Queue(options.folder.resolve(), options.data_dir and options.data_dir.resolve())
+    plans = [plan for plan in QUEUED_PLANS if not options.only or plan.plan in options.only]
+    queue = Queue(options.folder.resolve(), options.data_dir and options.data_dir.resolve(), plans)
     queue.folder.mkdir(parents=True, exist_ok=True)
     install_handlers(can_be_interrupted=True)
     if options.one:
