@@ -28,7 +28,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -149,7 +149,7 @@ class Queue:
 
     folder: Path
     data_dir: Path | None
-    plans: Sequence[QueuedPlan] = QUEUED_PLANS
+    plans: Sequence[QueuedPlan] = field(default_factory=lambda: QUEUED_PLANS)
 
     @property
     def packed(self) -> Path:
