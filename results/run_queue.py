@@ -90,6 +90,10 @@ QUEUED_PLANS = (
     QueuedPlan("sharpness-alpha.toml"),
     QueuedPlan("sharpness-radius.toml"),
     QueuedPlan("candidates-screening.toml"),
+    QueuedPlan("cifar-10-resnet18.toml", SHORTEST_ANALYSIS),
+    QueuedPlan("ablation-second.toml"),
+    QueuedPlan("skew.toml", chosen_by="tuning-step-size.toml"),
+    QueuedPlan("epochs.toml"),
 )
 """The plans in the order in which their runs are executed."""
 
