@@ -7,7 +7,7 @@ is a point.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ class Point:
 
 def read_points(runs: Path) -> list[Point]:
     """Return the points of all unpacked runs whose flatness was measured, by method and step."""
-    points = [point for run in find_runs([runs])[0] for point in run_points(run)]
+    points = chain.from_iterable(map(run_points, find_runs([runs])[0]))
     return sorted(points, key=lambda point: (point.method, point.step, point.sharpness))
 
 
