@@ -65,8 +65,8 @@ class LatePhase(FedWMSAMPlus):
 class Lagged(FedWMSAMPlus):
     """SAM ascends along the directions of the steps before: ε = ρ v̂/‖v̂‖.
 
-    v̂ begins as m_k, then v̂ ← β v̂ + (1 − β) v. The steps' directions v = α g + (1 − α) m_k have the
-    correction in them, so that nothing more has to travel.
+    v̂ begins as m_k, then v̂ ← β v̂ + (1 − β) v. The steps' directions v = α g + (1 − α) m_k have
+    the correction in them, so that nothing more has to travel.
     """
 
     lag: float = option(0.0, "β of the average of directions", low=0.0, high=0.999)
