@@ -87,6 +87,7 @@ QUEUED_PLANS = (
     QueuedPlan("cifar-10-seeds.toml", SHORTEST_ANALYSIS),
     QueuedPlan("cifar-10-seeds-tuned.toml", SHORTEST_ANALYSIS, chosen_by="cifar-10-step-size.toml"),
     QueuedPlan("cifar-100.toml", SHORTEST_ANALYSIS),
+    QueuedPlan("all-methods.toml"),
     QueuedPlan("sharpness-alpha.toml"),
     QueuedPlan("sharpness-radius.toml"),
     QueuedPlan("candidates-screening.toml"),
