@@ -329,7 +329,10 @@ def check_cost(method: Method) -> None:
             cost.backprops * steps + cost.full_gradients * passes,
             record["backprops"],
         ),
-        "numbers kept for a client": (cost.memory * P, max(memory, default=0)),
+        "numbers kept for a client": (
+            cost.memory * P + cost.memory_scalars,
+            max(memory, default=0),
+        ),
     }
     for what, (declared, actual) in counted.items():
         require(

@@ -61,7 +61,7 @@ class Cost(NamedTuple):
     """The cost of a method with its default options.
 
     `backprops` are per local step; `down`, `up` and `memory` are vectors of P parameters per client
-    and round.
+    and round, the scalars single numbers beside them.
     """
 
     backprops: int
@@ -71,6 +71,7 @@ class Cost(NamedTuple):
     down_scalars: int = 0
     full_gradients: int = 0
     """Further passes over all local data, per client and round."""
+    memory_scalars: int = 0
 
 
 @dataclass(frozen=True)

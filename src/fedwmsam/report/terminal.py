@@ -417,9 +417,9 @@ def make_method_table() -> Table:
         table.add_row(
             name,
             f"{cost.backprops}" + (" + a full pass a round" if cost.full_gradients else ""),
-            f"{cost.down} P" + (f" + {cost.down_scalars}" if cost.down_scalars else ""),
-            f"{cost.up} P",
-            f"{cost.memory} P" if cost.memory else "–",
+            describe_traffic(cost.down, cost.down_scalars),
+            describe_traffic(cost.up),
+            describe_traffic(cost.memory, cost.memory_scalars) if cost.memory else "–",
             cls.paper,
             ", ".join(f.name for f in fields(cls)),
         )
@@ -427,6 +427,11 @@ def make_method_table() -> Table:
         "P: the number of trainable parameters; per client and round, memory held by the server"
     )
     return table
+
+
+def describe_traffic(vectors: int, scalars: int = 0) -> str:
+    """Return a number of vectors of P parameters and of single numbers, such as "2 P + 1"."""
+    return f"{vectors} P" + (f" + {scalars}" if scalars else "")
 
 
 def method_details(name: str) -> Group:
