@@ -13,6 +13,7 @@ from fedwmsam.methods import (
     METHODS,
     SCAFFOLD,
     Averaging,
+    FedADC,
     FedAvg,
     FedGloSS,
     FedLESAM,
@@ -33,6 +34,7 @@ VARIANTS = [
     FedLESAMS(correction_weight=0.1),
     FedSpeed(server_dual="participants"),
     FedGloSS(rho_local=0.05, warmup=3),
+    FedADC(variant="heavy_ball", beta_local=0.5),
 ]
 
 

@@ -17,13 +17,19 @@ from torch import Tensor
 
 from fedwmsam.engine.rounds import run_round
 from fedwmsam.methods import (
+    GHBM,
+    MFL,
     SCAFFOLD,
     SCAFFOLDM,
+    AdaBest,
+    FedADC,
     FedAvg,
     FedCM,
     FedDyn,
+    FedExP,
     FedGAMMA,
     FedGloSS,
+    FedHBM,
     FedLESAM,
     FedLESAMD,
     FedLESAMS,
@@ -31,6 +37,7 @@ from fedwmsam.methods import (
     FedSAM,
     FedSpeed,
     FedWMSAM,
+    LocalGHBM,
     MoFedSAM,
 )
 from fedwmsam.methods.vectors import Vectors
@@ -59,6 +66,13 @@ from fedwmsam.training.local import LocalRules
         (FedLESAMD(rho=0.0), FedDyn()),
         (FedSpeed(rho=0.0), FedDyn()),
         (FedProx(lam=0.0), FedAvg()),
+        (GHBM(beta=0.0), FedAvg()),
+        (LocalGHBM(beta=0.0), FedAvg()),
+        (FedHBM(beta=0.0), FedAvg()),
+        (FedADC(beta=0.0), FedAvg()),
+        (MFL(gamma=0.0), FedAvg()),
+        (FedExP(epsilon=1e30), FedAvg()),
+        (AdaBest(mu=0.0, beta=0.0), FedAvg()),
     ],
     ids=lambda m: type(m).__name__,
 )

@@ -104,7 +104,9 @@ def test_the_state_of_an_optimizer_is_fresh_in_every_round():
     assert torch.equal(first.up["delta"], again.up["delta"])
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "mimelite"])
+@pytest.mark.parametrize(
+    "method", [name for name, cls in METHODS.items() if not cls.needs_plain_gradients]
+)
 @pytest.mark.parametrize("values", [{"momentum": 0.5}, {"optimizer": "adamw"}], ids=str)
 def test_every_method_trains_with_every_optimizer(method, values):
     rules = LocalRules(1e-3, "objective", 10.0, **values)
@@ -143,6 +145,8 @@ def test_of_two_backprops_only_the_last_is_preconditioned():
 
 
 def test_a_method_that_needs_plain_gradients_says_why():
+    needy = {name for name, cls in METHODS.items() if cls.needs_plain_gradients}
+    assert needy == {"mimelite", "mime", "fednova"}
     with pytest.raises(InputError, match="mimelite needs optimizer=sgd without momentum: its mom"):
         fit(nn.Linear(4, 3), CLIENTS, MimeLite(), optimizer="adam", **FIXED)
     fit(nn.Linear(4, 3), CLIENTS, MimeLite(), **FIXED)

@@ -80,8 +80,9 @@ class Privacy:
     def zero_upload(self, server: Vectors, info: Info) -> Vectors:
         """Return an upload of zeros, for a round in which no update came."""
         down = self.method.downlink(server, {}, info)
-        zero = torch.zeros_like(down["w"])
-        return self.method.uplink(zero, down, self.method.begin(down, torch.zeros_like, info), info)
+        scratch = self.method.begin(down, torch.zeros_like, info)
+        up = self.method.uplink(torch.zeros_like(down["w"]), down, scratch, info)
+        return {name: torch.zeros_like(value) for name, value in up.items()}
 
     def add_noise(self, value: Tensor, name: str, round: int) -> Tensor:
         """Return the vector of that name with the round's Gaussian noise added."""

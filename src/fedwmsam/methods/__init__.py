@@ -4,6 +4,7 @@ A new method is a file here, a line in `fedwmsam.settings.method_table`, and its
 `fedwmsam/__init__.py`.
 """
 
+from fedwmsam.methods.adabest import AdaBest
 from fedwmsam.methods.base import (
     Averaging,
     Cost,
@@ -14,21 +15,27 @@ from fedwmsam.methods.base import (
     mean_direction,
 )
 from fedwmsam.methods.fedacg import FedACG
-from fedwmsam.methods.fedadam import FedAdam, FedAvgM
+from fedwmsam.methods.fedadam import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from fedwmsam.methods.fedadc import FedADC
 from fedwmsam.methods.fedavg import FedAvg
 from fedwmsam.methods.fedcm import FedCM
 from fedwmsam.methods.feddyn import FedDyn
+from fedwmsam.methods.fedexp import FedExP
 from fedwmsam.methods.fedgamma import FedGAMMA
 from fedwmsam.methods.fedgloss import FedGloSS
 from fedwmsam.methods.fedlesam import FedLESAM
 from fedwmsam.methods.fedlesam_d import FedLESAMD
 from fedwmsam.methods.fedlesam_s import FedLESAMS
+from fedwmsam.methods.fednova import FedNova
 from fedwmsam.methods.fedprox import FedProx
 from fedwmsam.methods.fedsam import FedSAM
 from fedwmsam.methods.fedsmoo import FedSMOO
 from fedwmsam.methods.fedspeed import FedSpeed
 from fedwmsam.methods.fedwmsam import FedWMSAM
 from fedwmsam.methods.fedwmsam_plus import FedWMSAMPlus
+from fedwmsam.methods.ghbm import GHBM, FedHBM, LocalGHBM
+from fedwmsam.methods.mfl import MFL
+from fedwmsam.methods.mime import Mime
 from fedwmsam.methods.mimelite import MimeLite
 from fedwmsam.methods.mofedsam import MoFedSAM
 from fedwmsam.methods.scaffold import SCAFFOLD
@@ -59,31 +66,42 @@ def make_method(name: str, /, **options: object) -> Method:
 
 
 __all__ = [
+    "GHBM",
     "METHODS",
+    "MFL",
     "SCAFFOLD",
     "SCAFFOLDM",
+    "AdaBest",
     "Averaging",
     "Cost",
     "FedACG",
+    "FedADC",
+    "FedAdagrad",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
     "FedCM",
     "FedDyn",
+    "FedExP",
     "FedGAMMA",
     "FedGloSS",
+    "FedHBM",
     "FedLESAM",
     "FedLESAMD",
     "FedLESAMS",
+    "FedNova",
     "FedProx",
     "FedSAM",
     "FedSMOO",
     "FedSpeed",
     "FedWMSAM",
     "FedWMSAMPlus",
+    "FedYogi",
     "Gradient",
     "Info",
+    "LocalGHBM",
     "Method",
+    "Mime",
     "MimeLite",
     "MoFedSAM",
     "ParameterSlice",
