@@ -65,10 +65,11 @@ def make_client_app(
     those of the simulator; more are faster.
 
     `train(model, data, config)` is a loop of your own instead of the library's local training, for
-    methods that allow it (FedAvg, FedAvgM, FedAdam, FedProx, FedACG). It trains `model`, which has
-    the global weights, in place on what `load_data` returned, whatever that is; `config` holds what
-    the server sends ("lr", "local-epochs", "batch-size", "server-round", "seed" …, the method's
-    options). It returns what a Flower client reports: {"train_loss": …, "num-examples": …}.
+    methods that allow it (those whose `needs_own_steps` is empty, such as FedAvg and FedAdam). It
+    trains `model`, which has the global weights, in place on what `load_data` returned, whatever
+    that is; `config` holds what the server sends ("lr", "local-epochs", "batch-size",
+    "server-round", "seed" …, the method's options). It returns what a Flower client reports:
+    {"train_loss": …, "num-examples": …}.
     """
     objective = (loss, None if metrics is None else tuple(metrics.items()), monitor)
     reading = (collate, target)

@@ -40,7 +40,7 @@ class FedADC(Averaging):
 
     @property
     def in_steps(self) -> float:
-        """Return β_l."""
+        """Return β_l, the part of β that acts in the local steps."""
         return self.beta if self.beta_local is None else self.beta_local
 
     def server_init(self, w: Tensor) -> Vectors:
