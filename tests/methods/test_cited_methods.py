@@ -41,6 +41,7 @@ from fedwmsam.methods import (
     FedHBM,
     FedNova,
     FedYogi,
+    Info,
     LocalGHBM,
     Mime,
     MimeLite,
@@ -363,6 +364,17 @@ def test_adabest_without_drift_estimates_is_fedacg_without_a_pull():
     fedacg = run_rounds(make_federation(FedACG(lam=0.7, beta=0.0)))[0][-1].server
     assert torch.allclose(adabest["a"], fedacg["w"], atol=1e-14)
     assert torch.allclose(adabest["w"], fedacg["w"] + 0.7 * fedacg["m"], atol=1e-14)
+
+
+def test_adabest_tells_rounds_apart_in_a_model_of_short_numbers():
+    method = AdaBest()
+    w = torch.ones(2, dtype=torch.bfloat16)
+    memory = method.memory_init(w)
+    info = Info(round=0, lr=0.1, clients=1, cohort=1, share=1.0)
+    for r in (257, 258, 260):
+        memory, _ = method.settle({}, memory, {"delta": w}, replace(info, round=r))
+    assert memory["h_k"].dtype == w.dtype
+    assert memory["h_k"].tolist() == [2.0, 2.0]  # (1 + 1)/2 + 1
 
 
 def test_mime_begins_as_mimelite_and_goes_on_with_the_last_full_gradient():

@@ -37,7 +37,9 @@ class AdaBest(Method):
         return {"w": w, "a": w}
 
     def memory_init(self, w: Tensor) -> Vectors:
-        return {"h_k": torch.zeros_like(w), "r_k": w.new_tensor(-1.0)}
+        # A model's own type may be too short to tell rounds apart: bfloat16 has no 257.
+        never = torch.tensor(-1.0, dtype=torch.float32, device=w.device)
+        return {"h_k": torch.zeros_like(w), "r_k": never}
 
     def downlink(self, server: Vectors, memory: Vectors, info: Info) -> Vectors:
         return {"w": server["w"], "h_k": memory["h_k"]}

@@ -45,7 +45,7 @@ class GHBM(FixedPush):
     """Heavy-ball momentum over several rounds, in every local step."""
 
     tau: int = option(
-        10, "τ, rounds that the momentum reaches back; N/|P_r| sees all", low=1, high=1000
+        10, "τ, rounds that the momentum reaches back, best 1/participation", low=1, high=1000
     )
 
     name: ClassVar[str] = "ghbm"
