@@ -1,4 +1,4 @@
-"""Published results: packed runs give the tables of the runs, and RESULTS.md has these tables."""
+"""Published results: packed runs give the tables of the runs, and docs/results has these tables."""
 
 import re
 import shutil
@@ -242,7 +242,7 @@ def test_runs_packed_by_the_first_version_are_read(tmp_path: Path) -> None:
     assert score.total.backprops == 150 * 600
 
 
-def test_the_page_is_what_the_packed_runs_give() -> None:
+def test_the_pages_are_what_the_packed_runs_give() -> None:
     command = [sys.executable, ROOT / "results" / "rebuild.py", "--check"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
