@@ -267,9 +267,9 @@ def target_section(command: str, specs: Sequence[RunSpec], targets: Sequence[flo
 
 def targets_table(title: str, rows: Mapping[str, ResultRow], targets: Sequence[float]) -> TextTable:
     """Return the table of the rounds to each target; `rows` has them by the names to print."""
-    lines = [
-        (name, *(rounds_cell(row, target) for target in targets)) for name, row in rows.items()
-    ]
+    lines = []
+    for name, row in rows.items():
+        lines.append((name, *(rounds_cell(row, target) for target in targets)))
     header = ("method", *(f"to {target:g}" for target in targets))
     return TextTable(title, header, tuple(lines))
 

@@ -1,8 +1,8 @@
 """The menu of the site, made from docs/README.md.
 
 Each section of that page is a group, and each page that a row of its tables begins with is an
-entry. The pages of methods and of results are below theirs in the same way, as docs/methods/README.md
-and docs/results/README.md list them.
+entry. The pages of methods and of results are below theirs in the same way, as docs/methods/README
+and docs/results/README list them.
 """
 
 import posixpath
