@@ -68,7 +68,7 @@ release-check: $(VENV)/installed
 bench: $(VENV)/installed
 	@$(BIN)/python benchmarks/bench.py $(BENCH)
 
-# Every table and picture of RESULTS.md from the runs kept in results/.
+# Every table and picture of docs/results from the runs kept in results/.
 results: $(VENV)/installed
 	$(BIN)/python results/rebuild.py
 

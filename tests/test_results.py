@@ -1,17 +1,22 @@
-"""Published results: packed runs give the tables of the runs, and RESULTS.md has these tables."""
+"""Published results: packed runs give the tables of the runs, and docs/results has these tables."""
 
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import eight_seeds
 import pytest
 import run_queue
 import store
+from paired import Estimate, Ratio, difference, mean_of_last
 from safetensors.torch import load_file
+from sections import PageSection
+from verdict import Claim
 
 from fedwmsam.analysis import dynamics, flatness
 from fedwmsam.analysis.flatness import FlatnessConfig
@@ -242,7 +247,46 @@ def test_runs_packed_by_the_first_version_are_read(tmp_path: Path) -> None:
     assert score.total.backprops == 150 * 600
 
 
-def test_the_page_is_what_the_packed_runs_give() -> None:
+@pytest.mark.parametrize(
+    ("estimates", "verdict"),
+    [
+        ([Estimate(0.02, 0.01, 0.03, 3), Estimate(0.01, 0.001, 0.02, 3)], "holds"),
+        ([Estimate(0.02, 0.01, 0.03, 3), Estimate(0.01, -0.001, 0.02, 3)], "open"),
+        ([Estimate(0.02, 0.01, 0.03, 3), Estimate(-0.02, -0.03, -0.01, 3)], "open"),
+        ([Ratio(0.5, 0.4, 0.6, 3)], "fails"),
+        ([Ratio(0.9, 0.8, 1.1, 3)], "open"),
+    ],
+)
+def test_a_claim_holds_or_fails_only_if_all_its_intervals_say_so(
+    estimates: Sequence[Estimate], verdict: str
+) -> None:
+    claim = Claim("x is larger", "x", estimates)
+    assert claim.verdict == verdict
+    opposite = {"holds": "fails", "fails": "holds", "open": "open"}
+    assert replace(claim, is_larger_better=False).verdict == opposite[verdict]
+
+
+def test_only_seeds_that_every_method_has_are_compared(tmp_path: Path) -> None:
+    rows = eight_seeds.complete_rows(store.unpack_runs(tmp_path))
+    seeds = [row.seeds for row in rows.values()]
+    assert len(rows) == 14 and {10, 11, 12} <= set(seeds[0])
+    assert all(others == seeds[0] for others in seeds)
+    quantity = mean_of_last(10)
+    values = [quantity(score.run) for score in rows["fedwmsam"].scores]
+    assert values[:3] == pytest.approx([0.8721, 0.8773, 0.8722], abs=5e-5)
+    difference_of_twins = difference(rows["fedwmsam"], rows["fedwmsam averaged twin=8"], quantity)
+    assert difference_of_twins.is_below and difference_of_twins.seeds == len(values)
+
+
+def test_a_note_is_printed_once_on_a_page_and_not_if_it_is_said_elsewhere() -> None:
+    table = TextTable("accuracy", ("a", "b"), (("1", "2"),), ("once", "elsewhere"))
+    section = PageSection(lambda runs: (table, table))
+    text = section.text("name", section.make_tables(Path()), Path(), {"elsewhere"})
+    assert text.count("- once\n") == 1 and "elsewhere" not in text
+    assert text.count("### Accuracy") == 2
+
+
+def test_the_pages_are_what_the_packed_runs_give() -> None:
     command = [sys.executable, ROOT / "results" / "rebuild.py", "--check"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr

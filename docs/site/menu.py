@@ -1,7 +1,8 @@
 """The menu of the site, made from docs/README.md.
 
 Each section of that page is a group, and each page that a row of its tables begins with is an
-entry. The pages of methods are below theirs in the same way, as docs/methods/README.md lists them.
+entry. The pages of methods and of results are below theirs in the same way, as docs/methods/README
+and docs/results/README list them.
 """
 
 import posixpath
@@ -12,7 +13,11 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ALL_PAGES = "docs/README"
-INDEXES = {"README": f"{ALL_PAGES}.md", "docs/methods/README": "docs/methods/README.md"}
+INDEXES = {
+    "README": f"{ALL_PAGES}.md",
+    "docs/methods/README": "docs/methods/README.md",
+    "docs/results/README": "docs/results/README.md",
+}
 """Pages → the files whose tables list the pages below them."""
 
 
