@@ -19,6 +19,7 @@ from statistics import mean
 
 import eight_seeds
 import run_queue
+import sharpness
 import store
 import tuned
 from pooled import POOLED
@@ -160,6 +161,11 @@ PAGES: dict[Path, dict[str, PageSection]] = {
     FOLDER / "flatness.md": {
         "fresh-flatness": flatness_section(eight_seeds.SPECS),
         "flatness": flatness_section(READINGS),
+    },
+    FOLDER / "sharpness.md": {
+        "sharpness": sharpness.LAW,
+        "by-alpha": sharpness.BY_ALPHA,
+        "by-radius": sharpness.BY_RADIUS,
     },
     FOLDER / "alignment.md": {"dynamics": dynamics_section(READINGS, LATE_TABLES)},
     FOLDER / "ablation.md": {

@@ -8,15 +8,17 @@ is a point.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sections import PageSection, compare_command, load_run_specs, load_runs
+from tuned import chosen_specs
 
 from fedwmsam.analysis.flatness import read_last_flatness
+from fedwmsam.comparison.grid import RunSpec, config_fingerprint
 from fedwmsam.engine.records import Record
 from fedwmsam.report.plots import PlotSpec, add_legend, legend_height, line_style
-from fedwmsam.report.runs import LoadedRun, add_averaged_model_runs, find_runs
+from fedwmsam.report.runs import LoadedRun, add_averaged_model_runs
 from fedwmsam.report.summary import make_goal, score_run
 from fedwmsam.report.text_tables import TextTable, number_cell
 from fedwmsam.statistics import t_quantile
@@ -24,6 +26,16 @@ from fedwmsam.statistics import t_quantile
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+PLANS = (
+    "fashion-mnist-seeds.toml",
+    "candidates.toml",
+    "tuning-step-size.toml",
+    "eight-seeds.toml",
+    "sharpness-alpha.toml",
+    "sharpness-radius.toml",
+)
+TUNED_PLANS = ("tuning-decay.toml", "tuning-radius.toml", "eight-seeds-tuned.toml")
+"""Plans whose runs have the step sizes that were chosen."""
 FEWEST_STEPS = 3
 """Different steps αη that a method must have been run with before a power of it is fitted."""
 
@@ -56,9 +68,17 @@ class Point:
         return self.sharpness * self.step / 2
 
 
-def read_points(runs: Path) -> list[Point]:
-    """Return the points of all unpacked runs whose flatness was measured, by method and step."""
-    points = chain.from_iterable(map(run_points, find_runs([runs])[0]))
+def measured_specs() -> list[RunSpec]:
+    """Return the runs of the plans whose flatness is measured, each one once."""
+    specs = [spec for plan in PLANS for spec in load_run_specs(plan)]
+    for plan in TUNED_PLANS:
+        specs += chosen_specs(plan)
+    return list({config_fingerprint(spec.config): spec for spec in specs}.values())
+
+
+def read_points(runs: Iterable[LoadedRun]) -> list[Point]:
+    """Return the points of the runs whose flatness was measured, by method and step."""
+    points = chain.from_iterable(map(run_points, runs))
     return sorted(points, key=lambda point: (point.method, point.step, point.sharpness))
 
 
@@ -145,19 +165,20 @@ def squared_correlation(points: Sequence[Point], quantity: Callable[[Point], flo
     return float(np.corrcoef(x, y)[0, 1] ** 2)
 
 
-def varied_table(points: Sequence[Point], title: str, keys: Sequence[str]) -> TextTable:
-    """Return λ₁ and λ₁ · αη/2 of runs by seed, a row for each value of the keys."""
-    groups: dict[tuple[str, ...], list[Point]] = {}
-    for point in points:
-        values = [point.config.get(key) for key in keys]
-        cells = ("–" if value is None else format(value, "g") for value in values)
-        groups.setdefault((point.method, *cells), []).append(point)
+def varied_table(runs: Sequence[LoadedRun], title: str, key: str) -> list[TextTable]:
+    """Return λ₁ and λ₁ · αη/2 by seed, a row for each value of the key; nothing without runs."""
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for point in read_points(runs):
+        if not point.is_average:
+            value = format(point.config.get(key, 0.0), "g")
+            groups.setdefault((point.method, value), []).append(point)
     rows = []
-    for cells, group in groups.items():
-        group.sort(key=lambda point: point.config["seed"])
+    for (method, value), group in sorted(groups.items()):
+        group.sort(key=lambda point: int(point.config["seed"]))
         rows.append(
             (
-                *cells,
+                method,
+                value,
                 ", ".join(str(point.config["seed"]) for point in group),
                 ", ".join(f"{point.step:.2g}" for point in group),
                 ", ".join(f"{point.sharpness:.3g}" for point in group),
@@ -165,31 +186,32 @@ def varied_table(points: Sequence[Point], title: str, keys: Sequence[str]) -> Te
                 ", ".join(number_cell(point.accuracy) for point in group),
             )
         )
-    header = ("method", *keys, "seeds", "αη", "λ₁", "λ₁ · αη/2", "test accuracy")
-    return TextTable(title, header, tuple(rows))
+    header = ("method", key, "seeds", "αη", "λ₁", "λ₁ · αη/2", "test accuracy")
+    return [TextTable(title, header, tuple(rows))] if rows else []
 
 
 # Pictures
 
 
-def sharpness_plots(points: Sequence[Point]) -> list[PlotSpec]:
+def sharpness_plots(runs: Sequence[LoadedRun]) -> list[PlotSpec]:
     """Return the pictures of λ₁ against 2/(αη) and of accuracy against λ₁."""
+    points = read_points(runs)
     models = [point for point in points if not point.is_average]
     tuned = [point for point in points if is_tuning(point)]
     methods = list(dict.fromkeys(point.method for point in points))
     height = 2.6 + legend_height([*methods, "λ₁ = 2/(αη)"])
     return [
-        ("sharpness-law", height, lambda figure: draw_law(models, methods, figure)),
-        ("accuracy-and-sharpness", height, lambda figure: draw_accuracy(tuned, methods, figure)),
+        ("every-run", height, lambda figure: draw_law(models, methods, figure)),
+        ("and-accuracy", height, lambda figure: draw_accuracy(tuned, methods, figure)),
     ]
 
 
 def is_tuning(point: Point) -> bool:
     """Return whether this is a run in which the step size was varied and nothing else."""
     config = point.config
-    usual = config["weight_decay"] == 1e-3 and config.get("rho", 0.01) == 0.01
-    is_adaptive = config.get("similarity", "personalized") == "personalized"
-    return config["rounds"] == 150 and is_objective(point) and usual and is_adaptive
+    usual = {"weight_decay": 1e-3, "rho": 0.01, "alpha": 0.1, "similarity": "personalized"}
+    is_usual = all(config.get(key, value) == value for key, value in usual.items())
+    return config["rounds"] == 150 and is_objective(point) and is_usual
 
 
 HOLLOW = {"markerfacecolor": "none", "markeredgewidth": 0.6}
@@ -233,3 +255,26 @@ def draw_accuracy(points: Sequence[Point], methods: Sequence[str], figure: "Figu
 def point_style(method: str, methods: Sequence[str]) -> dict[str, Any]:
     """Return how the points of a method look."""
     return line_style(methods.index(method)) | {"linestyle": "", "markersize": 3.0}
+
+
+# Sections of the page
+
+SPECS = measured_specs()
+ALPHAS = load_run_specs("sharpness-alpha.toml")
+RADII = load_run_specs("sharpness-radius.toml")
+LAW = PageSection(
+    lambda runs: [law_table(read_points(load_runs(SPECS, runs)))],
+    run_specs=SPECS,
+    make_plots=sharpness_plots,
+    shown_plots=("every-run", "and-accuracy"),
+)
+BY_ALPHA = PageSection(
+    lambda runs: varied_table(load_runs(ALPHAS, runs), "Fixed α, step size 0.1", "alpha"),
+    compare_command("sharpness-alpha.toml"),
+    ALPHAS,
+)
+BY_RADIUS = PageSection(
+    lambda runs: varied_table(load_runs(RADII, runs), "FedSAM, step size 0.1", "rho"),
+    compare_command("sharpness-radius.toml"),
+    RADII,
+)
