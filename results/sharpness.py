@@ -70,9 +70,8 @@ class Point:
 
 def measured_specs() -> list[RunSpec]:
     """Return the runs of the plans whose flatness is measured, each one once."""
-    specs = [spec for plan in PLANS for spec in load_run_specs(plan)]
-    for plan in TUNED_PLANS:
-        specs += chosen_specs(plan)
+    specs = [*chain.from_iterable(map(load_run_specs, PLANS))]
+    specs += chain.from_iterable(map(chosen_specs, TUNED_PLANS))
     return list({config_fingerprint(spec.config): spec for spec in specs}.values())
 
 
