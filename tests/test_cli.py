@@ -25,6 +25,7 @@ from fedwmsam.commands.app import app
 from fedwmsam.commands.run import make_folder_name
 from fedwmsam.data import load_dataset
 from fedwmsam.settings.config import resolve_config
+from fedwmsam.settings.method_table import METHOD_TABLE
 
 Cli = Callable[..., Any]
 Arguments = list[str | Path]
@@ -475,23 +476,27 @@ def test_report_copes_with_a_run_that_has_only_begun(cli: Cli, copy: Path) -> No
     assert outcome.code == 0 and "0 of 1 (1 no round done)" in outcome.out
 
 
-def test_methods_lists_every_method_and_its_options(cli: Cli) -> None:
+def test_methods_lists_every_method_by_idea(cli: Cli) -> None:
     outcome = cli("methods")
     assert outcome.code == 0
+    lines = outcome.out.splitlines()
     for name, method in METHODS.items():
-        line = next(line for line in outcome.out.splitlines() if re.match(f"│ {name} *│", line))
-        for expected in (
-            str(method.cost.backprops),
-            f"{method.cost.down} P",
-            *(f.name for f in fields(method)),
-        ):
-            assert expected in line
+        entry = METHOD_TABLE[name]
+        number = next(n for n, line in enumerate(lines) if line.startswith(f"  {name} "))
+        assert re.search(rf" {method.cost.backprops} .* {method.paper}$", lines[number])
+        assert lines[number + 1].strip() == entry.use
+        headings = [line for line in lines[:number] if line and not line.startswith(" ")]
+        assert headings[-1] == entry.idea
+    ideas = [entry.idea for entry in METHOD_TABLE.values()]
+    assert [lines.count(idea) for idea in set(ideas)] == [1] * len(set(ideas))
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_name_shows_defaults_and_ranges(cli: Cli, name: str) -> None:
     outcome = cli("methods", name)
     assert outcome.code == 0 and name in outcome.out
+    entry = METHOD_TABLE[name]
+    assert f"Idea: {entry.idea}. Use it {entry.use}." in outcome.out
     for field in fields(METHODS[name]):
         line = next(
             line for line in outcome.out.splitlines() if line.startswith(f"│ {field.name} ")
@@ -507,8 +512,8 @@ def test_narrow_pages_lose_no_names(
         "fedwmsam.commands.output.console", Console(width=80, markup=False, highlight=False)
     )
     listed = cli("methods").out
-    assert [name for name in METHODS if not re.search(rf"│ {name} *│", listed)] == []
-    assert "…" not in listed
+    assert [name for name in METHODS if f"\n  {name} " not in listed] == []
+    assert "…" not in listed and max(map(len, listed.splitlines())) <= 80
     long = shutil.copytree(run_folder, Path("fedwmsam-digits-dirichlet0.1-seed0-2"))
     report = cli("report", run_folder, long).out
     assert re.search(r"│ fedwmsam *│", report) and long.name in report and "…" not in report

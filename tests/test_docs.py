@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 from helpers.loose_modules import load_module
 from helpers.markdown_pages import CODE, ROOT, Block, find_pages, read_blocks
+from helpers.reductions import REDUCTIONS
 
-from fedwmsam.settings.method_table import METHOD_CLASS_PATHS
+from fedwmsam.report.terminal import describe_costs
+from fedwmsam.settings.method_table import METHOD_TABLE, method_title
 
 MARKS = re.compile(r"run|slow|not run: .+|file [\w.-]+")
 SHELL_SYNTAX = re.compile(r"[|&;<>*?$`(){}~]")
@@ -157,9 +159,35 @@ def test_the_badges_say_what_the_project_s_files_say() -> None:
         assert (ROOT / "docs" / "pictures" / f"badge-{name}.svg").read_text() == text
 
 
-@pytest.mark.parametrize("method", METHOD_CLASS_PATHS)
-def test_every_method_has_its_page_and_its_rows(method: str):
+@pytest.mark.parametrize("method", METHOD_TABLE)
+def test_every_method_has_its_page_and_its_costs(method: str):
     docs = ROOT / "docs"
     assert (docs / "methods" / f"{method}.md").exists()
-    assert f"({method}.md)" in (docs / "methods" / "README.md").read_text()
     assert f"(methods/{method}.md)" in (docs / "costs.md").read_text()
+
+
+def test_the_page_of_methods_says_what_the_library_says():
+    sections = re.split(
+        r"^## ", (ROOT / "docs" / "methods" / "README.md").read_text(), flags=re.MULTILINE
+    )
+    shown = []
+    for section in sections:
+        idea = section.partition("\n")[0].lower()
+        for row in re.findall(r"^\| \[.+?\]\((.+?)\.md\) \| (.+) \|$", section, re.MULTILINE):
+            name, cells = row
+            _, use, paper, *costs = cells.split(" | ")
+            shown.append((idea, name, use, *costs, paper))
+    expected = []
+    for name, entry in METHOD_TABLE.items():
+        expected.append((entry.idea.lower(), name, entry.use, *describe_costs(name)))
+    assert shown == expected
+
+
+def test_the_family_tree_has_every_method_and_every_tested_reduction():
+    svg = (ROOT / "docs" / "pictures" / "family.svg").read_text()
+    assert svg == load_module(ROOT / "docs" / "pictures" / "family.py").draw_family()
+    shown = re.findall(r'class="name"[^>]*>(.+?)<', svg)
+    assert sorted(shown) == sorted(map(method_title, METHOD_TABLE))
+    edges = re.findall(r'data-ends="(\S+) (\S+)"', svg)
+    tested = [(reduction.method.name, reduction.becomes.name) for reduction in REDUCTIONS]
+    assert sorted(edges) == sorted(tested)

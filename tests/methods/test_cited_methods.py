@@ -26,7 +26,6 @@ from helpers.small_federation import PLAIN_RULES, make_federation, run_rounds, t
 
 from fedwmsam.engine.faults import Faults
 from fedwmsam.engine.rounds import run_round
-from fedwmsam.engine.schedule import LearningRate
 from fedwmsam.methods import (
     GHBM,
     MFL,
@@ -36,7 +35,6 @@ from fedwmsam.methods import (
     FedAdam,
     FedADC,
     FedAvg,
-    FedCM,
     FedExP,
     FedHBM,
     FedNova,
@@ -46,7 +44,7 @@ from fedwmsam.methods import (
     Mime,
     MimeLite,
 )
-from fedwmsam.settings.parsers import LearningRateRule, Stragglers
+from fedwmsam.settings.parsers import Stragglers
 
 # Against numpy
 
@@ -287,44 +285,6 @@ def test_fednova_weighs_by_size_where_clients_are_averaged_so():
 
 
 # What is known exactly
-
-
-def at_constant_rate(method, lr=0.1, rules=None, **options):
-    """Return the global weights after six rounds, all with the same step size."""
-    federation = make_federation(method, *([rules] if rules else []), **options)
-    learning_rate = LearningRate(lr, LearningRateRule("exponential", value=1.0))
-    schedule = replace(federation.schedule, learning_rate=learning_rate)
-    return run_rounds(replace(federation, schedule=schedule))[0][-1].server["w"]
-
-
-EQUAL = {"sizes": (8, 8, 8, 8, 8)}
-"""Clients of eight samples, which take four steps a round."""
-
-
-def test_ghbm_over_one_round_is_fedadc_s_heavy_ball():
-    """With equal steps and a constant step size; clip and weight decay do not matter."""
-    one_round = at_constant_rate(GHBM(tau=1, beta=0.8), **EQUAL)
-    heavy_ball = at_constant_rate(FedADC(beta=0.8, variant="heavy_ball"), **EQUAL)
-    assert torch.allclose(one_round, heavy_ball, atol=1e-14)
-    assert not torch.allclose(one_round, at_constant_rate(FedADC(beta=0.8), **EQUAL), atol=1e-4)
-
-
-def test_localghbm_of_everybody_is_ghbm_over_one_round():
-    everybody = EQUAL | {"per_round": 5}
-    local = train_weights(LocalGHBM(beta=0.8), **everybody)
-    assert torch.allclose(local, train_weights(GHBM(tau=1, beta=0.8), **everybody), atol=1e-15)
-
-
-def test_fedadc_s_heavy_ball_is_fedcm_at_another_step_size():
-    alpha = 0.25
-    fedcm = at_constant_rate(FedCM(alpha=alpha), 0.1, PLAIN_RULES)
-    heavy_ball = FedADC(beta=1 - alpha, variant="heavy_ball")
-    assert torch.allclose(at_constant_rate(heavy_ball, alpha * 0.1, PLAIN_RULES), fedcm, atol=1e-14)
-
-
-def test_fednova_is_fedavg_where_all_take_equally_many_steps():
-    assert torch.equal(train_weights(FedNova(), **EQUAL), train_weights(FedAvg(), **EQUAL))
-    assert not torch.allclose(train_weights(FedNova()), train_weights(FedAvg()), atol=1e-5)
 
 
 def test_fedexp_goes_at_least_as_far_as_fedavg_and_in_the_same_direction():

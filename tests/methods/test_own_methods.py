@@ -1,6 +1,7 @@
 """Methods outside the library: named by path or registered by a package, in every command."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -170,7 +171,7 @@ def test_an_installed_package_registers_methods(folder):
     assert made.returncode == 0, made.stderr
     assert 'method = "fading-prox"' in (only_run(folder / "a") / "config.toml").read_text()
     listed = run(folder, "methods", PYTHONPATH=path)
-    assert "fading-prox" in listed.stdout
+    assert re.search(r"^of installed packages\n.+\n  fading-prox +1 ", listed.stdout, re.MULTILINE)
     resumed = run(folder, "resume", only_run(folder / "a"), "--rounds", 2, PYTHONPATH=path)
     assert resumed.returncode == 0, resumed.stderr
 

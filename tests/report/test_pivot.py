@@ -14,7 +14,7 @@ from fedwmsam.report.pivot import pivot_text_tables
 from fedwmsam.report.runs import add_averaged_model_runs, find_runs
 from fedwmsam.report.summary import make_goal, summarise
 from fedwmsam.report.text_tables import TextTable, markdown_text
-from fedwmsam.settings.method_table import METHOD_CLASS_PATHS, method_title
+from fedwmsam.settings.method_table import METHOD_TABLE, method_title
 
 Cli = Callable[..., Any]
 
@@ -205,7 +205,7 @@ def test_runs_without_any_difference_have_no_pivot(
 
 
 def test_every_method_has_a_title() -> None:
-    titles = {name: method_title(name) for name in METHOD_CLASS_PATHS}
+    titles = {name: method_title(name) for name in METHOD_TABLE}
     assert titles["fedavg"] == "FedAvg" and titles["fedlesam-s"] == "FedLESAM-S"
     assert titles["scaffold-m"] == "SCAFFOLD-M" and titles["mimelite"] == "MimeLite"
     assert {title.lower() for title in titles.values()} == set(titles)

@@ -12,10 +12,10 @@ def methods(
         str | None, typer.Argument(help="One method, with its options.", show_default=False)
     ] = None,
 ) -> None:
-    """List the methods and what they cost, or one method's options.
+    """List the methods by idea, what they cost and when to use them, or one method's options.
 
     Examples: `fedwmsam methods`, `fedwmsam methods fedwmsam`
     """
-    from fedwmsam.report.terminal import make_method_table, method_details
+    from fedwmsam.report.terminal import list_methods, method_details
 
-    output.console.print(make_method_table() if name is None else method_details(name))
+    output.console.print(list_methods() if name is None else method_details(name))

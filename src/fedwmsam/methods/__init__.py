@@ -45,7 +45,7 @@ from fedwmsam.settings import method_table
 from fedwmsam.settings.options import option
 
 METHODS: dict[str, type[Method]] = {
-    name: method_table.method_class(name) for name in method_table.METHOD_CLASS_PATHS
+    name: method_table.method_class(name) for name in method_table.METHOD_TABLE
 }
 """The class of every method, by its name on the command line."""
 

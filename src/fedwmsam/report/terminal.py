@@ -11,6 +11,7 @@ from typing import Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Column, Table
@@ -29,7 +30,7 @@ from fedwmsam.experiment.result import Result
 from fedwmsam.methods import METHODS, method_class
 from fedwmsam.report.text_tables import TextTable
 from fedwmsam.settings.config import Settings, requested_method
-from fedwmsam.settings.method_table import registered_methods
+from fedwmsam.settings.method_table import METHOD_TABLE, registered_methods
 from fedwmsam.settings.options import describe_range
 from fedwmsam.settings.presets import BY_METHOD, PRESET_SETTINGS, preset_values
 
@@ -405,39 +406,67 @@ def make_rich_table(*names: str) -> Table:
 # Methods
 
 
-def make_method_table() -> Table:
-    """Return the table of all methods, those of installed packages last: costs and options."""
-    table = make_rich_table(
-        "method", "backprops\na step", "down", "up", "memory\na client", "paper", "options"
-    )
+OTHER_PACKAGES = "of installed packages"
+"""Heads the methods that are not the library's, in the place of an idea."""
+
+
+def list_methods() -> Group:
+    """Return the list of all methods by idea, those of installed packages last.
+
+    A method has a line with its costs and its paper, and one that says when to use it.
+    """
     names = [*METHODS, *registered_methods()]
+    width = max(map(len, names))
+    heads = method_line("method", width, "backprops", "down", "up", "memory", "paper")
+    lines: list[RenderableType] = []
+    idea = ""
     for name in names:
-        cls = method_class(name)
-        cost = cls.cost
-        table.add_row(
-            name,
-            f"{cost.backprops}" + (" + a full pass a round" if cost.full_gradients else ""),
-            describe_traffic(cost.down, cost.down_scalars),
-            describe_traffic(cost.up),
-            describe_traffic(cost.memory, cost.memory_scalars) if cost.memory else "–",
-            cls.paper,
-            ", ".join(f.name for f in fields(cls)),
-        )
-    table.caption = (
-        "P: the number of trainable parameters; per client and round, memory held by the server"
+        entry = METHOD_TABLE.get(name)
+        before = idea
+        idea = entry.idea if entry else OTHER_PACKAGES
+        if idea != before:
+            lines += [Text(f"\n{idea}" if before else idea, style="bold"), heads]
+        lines.append(method_line(name, width, *describe_costs(name)))
+        if entry:
+            lines.append(Padding(entry.use, (0, 0, 0, 4), expand=False))
+    lines.append(
+        "\nBackprops are those of a local step; a pass is one over the client's data in a round. "
+        "Down and up are per client and round, memory per client, held by the server. "
+        "P is the number of trainable parameters. Options: fedwmsam methods NAME"
     )
-    return table
+    return Group(*lines)
+
+
+def method_line(
+    name: str, width: int, backprops: str, down: str, up: str, memory: str, paper: str
+) -> str:
+    """Return a line of the list of methods whose names are up to so many letters long."""
+    return f"  {name:<{width}}  {backprops:<9}  {down:<7}  {up:<3}  {memory:<7}  {paper}"
+
+
+def describe_costs(name: str) -> tuple[str, str, str, str, str]:
+    """Return a method's backprops a step, what travels down and up, its memory, and its paper."""
+    cls = method_class(name)
+    cost = cls.cost
+    return (
+        f"{cost.backprops}" + (" + pass" if cost.full_gradients else ""),
+        describe_traffic(cost.down, cost.down_scalars),
+        describe_traffic(cost.up),
+        describe_traffic(cost.memory, cost.memory_scalars) if cost.memory else "–",
+        cls.paper,
+    )
 
 
 def describe_traffic(vectors: int, scalars: int = 0) -> str:
     """Return a number of vectors of P parameters and of single numbers, such as "2 P + 1"."""
-    return f"{vectors} P" + (f" + {scalars}" if scalars else "")
+    return ("P" if vectors == 1 else f"{vectors} P") + (f" + {scalars}" if scalars else "")
 
 
 def method_details(name: str) -> Group:
     """Return what is printed about one method: its summary, options and values in the presets.
 
-    The user has named it, so that it may be imported.
+    Of a method of the library also its idea and when to use it. The user has named the method, so
+    that it may be imported.
     """
     name = requested_method({"method": name})
     cls = method_class(name)
@@ -448,7 +477,11 @@ def method_details(name: str) -> Group:
         table.add_row(f.name, str(f.default), f.metadata["help"], values, *preset_cells)
     presets = [describe_preset(preset, name) for preset in PRESET_SETTINGS]
     summary = " ".join((cls.__doc__ or "").split())
-    return Group(f"{name}: {summary} ({cls.paper})", table, *presets)
+    lines = [f"{name}: {summary} ({cls.paper})"]
+    if name in METHOD_TABLE:
+        entry = METHOD_TABLE[name]
+        lines.append(f"Idea: {entry.idea}. Use it {entry.use}.")
+    return Group(*lines, table, *presets)
 
 
 def describe_preset(preset: str, method: str) -> str:

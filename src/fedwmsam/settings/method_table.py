@@ -15,46 +15,176 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedwmsam.errors import InputError, describe_error, printable, unknown_name_message
 from fedwmsam.user_code import import_named
 
-METHOD_CLASS_PATHS = {
-    "fedwmsam": "fedwmsam.FedWMSAM",
-    "fedwmsam-plus": "fedwmsam_plus.FedWMSAMPlus",
-    "fedavg": "fedavg.FedAvg",
-    "fedprox": "fedprox.FedProx",
-    "fedavgm": "fedadam.FedAvgM",
-    "fedadam": "fedadam.FedAdam",
-    "fedyogi": "fedadam.FedYogi",
-    "fedadagrad": "fedadam.FedAdagrad",
-    "fednova": "fednova.FedNova",
-    "fedexp": "fedexp.FedExP",
-    "fedacg": "fedacg.FedACG",
-    "fedcm": "fedcm.FedCM",
-    "fedadc": "fedadc.FedADC",
-    "mfl": "mfl.MFL",
-    "mimelite": "mimelite.MimeLite",
-    "mime": "mime.Mime",
-    "ghbm": "ghbm.GHBM",
-    "localghbm": "ghbm.LocalGHBM",
-    "fedhbm": "ghbm.FedHBM",
-    "scaffold": "scaffold.SCAFFOLD",
-    "scaffold-m": "scaffold_m.SCAFFOLDM",
-    "feddyn": "feddyn.FedDyn",
-    "adabest": "adabest.AdaBest",
-    "fedsam": "fedsam.FedSAM",
-    "mofedsam": "mofedsam.MoFedSAM",
-    "fedgamma": "fedgamma.FedGAMMA",
-    "fedspeed": "fedspeed.FedSpeed",
-    "fedsmoo": "fedsmoo.FedSMOO",
-    "fedlesam": "fedlesam.FedLESAM",
-    "fedlesam-s": "fedlesam_s.FedLESAMS",
-    "fedlesam-d": "fedlesam_d.FedLESAMD",
-    "fedgloss": "fedgloss.FedGloSS",
+
+class LibraryMethod(NamedTuple):
+    """A method of the library, as the list of all methods tells of it."""
+
+    idea: str
+    class_path: str
+    """The module in `methods/` and the class in it."""
+    use: str
+    """When to use it, as the end of a sentence that begins with "Use it"."""
+
+
+WEIGHTED_MOMENTUM = "weighted momentum and SAM"
+AVERAGING = "averaging"
+SERVER = "server optimizers"
+MOMENTUM = "momentum"
+CONTROL = "control variates and duals"
+SAM = "SAM"
+
+METHOD_TABLE = {
+    "fedwmsam": LibraryMethod(
+        WEIGHTED_MOMENTUM,
+        "fedwmsam.FedWMSAM",
+        "under label skew with few participants, in runs that outlast a slow start",
+    ),
+    "fedwmsam-plus": LibraryMethod(
+        WEIGHTED_MOMENTUM,
+        "fedwmsam_plus.FedWMSAMPlus",
+        "where FedWMSAM starts too slowly or its accuracy jumps from round to round",
+    ),
+    "fedavg": LibraryMethod(
+        AVERAGING,
+        "fedavg.FedAvg",
+        "as the reference, and where clients are alike or traffic is the limit",
+    ),
+    "fedprox": LibraryMethod(
+        AVERAGING,
+        "fedprox.FedProx",
+        "when clients drift far in a round and memory and traffic may not grow",
+    ),
+    "fednova": LibraryMethod(
+        AVERAGING, "fednova.FedNova", "when clients take very different numbers of steps"
+    ),
+    "fedexp": LibraryMethod(
+        SERVER, "fedexp.FedExP", "when updates nearly cancel and clients must stay as they are"
+    ),
+    "fedavgm": LibraryMethod(
+        SERVER,
+        "fedadam.FedAvgM",
+        "when few participants make updates noisy and clients must stay as they are",
+    ),
+    "fedadam": LibraryMethod(
+        SERVER,
+        "fedadam.FedAdam",
+        "when coordinates differ widely in scale and clients must stay as they are",
+    ),
+    "fedyogi": LibraryMethod(
+        SERVER, "fedadam.FedYogi", "in FedAdam's place, when the size of updates changes suddenly"
+    ),
+    "fedadagrad": LibraryMethod(
+        SERVER,
+        "fedadam.FedAdagrad",
+        "for rarely used coordinates, with a server step that comes to rest by itself",
+    ),
+    "fedacg": LibraryMethod(
+        MOMENTUM,
+        "fedacg.FedACG",
+        "with few participants, for momentum on the clients at FedAvg's traffic",
+    ),
+    "fedcm": LibraryMethod(
+        MOMENTUM,
+        "fedcm.FedCM",
+        "when few of many clients take part and one more vector down is affordable",
+    ),
+    "fedadc": LibraryMethod(
+        MOMENTUM, "fedadc.FedADC", "in FedCM's place, with a look-ahead that damps overshooting"
+    ),
+    "mfl": LibraryMethod(
+        MOMENTUM, "mfl.MFL", "when local momentum is to go on over rounds, at twice the traffic"
+    ),
+    "mimelite": LibraryMethod(
+        MOMENTUM,
+        "mimelite.MimeLite",
+        "when drift should not enter the momentum and one more pass is cheap",
+    ),
+    "mime": LibraryMethod(
+        MOMENTUM,
+        "mime.Mime",
+        "for its row in a comparison; on the digits MimeLite did better at less cost",
+    ),
+    "ghbm": LibraryMethod(
+        MOMENTUM,
+        "ghbm.GHBM",
+        "when few of many clients take part and nothing may be kept per client",
+    ),
+    "localghbm": LibraryMethod(
+        MOMENTUM, "ghbm.LocalGHBM", "in GHBM's place, without a τ to choose, when clients come back"
+    ),
+    "fedhbm": LibraryMethod(
+        MOMENTUM, "ghbm.FedHBM", "when clients come back often, but not all in every round"
+    ),
+    "scaffold": LibraryMethod(
+        CONTROL,
+        "scaffold.SCAFFOLD",
+        "under strong label skew with many local steps, when clients come back",
+    ),
+    "scaffold-m": LibraryMethod(
+        CONTROL,
+        "scaffold_m.SCAFFOLDM",
+        "under label skew with few participants, without SAM or an adaptive weight",
+    ),
+    "feddyn": LibraryMethod(
+        CONTROL,
+        "feddyn.FedDyn",
+        "under label skew with many local steps, when clients take part regularly",
+    ),
+    "adabest": LibraryMethod(
+        CONTROL,
+        "adabest.AdaBest",
+        "when FedDyn's duals would grow because clients come back rarely",
+    ),
+    "fedsam": LibraryMethod(
+        SAM,
+        "fedsam.FedSAM",
+        "when the model overfits its clients, computation is cheap and traffic dear",
+    ),
+    "mofedsam": LibraryMethod(
+        SAM,
+        "mofedsam.MoFedSAM",
+        "with few participants and a model that overfits, where computation is cheap",
+    ),
+    "fedgamma": LibraryMethod(
+        SAM,
+        "fedgamma.FedGAMMA",
+        "where SCAFFOLD helps and the model overfits, at two backprops a step",
+    ),
+    "fedspeed": LibraryMethod(
+        SAM,
+        "fedspeed.FedSpeed",
+        "for long local work, where computation is cheap and rounds are dear",
+    ),
+    "fedsmoo": LibraryMethod(
+        SAM,
+        "fedsmoo.FedSMOO",
+        "when clients' perturbations disagree and traffic and computation are cheap",
+    ),
+    "fedlesam": LibraryMethod(
+        SAM, "fedlesam.FedLESAM", "for SAM at one backprop a step, when clients come back"
+    ),
+    "fedlesam-s": LibraryMethod(
+        SAM,
+        "fedlesam_s.FedLESAMS",
+        "where SCAFFOLD helps and SAM is wanted without a second backprop",
+    ),
+    "fedlesam-d": LibraryMethod(
+        SAM,
+        "fedlesam_d.FedLESAMD",
+        "where FedDyn helps and SAM is wanted without a second backprop",
+    ),
+    "fedgloss": LibraryMethod(
+        SAM,
+        "fedgloss.FedGloSS",
+        "for SAM of the global loss at one backprop a step, with short local work",
+    ),
 }
-"""The module in `methods/` and the class in it, by the name of the method."""
+"""The library's methods by name, those of one idea together."""
 
 
 ENTRY_POINTS = "fedwmsam.methods"
@@ -81,9 +211,9 @@ def canonical_name(name: str) -> str:
     if is_path(name):
         return name
     plain = name.lower().replace("_", "-")
-    if plain in METHOD_CLASS_PATHS or plain in registered_methods():
+    if plain in METHOD_TABLE or plain in registered_methods():
         return plain
-    message = unknown_name_message("method", name, [*METHOD_CLASS_PATHS, *registered_methods()])
+    message = unknown_name_message("method", name, [*METHOD_TABLE, *registered_methods()])
     raise InputError(f"{message} A method of your own is named as 'package.module:Class'.")
 
 
@@ -91,7 +221,7 @@ def canonical_name(name: str) -> str:
 def registered_methods() -> dict[str, EntryPoint]:
     """Return the methods that installed packages register; those of the library come first."""
     registered = {entry.name.lower(): entry for entry in entry_points(group=ENTRY_POINTS)}
-    return {name: entry for name, entry in registered.items() if name not in METHOD_CLASS_PATHS}
+    return {name: entry for name, entry in registered.items() if name not in METHOD_TABLE}
 
 
 def method_title(name: str) -> str:
@@ -100,8 +230,8 @@ def method_title(name: str) -> str:
     "fedavg" gives "FedAvg", "fedlesam-s" "FedLESAM-S", and a method named by its path the class in
     that. Nothing is imported, and a name that is not known is returned as it is.
     """
-    if name in METHOD_CLASS_PATHS:
-        class_name = METHOD_CLASS_PATHS[name].partition(".")[2]
+    if name in METHOD_TABLE:
+        class_name = METHOD_TABLE[name].class_path.partition(".")[2]
     elif name in registered_methods():
         class_name = registered_methods()[name].attr
     else:
@@ -130,8 +260,8 @@ def method_class(name: str) -> Any:
 @cache
 def load_class(name: str) -> Any:
     """Import the class of a method by its canonical name, and check that it is one."""
-    if name in METHOD_CLASS_PATHS:
-        module, _, class_name = METHOD_CLASS_PATHS[name].partition(".")
+    if name in METHOD_TABLE:
+        module, _, class_name = METHOD_TABLE[name].class_path.partition(".")
         return getattr(import_module(f"fedwmsam.methods.{module}"), class_name)
     cls = import_named("method", name, "Class") if is_path(name) else load_registered(name)
     check_class(name, cls)
@@ -203,7 +333,7 @@ def missing_option_message(option: str, methods: Sequence[str]) -> str | None:
     The methods of other packages are not asked: that would import them.
     """
     owners = []
-    for name in METHOD_CLASS_PATHS:
+    for name in METHOD_TABLE:
         if name not in methods and option in {f.name for f in fields(load_class(name))}:
             owners.append(name)
     if not owners:
