@@ -17,6 +17,7 @@ from itertools import chain
 from pathlib import Path
 from statistics import mean
 
+import all_methods
 import eight_seeds
 import run_queue
 import sharpness
@@ -141,6 +142,7 @@ PAGES: dict[Path, dict[str, PageSection]] = {
         "pooled": POOLED,
         "seeds": comparison_section("fashion-mnist-seeds.toml", ["fedavg", "scaffold"]),
     },
+    FOLDER / "all-methods.md": {"all-methods": all_methods.TABLE},
     FOLDER / "ranking.md": {
         "table-1": recipe_section("table-1", 500, ["β = 0.1"]),
         "decay": comparison_section("fashion-mnist-methods.toml"),
