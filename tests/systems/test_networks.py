@@ -1,0 +1,145 @@
+"""Flower on hosts with addresses of their own, and what happens when the network between fails."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from helpers import network_namespaces
+from helpers.flower_deployment import wait_until
+from helpers.flower_network import HOSTS, SLOW_NODE, NetworkDeployment
+from helpers.flower_parity import SETTINGS, assert_same, model_of, simulate
+from helpers.network_namespaces import Network
+
+from fedwmsam.report.flower_status import read_status
+
+pytestmark = [
+    pytest.mark.systems,
+    pytest.mark.skipif(
+        bool(network_namespaces.why_not()),
+        reason=network_namespaces.why_not() or "namespaces can be made",
+    ),
+]
+RUN = {"method": "fedwmsam", "rounds": 4, "quorum": 0.3, "authenticated": True, **SETTINGS}
+SLOW = 0.3
+"""Seconds that the slow link holds each piece, in each direction: it comes in time."""
+TOO_SLOW = 2.0
+"""The same for a link on which an answer, which is several requests, takes longer than the grace;
+a request of more than five seconds would be no sign of life to Flower."""
+CUT = 7.0
+"""The same for a link on which an answer of the SuperLink can be caught and cut off."""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[NetworkDeployment]:
+    with (
+        Network(HOSTS) as network,
+        NetworkDeployment(tmp_path, network, bare_nodes=[1]) as deployment,
+    ):
+        yield deployment
+
+
+def test_a_run_outlives_broken_slow_and_moved_links_and_trains_as_the_simulator(deployment):
+    """One run of four rounds; each function has a fault or two."""
+    run = break_a_link_for_seconds(deployment)
+    break_a_link_for_a_minute_and_lose_an_order(deployment, run)
+    move_the_superlink(deployment)
+    lose_the_database(deployment)
+    rows = deployment.metrics("run")
+    assert [row.get("missing") for row in rows] == [None, [1, 2], [1, 2], None]
+    assert_same(model_of(deployment.folder / "run"), simulate("fedwmsam", rows))
+
+
+def break_a_link_for_seconds(deployment):
+    """Break the link of node 1 in round 1, while node 2 is slow: all answers come."""
+    deployment.set_delay(SLOW)
+    deployment.misbehave(1, {1: "hold"})
+    deployment.misbehave(0, {2: "hold"})
+    run = deployment.run("run", **RUN)
+    deployment.wait_for_hold(1)
+    wait_until(lambda: answered_round(deployment, SLOW_NODE) == 1, "the slow node answers")
+    deployment.set_delay(CUT)
+    deployment.network.unplug("node-1")
+    deployment.behave(1)
+    wait_until(lambda: "attempt failed" in deployment.log("node-1"), "node 1 cannot answer")
+    deployment.network.plug_in("node-1")
+    return run
+
+
+def break_a_link_for_a_minute_and_lose_an_order(deployment, run):
+    """Break the link of node 1 until Flower gives it up, and cut off what node 2 is sent."""
+    wait_until(lambda: deployment.has_fetched(1, round=2), "node 1 has its order")
+    deployment.network.unplug("node-1")
+    wait_until(lambda: deployment.has_fetched(SLOW_NODE, round=2), "node 2 is sent its order")
+    deployment.stop_gateway()
+    deployment.set_delay(SLOW)
+    deployment.start_gateway()
+    wait_until(lambda: not deployment.is_online(1), "node 1 is given up")
+    time.sleep(5)  # the server app asks twice a second
+    deployment.network.plug_in("node-1")
+    wait_until(lambda: deployment.is_online(1), "node 1 is back")
+    deployment.forget_hold(1)
+    deployment.misbehave(1, {3: "hold"})
+    deployment.behave(0)
+    deployment.wait_for_hold(1)  # it takes part again
+    log = read_log(deployment, run)
+    assert "Round 2 goes on without client 1: error 5" in log
+    assert "Round 2 goes on without client 2: the order or its answer was lost on the way" in log
+
+
+def move_the_superlink(deployment):
+    """Let the SuperLink's machine go in round 3, and go on with its database on another.
+
+    Node 1 has the old address, the others the name. Node 2 is slower than the deadline.
+    """
+    processes = {node: deployment.nodes[node] for node in (0, SLOW_NODE)}
+    deployment.kill_link()
+    deployment.network.unplug("server")
+    deployment.behave(1)
+    deployment.server = "new-server"
+    deployment.start_link()
+    deployment.name_server()
+    deployment.misbehave(SLOW_NODE, {3: "hold"})
+    deployment.forget_hold(0)
+    deployment.misbehave(0, {4: "hold"})
+    run = deployment.run("run", **RUN | {"wait": 5, "grace": 8})
+    deployment.wait_for_hold(SLOW_NODE)
+    wait_until(lambda: answered_round(deployment, 0) == 3, "the quorum has answered")
+    deployment.set_delay(TOO_SLOW)
+    deployment.behave(SLOW_NODE)
+    deployment.wait_for_hold(0)
+    assert deployment.nodes.items() >= processes.items()
+    late = "An answer came after its deadline and is not used: client 2, round 3."
+    wait_until(lambda: late in read_log(deployment, run), "the slow node's answer comes too late")
+    log = read_log(deployment, run)
+    assert "Round 3 goes on without client 2: no answer within grace = 8 s after the quorum" in log
+    assert "Round 3 goes on without client 1: " in log
+    assert "Client 1 is connected" not in log
+
+
+def lose_the_database(deployment):
+    """Start the SuperLink without what it knew in round 4: its nodes end, and are started again."""
+    deployment.kill_link()
+    deployment.database = False
+    deployment.start_link()
+    connected = [deployment.nodes[node] for node in (0, SLOW_NODE)]
+    wait_until(lambda: [node.poll() for node in connected] == [0, 0], "the nodes end")
+    assert deployment.nodes[1].poll() is None, "it tries the old address for ever"
+    deployment.kill_node(1)
+    deployment.set_delay(SLOW)
+    deployment.behave(0)
+    deployment.bare_addresses.clear()
+    deployment.register_keys()
+    for node in range(deployment.count):
+        deployment.start_node(node)
+    deployment.finish("run", deployment.run("run", **RUN))
+
+
+def answered_round(deployment, client):
+    """Return the last round that a client has answered."""
+    status = read_status(deployment.folder / "run")
+    return status.clients[client].answered_round
+
+
+def read_log(deployment, run):
+    return deployment.flwr("log", run, "test", "--show")
