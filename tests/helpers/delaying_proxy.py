@@ -2,10 +2,12 @@
 
 Called as `delaying_proxy.py ADDRESS PORT TARGET FILE`: it listens there, connects to the same port
 of the target, and reads from the file, again for every piece, for how many seconds to hold it.
+While the file is empty it closes every new connection in its TLS handshake.
 """
 
 import queue
 import socket
+import struct
 import sys
 import threading
 import time
@@ -17,9 +19,15 @@ def serve(address: str, port: int, target: str, delay_file: Path) -> None:
     with socket.create_server((address, port)) as listener:
         while True:
             client, _ = listener.accept()
+            if not delay_file.read_text():
+                client.recv(65536)
+                client.close()
+                continue
             try:
                 server = socket.create_connection((target, port), timeout=5)
             except OSError:
+                # A reset, as from a host without the service.
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 client.close()
                 continue
             server.settimeout(None)
@@ -38,7 +46,7 @@ def carry(source: socket.socket, sink: socket.socket, delay_file: Path) -> None:
                 piece = source.recv(65536)
             except OSError:
                 piece = b""
-            pieces.put((time.monotonic() + float(delay_file.read_text()), piece))
+            pieces.put((time.monotonic() + float(delay_file.read_text() or 0), piece))
 
     def send() -> None:
         piece = b"?"

@@ -75,7 +75,19 @@ class NetworkDeployment(Deployment):
 
     def set_delay(self, seconds: float) -> None:
         """Let the gateway hold whatever it forwards for so long, in both directions."""
-        self.delay_file.write_text(str(seconds))
+        self.write_delay(str(seconds))
+
+    def close_handshakes(self) -> None:
+        """Let the gateway close every new connection in its TLS handshake, and cut the others."""
+        self.stop_gateway()
+        self.write_delay("")
+        self.start_gateway()
+
+    def write_delay(self, text: str) -> None:
+        """Write the file of the gateway, which reads it at any moment, in one step."""
+        new = self.delay_file.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.delay_file)
 
     def prefix(self, name: str) -> list[str]:
         return self.network.prefix(name if name in self.network.addresses else self.server)

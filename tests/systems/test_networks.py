@@ -45,6 +45,7 @@ def test_a_run_outlives_broken_slow_and_moved_links_and_trains_as_the_simulator(
     break_a_link_for_a_minute_and_lose_an_order(deployment, run)
     move_the_superlink(deployment)
     lose_the_database(deployment)
+    cut_handshakes(deployment)
     rows = deployment.metrics("run")
     assert [row.get("missing") for row in rows] == [None, [1, 2], [1, 2], None]
     assert_same(model_of(deployment.folder / "run"), simulate("fedwmsam", rows))
@@ -123,7 +124,7 @@ def lose_the_database(deployment):
     deployment.database = False
     deployment.start_link()
     connected = [deployment.nodes[node] for node in (0, SLOW_NODE)]
-    wait_until(lambda: [node.poll() for node in connected] == [0, 0], "the nodes end")
+    wait_until(lambda: None not in [node.poll() for node in connected], "the nodes end")
     assert deployment.nodes[1].poll() is None, "it tries the old address for ever"
     deployment.kill_node(1)
     deployment.set_delay(SLOW)
@@ -133,6 +134,17 @@ def lose_the_database(deployment):
     for node in range(deployment.count):
         deployment.start_node(node)
     deployment.finish("run", deployment.run("run", **RUN))
+
+
+def cut_handshakes(deployment):
+    """Let a gateway close connections in their handshake: Flower takes it for a wrong certificate.
+
+    So the SuperNode ends.
+    """
+    deployment.close_handshakes()
+    node = deployment.nodes[SLOW_NODE]
+    wait_until(lambda: node.poll() is not None, "node 2 ends")
+    assert "SSL/TLS handshake error" in deployment.log(f"node-{SLOW_NODE}")
 
 
 def answered_round(deployment, client):
