@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from functools import cache
 from pathlib import Path
 
 SUBNET = "10.77.0"
@@ -19,14 +20,15 @@ SWITCH = "switch"
 """The namespace with the bridge, to which each host has a cable."""
 
 
+@cache
 def why_not() -> str:
     """Return why there can be no namespaces here; empty if there can."""
     if shutil.which("ip") is None:
         return "ip is not installed (Debian: iproute2)"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    with Network([]) as network:
-        return network.problem
+    completed = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True)
+    return completed.stderr.strip()
 
 
 class Network:
@@ -37,18 +39,15 @@ class Network:
 
     def __init__(self, hosts: list[str]) -> None:
         self.addresses = {host: f"{SUBNET}.{number}" for number, host in enumerate(hosts, 1)}
-        self.problem = ""
-        """Why the network could not be made, if it has no hosts."""
 
     def __enter__(self) -> "Network":
         try:
             self.make_switch()
             for host, address in self.addresses.items():
                 self.make_host(host, address)
-        except subprocess.CalledProcessError as error:
+        except BaseException:
             self.__exit__()
-            self.problem = f"{' '.join(error.cmd)}: {error.stderr.strip()}"
-            assert not self.addresses, self.problem
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -69,7 +68,7 @@ class Network:
         ip("netns", "add", self.namespace(host))
         cable = ["link", "add", "eth0", "type", "veth", "peer", "name", host]
         self.configure(host, *cable, "netns", self.namespace(SWITCH))
-        self.configure(SWITCH, "link", "set", host, "master", "bridge", "up")
+        self.configure(SWITCH, "link", "set", "dev", host, "master", "bridge", "up")
         self.configure(host, "address", "add", f"{address}/24", "dev", "eth0")
         self.configure(host, "link", "set", "lo", "up")
         self.configure(host, "link", "set", "eth0", "up")
@@ -94,11 +93,11 @@ class Network:
 
     def unplug(self, host: str) -> None:
         """Take down the switch's end of a host's cable."""
-        self.configure(SWITCH, "link", "set", host, "down")
+        self.configure(SWITCH, "link", "set", "dev", host, "down")
 
     def plug_in(self, host: str) -> None:
         """Take up the switch's end of a host's cable."""
-        self.configure(SWITCH, "link", "set", host, "up")
+        self.configure(SWITCH, "link", "set", "dev", host, "up")
 
     def prefix(self, host: str) -> list[str]:
         """Return the command that lets another command run on a host."""
@@ -132,5 +131,9 @@ class Network:
 def ip(*words: str) -> str:
     """Run `ip` and return its output."""
     completed = subprocess.run(["ip", *words], capture_output=True, text=True, timeout=20)
-    completed.check_returncode()
+    try:
+        completed.check_returncode()
+    except subprocess.CalledProcessError as error:
+        error.add_note(completed.stderr)
+        raise
     return completed.stdout
