@@ -139,12 +139,13 @@ def lose_the_database(deployment):
 def cut_handshakes(deployment):
     """Let a gateway close connections in their handshake: Flower takes it for a wrong certificate.
 
-    So the SuperNode ends.
+    So the SuperNode does nothing any more, but goes on running.
     """
     deployment.close_handshakes()
-    node = deployment.nodes[SLOW_NODE]
-    wait_until(lambda: node.poll() is not None, "node 2 ends")
-    assert "SSL/TLS handshake error" in deployment.log(f"node-{SLOW_NODE}")
+    log = f"node-{SLOW_NODE}"
+    wait_until(lambda: "Giving up reconnection" in deployment.log(log), "node 2 gives up")
+    assert "SSL/TLS handshake error" in deployment.log(log)
+    assert deployment.nodes[SLOW_NODE].poll() is None
 
 
 def answered_round(deployment, client):
