@@ -11,6 +11,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -26,17 +27,38 @@ def serve(address: str, port: int, target: str, delay_file: Path) -> None:
             try:
                 server = socket.create_connection((target, port), timeout=5)
             except OSError:
-                # A reset, as from a host without the service.
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                client.close()
+                reset(client)
                 continue
             server.settimeout(None)
-            for source, sink in ((client, server), (server, client)):
-                carry(source, sink, delay_file)
+            carry(client, server, delay_file, finish)
+            carry(server, client, delay_file, reset)
 
 
-def carry(source: socket.socket, sink: socket.socket, delay_file: Path) -> None:
-    """Begin to carry what comes from one socket to the other, in order, each piece delayed."""
+def finish(connection: socket.socket) -> None:
+    """Say on a connection that nothing more comes."""
+    connection.shutdown(socket.SHUT_WR)
+
+
+def reset(connection: socket.socket) -> None:
+    """End a connection as a host without the service does.
+
+    Flower takes an orderly end in a TLS handshake for a wrong certificate.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.shutdown(socket.SHUT_RD)  # a thread that reads would keep it open
+    connection.close()
+
+
+def carry(
+    source: socket.socket,
+    sink: socket.socket,
+    delay_file: Path,
+    end: Callable[[socket.socket], None],
+) -> None:
+    """Begin to carry what comes from one socket to the other, in order, each piece delayed.
+
+    Call `end` with the other one after the last.
+    """
     pieces: queue.Queue[tuple[float, bytes]] = queue.Queue()
 
     def receive() -> None:
@@ -54,7 +76,7 @@ def carry(source: socket.socket, sink: socket.socket, delay_file: Path) -> None:
             due, piece = pieces.get()
             time.sleep(max(0.0, due - time.monotonic()))
             try:
-                sink.sendall(piece) if piece else sink.shutdown(socket.SHUT_WR)
+                sink.sendall(piece) if piece else end(sink)
             except OSError:
                 return
 

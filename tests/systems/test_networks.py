@@ -120,6 +120,7 @@ def move_the_superlink(deployment):
 
 def lose_the_database(deployment):
     """Start the SuperLink without what it knew in round 4: its nodes end, and are started again."""
+    deployment.set_delay(SLOW)
     deployment.kill_link()
     deployment.database = False
     deployment.start_link()
@@ -127,7 +128,6 @@ def lose_the_database(deployment):
     wait_until(lambda: None not in [node.poll() for node in connected], "the nodes end")
     assert deployment.nodes[1].poll() is None, "it tries the old address for ever"
     deployment.kill_node(1)
-    deployment.set_delay(SLOW)
     deployment.behave(0)
     deployment.bare_addresses.clear()
     deployment.register_keys()
