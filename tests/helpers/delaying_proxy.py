@@ -1,8 +1,9 @@
 """A program that forwards TCP connections and delays every byte, as a slow link does.
 
 Called as `delaying_proxy.py ADDRESS PORT TARGET FILE`: it listens there, connects to the same port
-of the target, and reads from the file, again for every piece, for how many seconds to hold it.
-While the file is empty it closes every new connection in its TLS handshake.
+of the target, and reads from the file, again for every piece, for how many seconds to hold it: one
+number for what goes to the target, one for what comes from it. While the file is empty it closes
+every new connection in its TLS handshake.
 """
 
 import queue
@@ -30,8 +31,13 @@ def serve(address: str, port: int, target: str, delay_file: Path) -> None:
                 reset(client)
                 continue
             server.settimeout(None)
-            carry(client, server, delay_file, finish)
-            carry(server, client, delay_file, reset)
+            carry(client, server, lambda: read_delays(delay_file)[0], finish)
+            carry(server, client, lambda: read_delays(delay_file)[1], reset)
+
+
+def read_delays(delay_file: Path) -> list[float]:
+    """Return for how many seconds to hold what goes to the target, and what comes from it."""
+    return [float(word) for word in (delay_file.read_text() or "0 0").split()]
 
 
 def finish(connection: socket.socket) -> None:
@@ -52,7 +58,7 @@ def reset(connection: socket.socket) -> None:
 def carry(
     source: socket.socket,
     sink: socket.socket,
-    delay_file: Path,
+    delay: Callable[[], float],
     end: Callable[[socket.socket], None],
 ) -> None:
     """Begin to carry what comes from one socket to the other, in order, each piece delayed.
@@ -68,7 +74,7 @@ def carry(
                 piece = source.recv(65536)
             except OSError:
                 piece = b""
-            pieces.put((time.monotonic() + float(delay_file.read_text() or 0), piece))
+            pieces.put((time.monotonic() + delay(), piece))
 
     def send() -> None:
         piece = b"?"

@@ -41,7 +41,7 @@ class NetworkDeployment(Deployment):
 
     def __enter__(self) -> "NetworkDeployment":
         self.name_server()
-        self.set_delay(0)
+        self.set_delay(0, 0)
         self.start_gateway()
         super().__enter__()
         return self
@@ -73,9 +73,9 @@ class NetworkDeployment(Deployment):
     def delay_file(self) -> Path:
         return self.folder / "delay"
 
-    def set_delay(self, seconds: float) -> None:
-        """Let the gateway hold whatever it forwards for so long, in both directions."""
-        self.write_delay(str(seconds))
+    def set_delay(self, up: float, down: float) -> None:
+        """Let the gateway hold for so long what goes to the SuperLink, and what comes from it."""
+        self.write_delay(f"{up} {down}")
 
     def close_handshakes(self) -> None:
         """Let the gateway close every new connection in its TLS handshake, and cut the others."""

@@ -21,13 +21,13 @@ pytestmark = [
     ),
 ]
 RUN = {"method": "fedwmsam", "rounds": 4, "quorum": 0.3, "authenticated": True, **SETTINGS}
-SLOW = 0.3
-"""Seconds that the slow link holds each piece, in each direction: it comes in time."""
-TOO_SLOW = 2.0
-"""The same for a link on which an answer, which is several requests, takes longer than the grace;
-a request of more than five seconds would be no sign of life to Flower."""
-CUT = 7.0
-"""The same for a link on which an answer of the SuperLink can be caught and cut off."""
+SLOW = (0.25, 0.25)
+"""Seconds to the SuperLink and back on a slow link: answers come in time."""
+SLOW_BACK = (0.0, 4.0)
+"""The same on a link that holds the SuperLink's answers long enough to cut one off."""
+TOO_SLOW = (4.0, 0.5)
+"""The same on a link where an answer, which is several requests, takes longer than the grace. A
+request of more than five seconds would be no sign of life to Flower."""
 
 
 @pytest.fixture
@@ -53,28 +53,31 @@ def test_a_run_outlives_broken_slow_and_moved_links_and_trains_as_the_simulator(
 
 def break_a_link_for_seconds(deployment):
     """Break the link of node 1 in round 1, while node 2 is slow: all answers come."""
-    deployment.set_delay(SLOW)
+    deployment.set_delay(*SLOW)
     deployment.misbehave(1, {1: "hold"})
     deployment.misbehave(0, {2: "hold"})
     run = deployment.run("run", **RUN)
     deployment.wait_for_hold(1)
     wait_until(lambda: has_answered(deployment, SLOW_NODE, 1), "the slow node answers")
-    deployment.set_delay(CUT)
+    deployment.set_delay(*SLOW_BACK)
     deployment.network.unplug("node-1")
     deployment.behave(1)
     wait_until(lambda: "attempt failed" in deployment.log("node-1"), "node 1 cannot answer")
+    deployment.forget_hold(1)
+    deployment.misbehave(1, {2: "hold"})
     deployment.network.plug_in("node-1")
     return run
 
 
 def break_a_link_for_a_minute_and_lose_an_order(deployment, run):
     """Break the link of node 1 until Flower gives it up, and cut off what node 2 is sent."""
-    wait_until(lambda: deployment.has_fetched(1, round=2), "node 1 has its order")
-    deployment.network.unplug("node-1")
     wait_until(lambda: deployment.has_fetched(SLOW_NODE, round=2), "node 2 is sent its order")
-    deployment.stop_gateway()
-    deployment.set_delay(SLOW)
+    deployment.stop_gateway()  # the order is in it
+    deployment.set_delay(*SLOW)
     deployment.start_gateway()
+    deployment.wait_for_hold(1)
+    deployment.network.unplug("node-1")
+    deployment.behave(1)
     wait_until(lambda: not deployment.is_online(1), "node 1 is given up")
     time.sleep(5)  # the server app asks twice a second
     deployment.network.plug_in("node-1")
@@ -104,24 +107,24 @@ def move_the_superlink(deployment):
     deployment.forget_hold(0)
     deployment.misbehave(0, {4: "hold"})
     started = time.time()
-    run = deployment.run("run", **RUN | {"wait": 5, "grace": 8})
+    run = deployment.run("run", **RUN | {"wait": 5, "grace": 6})
     deployment.wait_for_hold(SLOW_NODE)
     wait_until(lambda: has_answered(deployment, 0, 3, since=started), "the quorum has answered")
-    deployment.set_delay(TOO_SLOW)
+    deployment.set_delay(*TOO_SLOW)
     deployment.behave(SLOW_NODE)
     deployment.wait_for_hold(0)
     assert deployment.nodes.items() >= processes.items()
     late = "An answer came after its deadline and is not used: client 2, round 3."
     wait_until(lambda: late in read_log(deployment, run), "the slow node's answer comes too late")
     log = read_log(deployment, run)
-    assert "Round 3 goes on without client 2: no answer within grace = 8 s after the quorum" in log
+    assert "Round 3 goes on without client 2: no answer within grace = 6 s after the quorum" in log
     assert "Round 3 goes on without client 1: " in log
     assert "Client 1 is connected" not in log
 
 
 def lose_the_database(deployment):
     """Start the SuperLink without what it knew in round 4: its nodes end, and are started again."""
-    deployment.set_delay(SLOW)
+    deployment.set_delay(*SLOW)
     deployment.kill_link()
     deployment.database = False
     deployment.start_link()
