@@ -21,9 +21,11 @@ test-slow: $(VENV)/installed
 	-$(MAKE) $(TRACKERS)/installed $(SIMULATION)/installed
 	$(BIN)/python -m pytest -m slow --numprocesses 2 --durations 12
 
-# Heavy packages of other people (transformers, peft, pandas, datasets, Ray) in an environment of their own, and Slurm's daemons.
-test-systems: $(SYSTEMS)/installed
-	HF_HUB_OFFLINE=1 $(SYSTEMS)/bin/python -m pytest -m systems tests/systems
+# Heavy packages of other people (transformers, peft, pandas, datasets, Ray) in an environment of their own, Slurm's daemons,
+# and Flower on hosts that are network namespaces, with the Flower of $(VENV).
+test-systems: $(SYSTEMS)/installed $(VENV)/installed
+	HF_HUB_OFFLINE=1 $(SYSTEMS)/bin/python -m pytest -m systems tests/systems --ignore tests/systems/test_networks.py
+	$(BIN)/python -m pytest -m systems tests/systems/test_networks.py
 	HF_HUB_OFFLINE=1 $(SYSTEMS)/bin/python -m pytest tests/data/test_hub.py
 
 # Runs killed, starved and damaged (docs/reliability.md); `make faults FAULTS="--trials 43 --seed 2"` passes options on.

@@ -23,7 +23,7 @@ from flwr.app import Context, RecordDict
 from helpers.flower_deployment import HOST, free_port
 from helpers.flower_in_process import FakeGrid
 
-from fedwmsam.flower import check
+from fedwmsam.flower import check, keys
 from fedwmsam.flower.keys import make_keys
 
 RECOMMENDED = {name: value for name, (value, _) in check.ENVIRONMENT.items()}
@@ -218,9 +218,9 @@ def listener():
         server.close()
 
 
-def last_finding(home, port, security):
+def last_finding(home, port, security, host=HOST):
     """Return the last finding about a SuperLink at this port."""
-    config = f'[superlink.lab]\naddress = "{HOST}:{port}"\n{security}\n'
+    config = f'[superlink.lab]\naddress = "{host}:{port}"\n{security}\n'
     (home / "config.toml").write_text(config)
     os.environ["FLWR_HOME"] = str(home)
     return list(check.check_connection("lab"))[-1]
@@ -241,8 +241,10 @@ def test_a_secure_connection_is_checked_to_the_certificate(tmp_path, listener, m
     assert last_finding(tmp_path, secure, trusting("keys")).grade == "ok"
     finding = last_finding(tmp_path, secure, trusting("others"))
     assert finding.grade == "ERROR" and "refused" in finding.text
-    finding = last_finding(tmp_path, listener(tmp_path / "elsewhere"), trusting("elsewhere"))
-    assert finding.grade == "ERROR" and "refused" in finding.text and HOST in finding.text
+    elsewhere = listener(tmp_path / "elsewhere")
+    assert last_finding(tmp_path, elsewhere, trusting("elsewhere")).grade == "ok"
+    finding = last_finding(tmp_path, elsewhere, trusting("elsewhere"), "localhost")
+    assert finding.grade == "ERROR" and "refused" in finding.text and "localhost" in finding.text
     assert "cannot be read" in last_finding(tmp_path, secure, trusting("nowhere")).text
     assert "does not speak TLS" in last_finding(tmp_path, plain, trusting("keys")).text
     assert "speaks TLS" in last_finding(tmp_path, secure, insecure).text
@@ -250,6 +252,17 @@ def test_a_secure_connection_is_checked_to_the_certificate(tmp_path, listener, m
     assert "Nothing answers" in last_finding(tmp_path, free_port(), insecure).text
     assert "must be host:port" in last_finding(tmp_path, "", insecure).text
     assert "has no [superlink.other]" in next(iter(check.check_connection("other"))).text
+
+
+def test_a_certificate_that_the_superlinks_own_programs_refuse_is_found(
+    tmp_path, listener, monkeypatch
+):
+    monkeypatch.setenv("FLWR_HOME", "")
+    monkeypatch.setattr(keys, "LOOPBACKS", ())  # as other programs make certificates
+    keys.make_keys(tmp_path / "keys", ["localhost"], 0)
+    trusting = f'root-certificates = "{tmp_path / "keys" / "ca.crt"}"'
+    finding = last_finding(tmp_path, listener(tmp_path / "keys"), trusting, "localhost")
+    assert finding.grade == "warning" and "is not for 127.0.0.1" in finding.text
 
 
 def test_keys_are_what_flower_takes_and_nobody_else_reads(tmp_path, cli):

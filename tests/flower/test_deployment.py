@@ -7,75 +7,23 @@ import json
 import sys
 import time
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import safetensors.torch
-import torch
 from helpers import flower_task
 from helpers.flower_deployment import Deployment, Simulation, UnitDeployment, wait_until
+from helpers.flower_parity import SETTINGS, assert_same, client_data, model_of, simulate
 from helpers.loose_modules import load_module
 
 import fedwmsam
-from fedwmsam import rng
-from fedwmsam.data.adapter import make_data_adapter
-from fedwmsam.engine.rounds import ClientFailure, train_client
-from fedwmsam.experiment.assembly import make_run
 from fedwmsam.flower.exchange import REFUSED_RETRY_SECONDS
 from fedwmsam.flower.keys import fingerprint_of
-from fedwmsam.methods import make_method
 from fedwmsam.report.flower_status import read_status
-from fedwmsam.settings.config import Settings
-from fedwmsam.training.objectives import OBJECTIVES
-from fedwmsam.training.task import Task, deterministic_torch
 
 pytestmark = pytest.mark.slow
 SIMULATION = Path(sys.prefix) / "simulation" / "bin"
-SETTINGS = {"participation": 1.0, "local_epochs": 2, "batch_size": 16, "lr": 0.1, "seed": 5}
 GRACE = 30
 """Seconds to wait after the quorum; an honest client needs a few to start."""
-
-
-def client_data(count=3):
-    return [flower_task.load_data(client, {}) for client in range(count)]
-
-
-def model_of(folder: Path):
-    return safetensors.torch.load_file(folder / "model.safetensors")
-
-
-def assert_same(ours, theirs):
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-
-
-def simulate(method, rows):
-    """Return the simulator's model after the same rounds, with the same clients missing."""
-    with deterministic_torch():
-        task = Task(
-            flower_task.make_model,
-            OBJECTIVES["classification"],
-            seed=rng.derive_seed(SETTINGS["seed"], "init"),
-        )
-        clients = make_data_adapter(task).to_clients(client_data(), None)
-        settings = Settings(rounds=len(rows), **SETTINGS)
-        run = make_run(settings, make_method(method), task, clients, None, None)
-
-        def trainer(federation, jobs):
-            for job in jobs:
-                if job.client in left_out(rows[job.info.round]):
-                    yield job, ClientFailure("", rejected=False)
-                else:
-                    yield job, train_client(federation, job)
-
-        run.federation = replace(run.federation, trainer=trainer)
-        run.execute()
-        return run.model()
-
-
-def left_out(row):
-    return [*row.get("missing", []), *row.get("rejected", [])]
 
 
 def test_a_secure_deployment_trains_as_the_simulator_and_survives_a_killed_node(tmp_path):

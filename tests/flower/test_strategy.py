@@ -351,8 +351,43 @@ def test_a_message_that_a_restarted_node_has_lost_is_not_waited_for(flower_log, 
     assert_same(ours.result.model, simulate_without({(2, victim)}).model())
 
 
-def test_a_node_that_is_only_slow_is_waited_for(monkeypatch):
+def test_a_message_or_reply_that_is_lost_on_the_way_is_not_waited_for(flower_log, monkeypatch):
+    monkeypatch.setattr(exchange, "SILENCE_SECONDS", 0.1)
+    grid = FakeGrid()
+    ours = make_strategy(timeout=15)
+    victim = ours.run.federation.schedule.cohort(1)[0]
+    grid.faults[2, victim] = no_reply
+    ours.start(grid)
+    assert ours.result.rows[1]["missing"] == [victim]
+    failure = f"Round 2 goes on without client {victim}: "
+    assert failure + "the order or its answer was lost on the way" in flower_log.text
+    assert_same(ours.result.model, simulate_without({(2, victim)}).model())
+
+
+def test_a_reply_that_arrives_together_with_the_next_one_is_used(monkeypatch):
     monkeypatch.setattr(exchange, "SILENCE_SECONDS", 0.05)
+    grid = FakeGrid()
+    ours = make_strategy(timeout=15)
+    victim = ours.run.federation.schedule.cohort(1)[0]
+    held_back = {}
+
+    def hold_back(message, honest_reply):
+        held_back[message.metadata.message_id] = honest_reply()
+
+    def reply_to_both(message, honest_reply):
+        grid.replies.update(held_back)
+        return honest_reply()
+
+    grid.faults[2, victim] = hold_back
+    grid.node_faults["query.whoami", 1000 + victim] = reply_to_both
+    ours.start(grid)
+    assert held_back
+    assert_same(ours.result.model, fit().model)
+
+
+def test_a_slow_node_is_waited_for_where_replies_have_no_order(monkeypatch):
+    monkeypatch.setattr(exchange, "SILENCE_SECONDS", 0.05)
+    monkeypatch.setattr(client_side, "launcher_process_id", lambda: "")  # as in a simulation
     grid = FakeGrid()
     ours = make_strategy(timeout=15)
     victim = ours.run.federation.schedule.cohort(1)[0]

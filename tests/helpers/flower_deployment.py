@@ -64,11 +64,11 @@ class Deployment:
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "NO_PROXY": "*",
         }
+        self.hosts = [HOST]
+        """Names and addresses that the SuperLink's certificate is for; programs use the first."""
         self.port = free_port()
         self.link: subprocess.Popen[bytes] | None = None
         self.nodes: dict[int, subprocess.Popen[bytes]] = {}
-        self.prefix: list[str] = []
-        """Command that every program is started through."""
         self.options: list[str] = []
         """Options of `flwr run`."""
         self.peaks: dict[str, int] = {}
@@ -100,10 +100,10 @@ class Deployment:
     def write_connection(self) -> None:
         security = "insecure = true"
         if self.secure:
-            make_keys(self.folder / "keys", [HOST], self.count + self.spare_keys)
+            make_keys(self.folder / "keys", self.hosts, self.count + self.spare_keys)
             security = f'root-certificates = "{self.folder / "keys" / "ca.crt"}"'
         (self.home / "config.toml").write_text(
-            f'[superlink.test]\naddress = "{HOST}:{self.port}"\n{security}\n'
+            f'[superlink.test]\naddress = "{self.hosts[0]}:{self.port}"\n{security}\n'
         )
 
     def start_link(self) -> None:
@@ -113,7 +113,15 @@ class Deployment:
             security = ["--ssl-ca-certfile", keys / "ca.crt", "--ssl-certfile", keys / "server.crt"]
             security += ["--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
         self.link = self.start("link", "flower-superlink", *self.link_options(), *security)
-        wait_until(lambda: is_listening(self.port), "the SuperLink listens", self.assert_running)
+        wait_until(self.is_listening, "the SuperLink listens", self.assert_running)
+
+    def is_listening(self) -> bool:
+        """Return whether the SuperLink accepts connections."""
+        try:
+            socket.create_connection((HOST, self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def register_keys(self) -> None:
         for node in range(self.count + self.spare_keys) if self.secure else ():
@@ -147,10 +155,15 @@ class Deployment:
             ]
         faults = self.fault_file(node)
         config = f"partition-id={partition} num-partitions={self.count} misbehaviour='{faults}'"
-        address = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", free_port()]
+        address = ["--superlink", f"{self.link_host(node)}:{self.port}"]
+        address += ["--host", HOST, "--port", free_port()]
         self.nodes[node] = self.start(
             f"node-{node}", "flower-supernode", *address, *security, "--node-config", config
         )
+
+    def link_host(self, node: int) -> str:
+        """Return where this node looks for the SuperLink."""
+        return self.hosts[0]
 
     def misbehave(self, node: int, faults: dict[int, str]) -> None:
         """Let this node's client do something wrong in these rounds of every run from now on.
@@ -174,10 +187,14 @@ class Deployment:
     def fault_file(self, node: int) -> Path:
         return self.folder / f"misbehaviour-{node}.json"
 
+    def prefix(self, name: str) -> list[str]:
+        """Return the command that the program of this name is started through."""
+        return []
+
     def start(self, name: str, program: str, *arguments: object) -> "subprocess.Popen[bytes]":
         with (self.folder / f"{name}.log").open("ab") as file:
             return subprocess.Popen(
-                [*self.prefix, self.programs / program, *map(str, arguments)],
+                [*self.prefix(name), self.programs / program, *map(str, arguments)],
                 stdout=file,
                 stderr=file,
                 cwd=self.folder,
@@ -189,7 +206,7 @@ class Deployment:
         assert self.link is None or self.link.poll() is None, self.log("link")
 
     def log(self, name: str) -> str:
-        return (self.folder / f"{name}.log").read_text(errors="replace")[-4000:]
+        return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def kill_node(self, node: int) -> None:
         """Kill the SuperNode and its client process, as if their machine lost its power."""
@@ -227,7 +244,7 @@ class Deployment:
 
     def flwr(self, *arguments: object) -> str:
         completed = subprocess.run(
-            [*self.prefix, self.programs / "flwr", *map(str, arguments)],
+            [*self.prefix("flwr"), self.programs / "flwr", *map(str, arguments)],
             capture_output=True,
             text=True,
             cwd=self.folder,
@@ -344,7 +361,7 @@ class UnitDeployment(Deployment):
 
     def start_link(self) -> None:
         self.link = self.start("link", *self.command("superlink"))
-        wait_until(lambda: is_listening(self.port), "the SuperLink listens", self.assert_running)
+        wait_until(self.is_listening, "the SuperLink listens", self.assert_running)
 
     def start_node(self, node: int, claim: int | None = None) -> None:
         self.nodes[node] = self.start(f"node-{node}", *self.command("supernode@", node))
@@ -380,17 +397,8 @@ class Simulation(Deployment):
     def __enter__(self) -> "Simulation":
         new_app(self.folder / "app")
         self.write_connection()
-        self.prefix = self.own_network
         options = ["--insecure", "--simulation", *self.link_options()]
         self.link = self.start("link", "flower-superlink", *options)
-        self.prefix = [
-            "nsenter",
-            "--preserve-credentials",
-            "--user",
-            "--net",
-            "--target",
-            str(self.link.pid),
-        ]
         self.options = [
             "--federation-config",
             f"num-supernodes={self.count} client-resources-num-cpus=1",
@@ -401,6 +409,12 @@ class Simulation(Deployment):
             self.assert_running,
         )
         return self
+
+    def prefix(self, name: str) -> list[str]:
+        if self.link is None:
+            return self.own_network
+        enter = ["nsenter", "--preserve-credentials", "--user", "--net"]
+        return [*enter, "--target", str(self.link.pid)]
 
     @classmethod
     def is_possible(cls) -> bool:
@@ -444,14 +458,6 @@ def free_port() -> int:
     with socket.socket() as unused:
         unused.bind((HOST, 0))
         return int(unused.getsockname()[1])
-
-
-def is_listening(port: int) -> bool:
-    try:
-        socket.create_connection((HOST, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
 
 
 def wait_until(

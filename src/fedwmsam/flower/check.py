@@ -387,6 +387,12 @@ def check_tls(host: str, port: int, authority: str | None, base: Path) -> Iterat
     yield finding(
         f"The certificate of {host}:{port} is trusted and valid for {days:.0f} more days."
     )
+    if ("IP Address", "127.0.0.1") not in certificate.get("subjectAltName", ()):
+        yield warning(
+            f"The certificate of {host}:{port} is not for 127.0.0.1: a SuperLink with "
+            "--host 0.0.0.0 is called there by its own programs, and no run would begin. Make "
+            "another: remove server.crt and server.key, and call fedwmsam flower keys again."
+        )
 
 
 def check_key(path: Path) -> Iterator[Finding]:

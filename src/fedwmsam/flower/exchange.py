@@ -7,7 +7,7 @@ holds which client's data, and `LostMessages` finds the messages that no node wi
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -84,7 +84,7 @@ class PendingReplies:
 
     It yields the ids of the messages with the replies. `pending` maps the ids to what the messages
     are about. With `lost_messages`, a message that no node will reply to is no longer waited for;
-    its id is in `lost_ids` then.
+    it is in `lost` then.
     """
 
     def __init__(
@@ -100,7 +100,8 @@ class PendingReplies:
         self.deadline = time.monotonic() + timeout
         self.limit = f"timeout = {timeout:g} s"
         """The setting that the deadline comes from, for messages."""
-        self.lost_ids: set[str] = set()
+        self.lost: dict[str, str] = {}
+        """Ids of messages that no reply will come to → why."""
 
     def start_grace(self, grace: float) -> None:
         """Wait no longer than this many seconds from now on, because the quorum has replied."""
@@ -122,10 +123,10 @@ class PendingReplies:
                 self.mailbox.pause()
         self.mailbox.overdue |= self.pending
 
-    def give_up(self, message_ids: Collection[str]) -> None:
-        """Wait no longer for the replies to these messages."""
-        self.lost_ids.update(message_ids)
-        for message_id in message_ids:
+    def give_up(self, reasons: Mapping[str, str]) -> None:
+        """Wait no longer for the replies to these messages, for these reasons."""
+        self.lost |= reasons
+        for message_id in reasons:
             self.mailbox.overdue[message_id] = self.pending.pop(message_id)
 
 
@@ -298,9 +299,10 @@ class LostMessages:
     """Finds the train messages of one round that no node will reply to.
 
     A node that is killed and back before Flower noticed has the same id, and its message is gone:
-    Flower neither delivers it again nor reports it. So a node that is silent for long is asked who
-    it is. It replies to one message at a time, in order: if another process than before replies to
-    that, it never had the train message.
+    Flower neither delivers it again nor reports it. The same happens where the connection breaks
+    while a message is on its way to a node or a reply on its way back. So a node that is silent for
+    long is asked who it is. It replies to one message at a time, in order: once it has replied to
+    that, no reply to the train message is to come.
     """
 
     def __init__(self, nodes: NodeRegistry, clients: dict[str, int]) -> None:
@@ -311,28 +313,39 @@ class LostMessages:
         }
         self.whoami_of: dict[str, str] = {}
         """Ids of whoami messages to silent nodes → ids of the train messages they are about."""
-        self.checked: set[str] = set()
-        """Train messages whose node has replied to the whoami message."""
+        self.overtaken: dict[str, str] = {}
+        """Train messages whose node has replied to a later one → why theirs will not come; empty if
+        it may come, because the node does not reply in order."""
         self.started = time.monotonic()
         self.slowest = 0.0
         """Seconds from the start to the last reply so far."""
         self.waiting = len(clients)
         """Train messages without a reply."""
 
-    def find(self, pending: Collection[str]) -> list[str]:
-        """Ask silent nodes who they are, and return those pending messages that proved lost."""
+    def find(self, pending: Collection[str]) -> dict[str, str]:
+        """Ask silent nodes who they are, and return those pending messages that proved lost.
+
+        Replies to the pending messages have just been looked for, which makes it certain that those
+        to messages overtaken before will not come.
+        """
         elapsed = time.monotonic() - self.started
         if len(pending) < self.waiting:
             self.waiting = len(pending)
             self.slowest = elapsed
         if elapsed > max(SILENCE_SECONDS, 2 * self.slowest):
-            for message_id in set(pending) - self.checked - set(self.whoami_of.values()):
+            for message_id in set(pending) - set(self.overtaken) - set(self.whoami_of.values()):
                 if whoami_id := self.nodes.send_whoami(self.recipients[message_id].id):
                     self.whoami_of[whoami_id] = message_id
-        return [message_id for message_id in self.check_processes() if message_id in pending]
+        lost = {
+            message_id: reason
+            for message_id, reason in self.overtaken.items()
+            if reason and message_id in pending
+        }
+        self.note_overtaken()
+        return lost
 
-    def check_processes(self) -> Iterator[str]:
-        """Yield the messages whose node, as its reply shows, is another process than before."""
+    def note_overtaken(self) -> None:
+        """Note the messages whose node has replied to the later question who it is."""
         for whoami_id, reply in self.nodes.mailbox.fetch(self.whoami_of).items():
             message_id = self.whoami_of.pop(whoami_id)
             try:
@@ -342,7 +355,14 @@ class LostMessages:
                 # train message ends with an error, too.
                 continue
             except WireError:
-                process = ""
-            if process != self.recipients[message_id].process:
-                yield message_id
-            self.checked.add(message_id)
+                process = "another one"
+            self.overtaken[message_id] = self.explain(process, self.recipients[message_id].process)
+
+    @staticmethod
+    def explain(process: str, process_before: str) -> str:
+        """Return why a message was lost, by the node's process now and when it was sent."""
+        if not process:
+            return ""
+        if process != process_before:
+            return "its node was restarted and has lost the order"
+        return "the order or its answer was lost on the way"

@@ -21,6 +21,9 @@ from fedwmsam.errors import InputError
 
 DAYS = 730
 """Days for which certificates are valid."""
+LOOPBACKS = ("127.0.0.1", "::1")
+"""Where a SuperLink that listens on all addresses (0.0.0.0, ::) is called by the programs that it
+starts; without them in its certificate no run begins."""
 IDENTITIES = "identities.toml"
 """Name of the file with the settings that bind client K to the key of node K."""
 
@@ -89,6 +92,7 @@ def make_node_keys(path: Path) -> list[Path]:
 def make_server_certificate(folder: Path, hosts: list[str]) -> list[Path]:
     """Write the server's key and certificate for these hosts, and return their paths.
 
+    The certificate is also for this machine's own addresses.
     Raise InputError if the key of the certificate authority cannot be read.
     """
     authority = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
@@ -101,7 +105,8 @@ def make_server_certificate(folder: Path, hosts: list[str]) -> list[Path]:
     assert isinstance(authority_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, hosts[0])])
-    names = x509.SubjectAlternativeName([alternative_name(host) for host in hosts])
+    all_hosts = dict.fromkeys([*hosts, *LOOPBACKS])
+    names = x509.SubjectAlternativeName([alternative_name(host) for host in all_hosts])
     certificate = sign_certificate(name, authority.subject, key.public_key(), authority_key, names)
     return [
         write_private(folder / "server.key", key),

@@ -243,10 +243,10 @@ class RemoteTraining:
         late = ClientFailure(f"no answer within {replies.limit}", rejected=False)
         for job in map(sent.__getitem__, replies.pending):
             outcome[job.client] = job, late
-        lost = ClientFailure("its node was restarted and has lost the order", rejected=False)
-        for job in map(sent.__getitem__, replies.lost_ids):
+        for message_id, reason in replies.lost.items():
+            job = sent[message_id]
             self.nodes.forget(job.client)
-            outcome[job.client] = job, lost
+            outcome[job.client] = job, ClientFailure(reason, rejected=False)
         for client, reason in find_missing(outcome).items():
             self.status.note_trouble(client, self.status.round, reason)
         return outcome
