@@ -28,11 +28,11 @@ test-systems: $(SYSTEMS)/installed $(VENV)/installed
 	$(BIN)/python -m pytest -m systems tests/systems/test_networks.py
 	HF_HUB_OFFLINE=1 $(SYSTEMS)/bin/python -m pytest tests/data/test_hub.py
 
-# Runs killed, starved and damaged (docs/reliability.md); `make faults FAULTS="--trials 43 --seed 2"` passes options on.
+# Runs killed, starved and damaged (docs/project/reliability.md); `make faults FAULTS="--trials 43 --seed 2"` passes options on.
 faults: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m campaign $(FAULTS)
 
-# Files and messages of a stranger (docs/reliability.md); `make hostile HOSTILE="--only 98"` repeats one of them.
+# Files and messages of a stranger (docs/project/reliability.md); `make hostile HOSTILE="--only 98"` repeats one of them.
 hostile: $(VENV)/installed
 	PYTHONPATH=tests $(BIN)/python -m campaign.hostile $(HOSTILE)
 

@@ -10,7 +10,7 @@ each step, the same weights w_b and the same difference D = t_b − w_b give two
 
 D comes in two forms: this library's (t_b = w_0 − η b m_k, sign +) and the released code's
 (t_b = w_0 + b m_k, sign −). The flat index is written from its description in
-docs/published-code.md; it is not an option of any method.
+docs/paper-and-code.md; it is not an option of any method.
 """
 
 import argparse

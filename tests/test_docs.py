@@ -163,7 +163,7 @@ def test_the_badges_say_what_the_project_s_files_say() -> None:
 def test_every_method_has_its_page_and_its_costs(method: str):
     docs = ROOT / "docs"
     assert (docs / "methods" / f"{method}.md").exists()
-    assert f"(methods/{method}.md)" in (docs / "costs.md").read_text()
+    assert f"({method}.md)" in (docs / "methods" / "costs.md").read_text()
 
 
 def test_the_page_of_methods_says_what_the_library_says():

@@ -1,4 +1,4 @@
-"""Imports point one way, as docs/architecture.md says: to the packages lower in the order."""
+"""Imports point one way, as docs/project/architecture.md says: to lower packages."""
 
 import ast
 import subprocess

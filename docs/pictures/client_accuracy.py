@@ -2,7 +2,7 @@
 
     python docs/pictures/client_accuracy.py
 
-The run is that of docs/evaluation.md: digits, seed 0, 20 clients, Dirichlet(0.1), FedWMSAM for 20
+The run is that of docs/compare.md: digits, seed 0, 20 clients, Dirichlet(0.1), FedWMSAM for 20
 rounds, 10% of the training data held out.
 """
 

@@ -2,7 +2,7 @@
 
     python docs/pictures/readings.py
 
-The plot is for docs/contradictions.md. Most of these forms diverge, or stop far from the optimum;
+The plot is for docs/paper-and-code.md. Most of these forms diverge, or stop far from the optimum;
 that is why they are no options of the method and defined here.
 """
 

@@ -95,7 +95,7 @@ def bootstrap_interval(
     """Return the percentile bootstrap interval of the mean.
 
     For paired differences it is the paired interval. A single value says nothing about its spread,
-    so both ends are NaN. With few values the interval is too narrow (docs/report.md says by how
+    so both ends are NaN. With few values the interval is too narrow (docs/compare.md says by how
     much), because no resample can leave the range of the values.
     """
     array = np.asarray(values, dtype=np.float64)

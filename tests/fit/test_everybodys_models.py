@@ -1,4 +1,4 @@
-"""The table "Everybody's model" of docs/models.md: its lines, executed, against plain PyTorch."""
+"""The table "Everybody's model" of docs/your-model-and-data.md, against plain PyTorch."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""The table "Everybody's model" of docs/models.md, whose lines of code the tests execute."""
+"""The table "Everybody's model" of docs/your-model-and-data.md, whose code the tests execute."""
 
 import re
 from functools import partial
@@ -7,13 +7,13 @@ from typing import Any
 
 import fedwmsam
 
-PAGE = Path(__file__).parents[2] / "docs" / "models.md"
-HEADING = "## Everybody's model\n"
+PAGE = Path(__file__).parents[2] / "docs" / "your-model-and-data.md"
+HEADING = "### Everybody's model\n"
 
 
 def read_rows() -> dict[str, str]:
     """Return what each row is about, with its line of code."""
-    section = PAGE.read_text("utf-8").partition(HEADING)[2].partition("\n## ")[0]
+    section = PAGE.read_text("utf-8").partition(HEADING)[2].partition("\n### ")[0]
     return dict(re.findall(r"^\| ([^|]+) \| `([^|`]+)` \|", section, re.MULTILINE))
 
 

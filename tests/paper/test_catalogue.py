@@ -156,7 +156,7 @@ def test_the_printed_numbers_are_those_of_the_paper(
 
 
 def test_the_guide_lists_every_recipe_with_its_runs() -> None:
-    guide = (DATA.parents[1] / "docs" / "reproduce.md").read_text()
+    guide = (DATA.parents[1] / "docs" / "paper-and-code.md").read_text()
     for name, recipe in RECIPES.items():
         (row,) = re.findall(rf"^\| `{name}` \|.*$", guide, re.MULTILINE)
         assert all(f"`{label}`" in row for label in recipe.labels)

@@ -1,4 +1,4 @@
-"""Rows of "Everybody's model" in docs/models.md that need transformers, peft or pandas."""
+"""Rows of "Everybody's model" on docs/your-model-and-data.md that need heavy packages."""
 
 import numpy as np
 import pytest

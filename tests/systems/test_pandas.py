@@ -1,4 +1,4 @@
-"""The program of docs/report.md that reads the files of a report with the real pandas."""
+"""The program of docs/compare.md that reads the files of a report with the real pandas."""
 
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ def test_the_program_in_the_documentation_reads_the_files_of_a_report(
     assert cli("report", "runs", "--csv", "rows.csv", "--curves", "curves.csv").code == 0
     (program,) = [
         block.text
-        for block in read_blocks(ROOT / "docs" / "report.md")
+        for block in read_blocks(ROOT / "docs" / "compare.md")
         if "tests/systems" in block.mark
     ]
     names: dict[str, Any] = {}

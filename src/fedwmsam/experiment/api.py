@@ -130,14 +130,14 @@ def fit(
     twin: γ (try 8) of an averaged model (the twin): an average of the global models, evaluated
         beside them (`averaged_accuracy` …) and never trained on; see `Result.averaged_model`.
         docs/compare.md says what it is good for.
-    dropout, stragglers, deadline, corrupt: simulated faults; docs/faults.md.
+    dropout, stragglers, deadline, corrupt: simulated faults; docs/trust.md.
     dp_noise, dp_epsilon, dp_clip, dp_delta: client-level differential privacy, by noise or by a
-        target ε; docs/privacy.md.
+        target ε; docs/trust.md.
     initial_weights: a state_dict to start from.
     workers: processes that train clients in parallel (0: one for each core), or "ray", "ray:4" for
-        actors of a Ray cluster (docs/ray.md); the results are the same for any number.
+        actors of a Ray cluster (docs/clusters.md); the results are the same for any number.
     device: "cpu", "cuda", "cuda:1", "mps", or "auto" for the first of CUDA, MPS and CPU that is
-        there; docs/devices.md says what was tried. Several worker processes need the CPU.
+        there; docs/project/versions.md says what was tried. Several worker processes need the CPU.
     memory_budget: megabytes of RAM for what a method keeps per client; the rest is on disk, with
         the same results.
     run_folder: where to keep the run; with `resume=True` an interrupted or finished run there goes

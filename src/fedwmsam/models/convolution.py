@@ -4,8 +4,8 @@ oneDNN multiplies every tap of a kernel, also those that lie on the padding. Of 
 image of one pixel only the centre counts, and the last stages of a ResNet see such images: there a
 matrix product over the taps that count is the same sum. Larger images are convolved in
 channels-last memory, in which pooling, normalisation and convolution are faster, down to those of
-2 × 2 pixels, for which plain memory is. docs/performance.md has the measurements. Other devices
-have libraries of their own, and get PyTorch's convolution as it is.
+2 × 2 pixels, for which plain memory is. docs/project/performance.md has the measurements. Other
+devices have libraries of their own, and get PyTorch's convolution as it is.
 """
 
 import torch

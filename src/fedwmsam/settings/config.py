@@ -224,7 +224,7 @@ class Settings:
         None,
         "instead of the mean: norm_bound or norm_bound:TAU, median, trimmed:0.1 (none: the mean)",
         panel=SERVER,
-        see="docs/faults.md",
+        see="docs/trust.md",
     )
     dropout: float | None = option(
         None,
@@ -232,7 +232,7 @@ class Settings:
         low=0,
         high=1,
         panel=FAULTS,
-        see="docs/faults.md",
+        see="docs/trust.md",
         flower_refusal=FLOWER_REAL_FAULTS,
     )
     stragglers: str | None = option(
@@ -261,7 +261,7 @@ class Settings:
         "σ of differential privacy: noise on the sum, in units of dp_clip",
         low=0,
         panel=PRIVACY,
-        see="docs/privacy.md",
+        see="docs/trust.md",
         flower_refusal=FLOWER_NO_PRIVACY,
     )
     dp_epsilon: float | None = option(
@@ -367,7 +367,7 @@ class Settings:
         low=0,
         high=MOST_WORKERS,
         panel=MACHINE,
-        see="docs/ray.md",
+        see="docs/clusters.md",
         affects_results=False,
         flower_refusal=FLOWER_OWN_PROCESSES,
     )
@@ -375,7 +375,7 @@ class Settings:
         "cpu",
         "where to compute: cpu, cuda, cuda:1, mps, or auto for the first of cuda, mps, cpu",
         panel=MACHINE,
-        see="docs/devices.md",
+        see="docs/project/versions.md",
         affects_results=False,
     )
 
@@ -492,9 +492,11 @@ class RunConfig(Settings):
         see="docs/add-a-method.md",
     )
     dataset: str = option(
-        "digits", "which data set", panel=RUN, see="docs/data.md", must_match=True
+        "digits", "which data set", panel=RUN, see="docs/your-model-and-data.md", must_match=True
     )
-    model: str = option("mlp", "which model", panel=RUN, see="docs/models.md", must_match=True)
+    model: str = option(
+        "mlp", "which model", panel=RUN, see="docs/your-model-and-data.md", must_match=True
+    )
     partition: str = option(
         "dirichlet:0.1",
         "how the data are divided among clients, such as iid or dirichlet:BETA",
