@@ -11,7 +11,7 @@ export OMP_NUM_THREADS = 1
 
 .PHONY: demo test test-slow test-systems faults hostile endurance coverage mutation check docs notebooks release-check bench results clean
 
-demo: $(VENV)/installed
+demo: $(VENV)/base
 	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
 
 test: $(VENV)/installed
@@ -74,8 +74,15 @@ bench: $(VENV)/installed
 results: $(VENV)/installed
 	$(BIN)/python results/rebuild.py
 
-$(VENV)/installed: pyproject.toml constraints.txt
+# The library alone, for whoever wants to see it first. Python compiles its modules when they are first imported: compiling all of
+# PyTorch's takes longer than the rest of the installation.
+$(VENV)/base: pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	@echo "Installing PyTorch and the library into $(VENV) ..."
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/installed: $(VENV)/base
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
