@@ -1,8 +1,13 @@
 """Models of transformers and peft, and tables of pandas: the real packages, nothing downloaded."""
 
+import re
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
+from helpers.markdown_pages import ROOT
 from helpers.plain_training import (
     PLAIN,
     assert_same_weights,
@@ -178,6 +183,16 @@ def test_adapters_of_peft(transformers, tmp_path):
             assert torch.equal(value, before[name]), name
     changed = [name for name in trained if not torch.equal(result.model[name], before[name])]
     assert any("lora" in name for name in changed)
+
+
+def test_the_example_adapts_a_pretrained_model(transformers):
+    pytest.importorskip("peft")
+    command = [sys.executable, "-W", "ignore", str(ROOT / "examples" / "hugging_face.py")]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    rows = re.findall(r"^│ (all weights|LoRA and classifier) +│ ([\d,]+) +│ (\S+)", printed, re.M)
+    (_, all_weights, full), (_, adapters, lora) = rows
+    assert int(adapters.replace(",", "")) < int(all_weights.replace(",", "")) / 10
+    assert float(full) > 0.95 and float(lora) > 0.85
 
 
 def test_a_history_as_a_table_of_pandas():
