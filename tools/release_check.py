@@ -39,7 +39,7 @@ PROMISES: dict[str, tuple[str, list[str]]] = {
         [f"{RUN} --dataset pictures,image_size=8 --partition iid --clients 2 --participation 1"],
     ),
     "plot": ("import matplotlib", ["partition --save split.png"]),
-    "notebooks": ("import ipykernel, matplotlib, nbclient, nbformat", []),
+    "notebooks": ("import ipykernel, matplotlib, nbclient, nbformat, pandas", []),
     "privacy": (
         "import dp_accounting",
         [f"{RUN} --method fedavg --sampling bernoulli --dp-noise 1 --dp-clip 0.5"],
