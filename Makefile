@@ -76,7 +76,7 @@ results: $(VENV)/installed
 
 # The library alone, for whoever wants to see it first. Python compiles its modules when they are first imported: compiling all of
 # PyTorch's takes longer than the rest of the installation.
-$(VENV)/base: pyproject.toml constraints.txt
+$(VENV)/base: pyproject.toml constraints.txt src/fedwmsam/version.py
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	@echo "Installing PyTorch and the library into $(VENV) ..."
 	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable .

@@ -1,6 +1,7 @@
 """The command line: what it writes, what it prints, what it refuses."""
 
 import json
+import platform
 import re
 import shutil
 import signal
@@ -20,6 +21,7 @@ from helpers.run_folders import write_run
 from helpers.small_run import SMALL_RUN
 from rich.console import Console
 
+import fedwmsam
 from fedwmsam import METHODS, Result, toml
 from fedwmsam.commands.app import app
 from fedwmsam.commands.run import make_folder_name
@@ -694,7 +696,13 @@ def test_help_and_version(cli: Cli) -> None:
     listed = cli("--help").out
     assert [name for name in COMMANDS if " " not in name and name not in listed] == []
     outcome = cli("--version")
-    assert (outcome.code, outcome.out.strip()) == (0, version("fedwmsam"))
+    assert outcome.code == 0
+    assert outcome.out.splitlines() == [
+        f"fedwmsam {fedwmsam.__version__}",
+        f"Python {platform.python_version()}, {platform.system()}",
+        f"PyTorch {version('torch')}",
+        f"Flower {version('flwr')}",
+    ]
     assert "fedwmsam run" in words_of(cli().out)
 
 

@@ -50,7 +50,8 @@ def test_an_installed_wheel_trains_reports_and_writes_an_app(wheel: Path, tmp_pa
     home = run_command([python, "-c", "import fedwmsam; print(fedwmsam.__file__)"], tmp_path)
     assert Path(home.strip()).is_relative_to(tmp_path / "environment")
     fedwmsam_command = python.with_name("fedwmsam")
-    assert run_command([fedwmsam_command, "--version"], tmp_path).strip() == fedwmsam.__version__
+    versions = run_command([fedwmsam_command, "--version"], tmp_path).splitlines()
+    assert versions[0] == f"fedwmsam {fedwmsam.__version__}"
     run_command(
         [fedwmsam_command, "run", "--rounds", "2", "--local-epochs", "1", "--quiet"], tmp_path
     )

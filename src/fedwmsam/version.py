@@ -1,3 +1,3 @@
 """The version, in a module of its own so that a build can read it without importing PyTorch."""
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.2.0"

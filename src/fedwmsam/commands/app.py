@@ -3,7 +3,9 @@
 import contextlib
 import logging
 import os
+import platform
 import sys
+from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -97,17 +99,28 @@ def discard_output() -> None:
 
 
 def print_version(show: bool) -> None:
-    """Print the version and end the command, if the flag is set."""
+    """Print versions, as a bug report needs them, and end the command, if the flag is set."""
     if show:
-        console.print(__version__)
+        console.print(f"fedwmsam {__version__}")
+        console.print(f"Python {platform.python_version()}, {platform.system()}")
+        for name, package in (("PyTorch", "torch"), ("Flower", "flwr")):
+            console.print(f"{name} {installed_version(package)}")
         raise typer.Exit
+
+
+def installed_version(package: str) -> str:
+    """Return the version of a package, which is not imported: that would take seconds."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "is not installed"
 
 
 @app.callback()
 def options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=print_version, is_eager=True, help="Show the version."),
+        typer.Option("--version", callback=print_version, is_eager=True, help="Show versions."),
     ] = False,
 ) -> None:
     """Declare the options that are given before the name of a command."""
