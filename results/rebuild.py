@@ -20,6 +20,7 @@ from statistics import mean
 import all_methods
 import eight_seeds
 import run_queue
+import screened
 import sharpness
 import store
 import tuned
@@ -192,6 +193,7 @@ PAGES: dict[Path, dict[str, PageSection]] = {
         "plus-targets": target_section(
             compare_command("plus.toml"), load_run_specs("plus.toml"), eight_seeds.TARGETS
         ),
+        "candidates-screening": screened.TABLE,
     },
     APPENDIX: {
         "screening": validation_section("screening.csv", (20, 30, 50, 100, 150)),

@@ -24,12 +24,15 @@ CellFunction = Callable[[Sequence[LoadedRun]], str]
 """Makes a cell of the runs of both seeds."""
 
 
+def mean_of_tail(run: LoadedRun, column: str = "validation_accuracy") -> float:
+    """Return the mean of a run's last ten evaluations."""
+    values = list(run.values_by_round(column).values())[-run_queue.TAIL :]
+    return sum(values) / len(values)
+
+
 def accuracy_cell(runs: Sequence[LoadedRun], column: str = "validation_accuracy") -> str:
     """Return mean ± deviation over the seeds of the mean of the last ten evaluations."""
-    means = []
-    for run in runs:
-        values = list(run.values_by_round(column).values())[-run_queue.TAIL :]
-        means.append(sum(values) / len(values))
+    means = [mean_of_tail(run, column) for run in runs]
     return spread_cell(mean_spread(means)) if runs else MISSING
 
 
