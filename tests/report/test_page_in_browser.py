@@ -4,7 +4,6 @@ import csv
 import itertools
 import math
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from helpers.browser import start_browser
 from helpers.run_folders import write_run
 
 from fedwmsam.page.page import write_page
@@ -27,7 +27,6 @@ pytestmark = pytest.mark.slow
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="the package playwright is not installed"
 )
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 METHODS = (
     "fedavg",
     "fedavgm",
@@ -47,15 +46,8 @@ Open = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip(
-            f"no browser is installed ({', '.join(BROWSERS)}); on Debian: apt-get install chromium"
-        )
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    with start_browser() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
