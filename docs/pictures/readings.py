@@ -66,6 +66,26 @@ class OverTheCohort(FedWMSAM):
         return super().aggregate(server, mean, info) | {"c": server["c"] + mean["c_k"]}
 
 
+class ReversedUpdate(FedWMSAM):
+    """FedWMSAM with D1 mended where Algorithm 1 ends: Δ_k = x_r − x_B; then Eq. 1 and 5 as printed.
+
+    c_k and c have the opposite signs, c = −Δ, and + c_k is a correction.
+    """
+
+    def momentum(self, server: Vectors, memory: Vectors) -> Tensor:
+        return server["Delta"] + server["alpha"] / (1 - server["alpha"]) * memory["c_k"]
+
+    def settle(
+        self, server: Vectors, memory: Vectors, up: Vectors, info: Info
+    ) -> tuple[Vectors, Vectors]:
+        _, contribution = super().settle(server, memory, up, info)
+        c_k = memory["c_k"] - server["c"] - contribution["Delta"]
+        return {"c_k": c_k}, contribution | {"c_k": c_k - memory["c_k"]}
+
+    def aggregate(self, server: Vectors, mean: Vectors, info: Info) -> Vectors:
+        return super().aggregate(server, mean, info) | {"c": server["c"] + mean["c_k"]}
+
+
 @dataclass(frozen=True)
 class Line:
     """A line of the plot: a method and its style."""
@@ -78,6 +98,7 @@ class Line:
 LINES = {
     "as read here": Line(FedWMSAM(), "#D55E00", "-"),
     "D5: mean_gradient": Line(FedWMSAM(correction="mean_gradient"), "#555555", "--"),
+    "D1, D4, D6: the update reversed": Line(ReversedUpdate(), "#E69F00", "-"),
     "D6: c over the cohort": Line(OverTheCohort(), "#0072B2", "-."),
     "D4: + c_k (Eq. 1)": Line(PrintedCorrection(), "#CC79A7", "--"),
     "D4: + (c_k − c) (Lemma 5)": Line(LemmaCorrection(), "#CC79A7", ":"),

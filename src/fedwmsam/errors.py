@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 OTHER_NAMES = {
     "accuracy": ("acc", "test_accuracy", "test_acc"),
+    "adapt_rate": ("lambda", "lambda_"),
     "aggregation": ("aggregator", "robust"),
     "batch_size": ("batch", "bs", "minibatch"),
     "clients": ("n_clients", "num_clients", "number_of_clients", "users", "nodes"),
@@ -13,7 +14,7 @@ OTHER_NAMES = {
     "dataset": ("data",),
     "device": ("gpu", "cuda"),
     "global_lr": ("server_lr", "server_learning_rate"),
-    "lam": ("mu", "proximal_mu", "prox"),
+    "lam": ("lambda", "lambda_", "mu", "proximal_mu", "prox"),
     "local_epochs": ("epochs", "epoch", "num_epochs"),
     "local_steps": ("steps", "iterations"),
     "lr": ("learning_rate", "step_size", "eta"),

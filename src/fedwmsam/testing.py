@@ -9,7 +9,10 @@ Each check below is a function of a method that raises AssertionError with a sen
 author. They run a few rounds of a small federation in float64, and take a second together.
 """
 
+import difflib
+import inspect
 import tempfile
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,8 +29,9 @@ from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State, first_state, run_round, train_client
 from fedwmsam.engine.schedule import LearningRate, SeededSchedule
 from fedwmsam.errors import InputError
-from fedwmsam.methods.base import Info, Method
+from fedwmsam.methods.base import Averaging, Info, Method
 from fedwmsam.methods.vectors import Vectors
+from fedwmsam.settings.config import setting_names
 from fedwmsam.settings.method_table import check_class
 from fedwmsam.settings.parsers import LearningRateRule
 from fedwmsam.training.local import LocalResult, LocalRules
@@ -64,7 +68,25 @@ def check_method(method: Method | type[Method]) -> None:
     else:
         check_declaration(type(method))
     for check in CHECKS:
-        check(method)
+        try:
+            check(method)
+        except Exception as error:
+            raise AssertionError(describe_error(method, error)) from error
+
+
+def describe_error(method: Method, error: Exception) -> str:
+    """Return the sentence of a failed check, or where and how a function of the class failed."""
+    if isinstance(error, AssertionError):
+        return str(error)
+    files = {inspect.getfile(cls) for cls in type(method).__mro__ if issubclass(cls, Method)}
+    place = "with what one of its functions returned"
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename in files:
+            place = f"in {frame.name}, line {frame.lineno}"
+    return (
+        f"{type(method).__name__} fails {place}: {type(error).__name__}: {error}. "
+        "help(fedwmsam.Method) says what each function is given and returns."
+    )
 
 
 def require(condition: object, message: str) -> None:
@@ -137,6 +159,18 @@ def check_declaration(cls: type[Method]) -> None:
     require(cls.name == cls.name.lower(), f"The name {cls.name!r} must be in lower case.")
     require(":" not in cls.name, f"The name {cls.name!r} must not look like a path.")
     require(cls.__doc__, f"{cls.__name__} has no docstring: say in a sentence what it does.")
+    for f in fields(cls):
+        require(
+            f.name not in setting_names(),
+            f"The option {f.name!r} is the name of a setting: rename it.",
+        )
+    for name in set(dir(cls)) - set(dir(Averaging)) - {f.name for f in fields(cls)}:
+        meant = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.8)
+        require(
+            not meant,
+            f"{cls.__name__} has a function {name}, which nobody calls: "
+            f"did you mean {''.join(meant)}?",
+        )
 
 
 def check_options(method: Method) -> None:
@@ -371,7 +405,9 @@ def check_means(method: Method) -> None:
         for server_name, value in state.server.items():
             if value.shape == mean.shape and torch.allclose(value, mean, atol=1e-12):
                 actual[server_name] = name
-    declared = {server_name: name for server_name, name in method.means.items() if name in names}
+    declared = dict(method.means)
+    if method != type(method)():  # some options keep nothing
+        declared = {server_name: name for server_name, name in declared.items() if name in names}
     require(actual == declared, f"means must be {actual}, not {declared}.")
 
 

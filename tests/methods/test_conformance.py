@@ -183,9 +183,35 @@ class SingleSample(FedAvg):
         return {"delta": delta / further_steps * further_steps}
 
 
+@dataclass(frozen=True)
+class Unpacked(FedAvg):
+    """Forget to return the scratch state."""
+
+    def direction(self, w, grad, down, scratch):
+        return grad(w)
+
+
+@dataclass(frozen=True)
+class NotSent(FedAvg):
+    """Use a vector that was not sent."""
+
+    def direction(self, w, grad, down, scratch):
+        return grad(w) + down["delta"], scratch
+
+
+@dataclass(frozen=True)
+class Meaningless(FedAvg):
+    """Declare a mean of memories that it does not keep."""
+
+    means: ClassVar[dict[str, str]] = {"c": "c_k"}
+
+
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
+        (Unpacked, "^Unpacked fails with what one of its functions returned: ValueError: too many"),
+        (NotSent, r"^NotSent fails in direction, line \d+: KeyError: 'delta'"),
+        (Meaningless, r"means must be {}, not {'c': 'c_k'}"),
         (InPlace, "aggregate changed one of its arguments"),
         (Random, "direction gave two results for the same input"),
         (Remembering, "aggregate gave two results|called twice|resumed"),
@@ -242,9 +268,26 @@ class Loud(FedAvg):
     name: ClassVar[str] = "LOUD"
 
 
+@dataclass(frozen=True)
+class Misspelt(FedAvg):
+    """Write a function that nobody calls."""
+
+    def agregate(self, server, mean, info):
+        return {"w": server["w"]}
+
+
+@dataclass(frozen=True)
+class WithSetting(FedAvg):
+    """Have an option with the name of a setting."""
+
+    lr: float = option(0.1, "step size", low=0.0)
+
+
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
+        (Misspelt, "has a function agregate, which nobody calls: did you mean aggregate"),
+        (WithSetting, "'lr' is the name of a setting"),
         (Undecorated, "must be a @dataclass"),
         (Nameless, "has no name"),
         (Directionless, "defines no direction"),

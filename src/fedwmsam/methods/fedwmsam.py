@@ -3,13 +3,14 @@
 
 One round, with every vector in gradient units except positions (w, t) and updates (u):
     Eq. 1   m_k = Δ_r + α_r/(1 − α_r) · (c − c_k)         personalized momentum, sent to client k
-    Eq. 2   ε = ρ · (t_b − w_b)/‖t_b − w_b‖
-            t_b = w_0 − η b m_k                           where the momentum alone would have led
-            v = α_r g(w_b + ε) + (1 − α_r) m_k            the step's only backprop
+    Alg. 1  t_b = w_0 − η b m_k                           where the momentum alone would have led
+            ε = ρ · (t_b − w_b)/‖t_b − w_b‖
+    Eq. 2   v = α_r g(w_b + ε) + (1 − α_r) m_k            the step's only backprop
+            w_{b+1} = w_b − η v,   u_k = w_B − w_0
     Eq. 3   α̂ = mean_k cos(Δ_r, m_k)
     Eq. 4   α_{r+1} = (1 − λ) α_r + λ · clip(α̂, α_min, α_max)
     Eq. 5   c_k⁺ = c_k − c + d_k,   c ← c + (1/N) Σ (c_k⁺ − c_k)
-            Δ_{r+1} = mean_k d_k,   d_k = −u_k/(η B_k)
+            Δ_{r+1} = mean_k d_k,   d_k = −u_k/(η B_k),   w_{r+1} = w_r + η_g · mean_k u_k
 
 Where the printed paper contradicts itself we read: Δ with the sign and size of a gradient (as
 printed it ascends), c − c_k in Eq. 1 (its proof), 1/N in Eq. 5 (so that c stays the mean of the
@@ -104,7 +105,7 @@ class FedWMSAM(Averaging):
         return lerp_into_end(down["m"], grad(point), down["alpha"]), scratch
 
     def target_offset(self, w: Tensor, down: Vectors, scratch: Vectors) -> Tensor:
-        """Return t_b − w_b of Eq. 2, as a new tensor."""
+        """Return t_b − w_b, along which ε points, as a new tensor."""
         return torch.sub(down["w"], w).add_(down["m"], alpha=float(scratch["b"] * scratch["pace"]))
 
     def settle(
