@@ -227,3 +227,21 @@ def test_the_memory_of_this_process_is_not_asked_where_nothing_says_it(monkeypat
     assert here <= 1024 * machine.peak_memory() < 2 * here
     monkeypatch.setitem(sys.modules, "resource", None)
     assert machine.peak_memory() is None
+
+
+def test_a_sign_of_life_is_given_where_links_cannot_be_told_apart(tmp_path, monkeypatch):
+    """A worker gives the first one after half a minute, later than the comparison here takes."""
+    path = tmp_path / "run.1"
+    path.write_bytes(b"")
+    before = path.stat().st_mtime_ns
+    utime = os.utime
+
+    def windows_utime(path: Path, *, follow_symlinks: bool = True) -> None:
+        if not follow_symlinks:
+            raise NotImplementedError("follow_symlinks unavailable on this platform")
+        utime(path)
+
+    monkeypatch.setattr(os, "utime", windows_utime)
+    time.sleep(0.02)
+    files.touch(path)
+    assert path.stat().st_mtime_ns > before
