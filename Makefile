@@ -52,6 +52,7 @@ check: $(VENV)/installed docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
 
 # The site, in build/site; a link or anchor that leads nowhere, or a page that no menu lists, is an error.
 docs: $(VENV)/installed

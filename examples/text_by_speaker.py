@@ -84,7 +84,7 @@ def print_table(is_correct: dict[str, Tensor], groups: Tensor, names: tuple[str,
 
 def write_play(path: Path) -> Path:
     """Write three scenes in which each speaker tells the news, and return the path."""
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         for scene in range(3):
             for speaker, manner in PLAY.items():
                 for news in NEWS[scene:] + NEWS[:scene]:

@@ -65,6 +65,13 @@ OFFENCES = {
         "\npath.open('a')",
         "\npath.open()",
     ],
+    "texts have a named encoding": [
+        "\npath.read_text()",
+        "\n(run / 'a').write_text(text, newline='')",
+        "\npath.open('a')",
+        "\npath.open()",
+        "\npath.open(mode='w')",
+    ],
     "tests use no private names": [
         "\nfrom fedwmsam.engine.run import _loop",
         "\nfrom fedwmsam.engine import _loop as loop",
@@ -108,6 +115,11 @@ FOLLOWED = {
         "from helpers import _x",
     ],
     "run folders have one door": ["files.read_bytes(path, 9)\nRunFolder.open(path)"],
+    "texts have a named encoding": [
+        "path.read_text('utf-8')\npath.write_text(text, encoding='utf-8')",
+        "path.open('rb')\npath.open('w', encoding='utf-8')\npath.read_bytes()",
+        "files.write_text(path, text)\nRunFolder.open(path)",
+    ],
 }
 """By rule: snippets that do not break it."""
 

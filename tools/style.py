@@ -16,11 +16,15 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("src",)
 TESTS = ("tests",)
 ALL_CODE = ("src", "tests", "results", "benchmarks", "tools", "examples", "docs", "notebooks")
+ANYWHERE = ("src", "examples")
+"""What people run on systems of their own; the rest is tried on Linux only."""
 COLUMNS = 100
 """The longest line, as in pyproject.toml; the formatter leaves comments and strings longer."""
 
 FILE_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes", "open"}
 """Methods of Path that open a file, whatever it is."""
+TEXT_METHODS = {"read_text": 1, "write_text": 2}
+"""Methods of Path for texts → how many arguments there are with the encoding."""
 OPENING_FILES = ("files.py", "machine.py", "data/*", "page/page.py", "page/provenance.py")
 OPENING_FILES += (
     "report/output_files.py",
@@ -287,6 +291,30 @@ def opens_file(call: ast.Call) -> bool:
     return function.attr != "open" or has_mode
 
 
+def find_unnamed_encodings(files: Sequence[SourceFile]) -> Iterator[Offence]:
+    """Yield the calls that read or write a text in whatever encoding the system prefers."""
+    for file in files:
+        for node in ast.walk(file.tree):
+            if isinstance(node, ast.Call) and needs_encoding(node):
+                name = ast.unparse(node.func)
+                yield Offence(file.path, node.lineno, f"{name} names no encoding")
+
+
+def needs_encoding(call: ast.Call) -> bool:
+    """Return whether a call of a method of Path is for a text, and has no encoding."""
+    if not isinstance(call.func, ast.Attribute) or ast.unparse(call.func.value) == "files":
+        return False
+    has_encoding = any(keyword.arg == "encoding" for keyword in call.keywords)
+    if call.func.attr in TEXT_METHODS:
+        return not has_encoding and len(call.args) < TEXT_METHODS[call.func.attr]
+    return call.func.attr == "open" and opens_file(call) and not has_encoding and is_text(call)
+
+
+def is_text(call: ast.Call) -> bool:
+    """Return whether the mode that a call of `open` names, if it does, is for a text."""
+    return not any(isinstance(mode, ast.Constant) and "b" in str(mode.value) for mode in call.args)
+
+
 def imported_modules(module: ast.Module) -> set[str]:
     """Return the names by which a file refers to modules of the library."""
     names = set()
@@ -331,6 +359,7 @@ RULES = {
     "public classes have a docstring": Rule(find_undocumented_classes, SOURCE),
     "tests use no private names": Rule(find_private_uses, TESTS),
     "run folders have one door": Rule(find_opened_files, SOURCE),
+    "texts have a named encoding": Rule(find_unnamed_encodings, ANYWHERE),
 }
 
 

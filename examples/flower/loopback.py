@@ -50,7 +50,7 @@ def main() -> None:
             PATH=f"{PROGRAMS}{os.pathsep}{os.environ['PATH']}",
         )
         train(app, folder)
-        lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+        lines = (folder / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
         print_table([json.loads(line) for line in lines])
 
 
@@ -58,7 +58,7 @@ def train(app: Path, folder: Path) -> None:
     """Start the server and the clients, and run the app until the training ends."""
     superlink = f"127.0.0.1:{free_port()}"
     (folder / "config.toml").write_text(
-        f'[superlink.here]\naddress = "{superlink}"\ninsecure = true\n'
+        f'[superlink.here]\naddress = "{superlink}"\ninsecure = true\n', "utf-8"
     )
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(
@@ -124,7 +124,7 @@ def wait_until(
     while not condition():
         if time.monotonic() > deadline or server.poll() is not None:
             logs = "\n".join(
-                path.read_text(errors="replace")[-2000:] for path in sorted(folder.glob("*.log"))
+                path.read_text("utf-8", "replace")[-2000:] for path in sorted(folder.glob("*.log"))
             )
             raise SystemExit(f"Waited until {what}, in vain.\n{logs}")
         time.sleep(0.5)

@@ -4,6 +4,8 @@ A run folder may be a stranger's. What looks like a file in it may be a link to 
 else, a pipe that nobody writes to, or larger than the memory. So only regular files are opened,
 links are not followed, and nothing is read that is larger than it may be. A file that is written is
 complete or absent, whenever the process is killed.
+
+Lines end with a line feed alone on every system, so that digests of files hold everywhere.
 """
 
 import contextlib
@@ -12,10 +14,11 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import BinaryIO, TextIO, TypeVar
 
 from filelock import FileLock, Timeout
 
@@ -30,6 +33,15 @@ KINDS = {
     stat.S_IFBLK: "a device",
 }
 """What is no regular file, by the type that the system gives it."""
+OPEN_FLAGS = sum(
+    getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
+)
+"""Flags with which links are not followed, pipes not waited for, and bytes left as they are; a
+system lacks those it does not need, and Windows the first as well."""
+SHARING_SECONDS = 2.0
+"""Seconds for which a file that others have open is tried again."""
+
+Returned = TypeVar("Returned")
 
 
 # Reading
@@ -98,9 +110,12 @@ def atomic_replace(path: Path) -> Iterator[Path]:
     os.close(open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     try:
         yield temporary
-        with open_to_read(temporary) as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        descriptor = open_regular(temporary, os.O_RDWR)  # Windows flushes what may be written
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        insist(lambda: temporary.replace(path))
         sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
@@ -128,9 +143,9 @@ def create_text(path: Path, text: str) -> bool:
     try:
         write_new(temporary, text)
         try:
-            os.link(temporary, path, follow_symlinks=False)
+            os.link(temporary, path)
         except OSError as error:
-            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+            if error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
                 return write_new(path, text)  # no links here, as on a memory card
             if error.errno != errno.EEXIST and temporary.lstat().st_nlink < 2:
                 raise
@@ -148,7 +163,7 @@ def write_new(path: Path, text: str) -> bool:
         descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         return False
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+    with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
         file.write(text)
         file.flush()
         os.fsync(descriptor)
@@ -157,13 +172,13 @@ def write_new(path: Path, text: str) -> bool:
 
 def touch(path: Path) -> None:
     """Set a file's time of change to now, by the clock of the disk's own machine."""
-    os.utime(path, follow_symlinks=False)
+    os.utime(path, follow_symlinks=os.utime not in os.supports_follow_symlinks)
 
 
 def open_to_append(path: Path) -> TextIO:
     """Open a regular file, which is made if it does not exist, to append text to it."""
     descriptor = open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    return os.fdopen(descriptor, "a", encoding="utf-8")
+    return os.fdopen(descriptor, "a", encoding="utf-8", newline="\n")
 
 
 def open_to_update(path: Path) -> FileIO:
@@ -179,6 +194,17 @@ def open_unnamed() -> FileIO:
     """Return a new file that no folder lists; it disappears with the process."""
     with tempfile.TemporaryFile(dir=large_file_folder()) as file:
         return FileIO(os.dup(file.fileno()), "r+")
+
+
+def make_shared_file(folder: str) -> "tempfile._TemporaryFileWrapper[bytes]":
+    """Return a new file that other processes may open by its name, until it is closed."""
+    return tempfile.NamedTemporaryFile(dir=folder)
+
+
+def open_shared_file(name: str) -> int:
+    """Return the descriptor of a file that another process of this program has made and shares."""
+    # Windows removes the file when nobody has it open any more, if all have opened it with this.
+    return os.open(name, os.O_RDWR | OPEN_FLAGS | getattr(os, "O_TEMPORARY", 0))
 
 
 def large_file_folder() -> str:
@@ -227,7 +253,12 @@ def remove_temporary_files(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the folder's list of files to the disk, so that a renamed file keeps its new name."""
+    """Flush the folder's list of files to the disk, so that a renamed file keeps its new name.
+
+    Windows opens no folders, and this does nothing there.
+    """
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -248,8 +279,10 @@ def open_regular(path: Path, flags: int) -> int:
 
     Opening does not wait: a pipe would wait for somebody who writes to it.
     """
+    if not hasattr(os, "O_NOFOLLOW"):
+        require_kind(path, stat.S_IFREG, "a regular file")
     try:
-        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        descriptor = insist(lambda: os.open(path, flags | OPEN_FLAGS, 0o666))
     except OSError as error:
         # A link, and pipes and sockets that nobody serves, are refused by the system already.
         if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
@@ -260,6 +293,21 @@ def open_regular(path: Path, flags: int) -> int:
         os.close(descriptor)
         raise wrong_kind_error(path, kind, "a regular file")
     return descriptor
+
+
+def insist(action: Callable[[], Returned]) -> Returned:
+    """Return what an action on a file returns; on Windows try it again for SHARING_SECONDS.
+
+    Windows refuses to open or replace a file at the moment at which another process uses it.
+    """
+    deadline = time.monotonic() + SHARING_SECONDS
+    while True:
+        try:
+            return action()
+        except PermissionError as error:
+            if not hasattr(error, "winerror") or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)
 
 
 def require_kind(path: Path, expected: int, description: str) -> None:

@@ -40,6 +40,14 @@ def install_handlers(can_be_interrupted: bool = False) -> None:
         signal.signal(signal.SIGINT, interrupt)
 
 
+def interrupt_main_thread() -> None:
+    """Send SIGTERM to this process, from any of its threads, so that its handler runs."""
+    if hasattr(signal, "pthread_kill"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    else:  # on Windows `os.kill` would end the process at once
+        signal.raise_signal(signal.SIGTERM)
+
+
 def finish(code: int) -> NoReturn:
     """Exit with this code, whatever signals still come.
 

@@ -1,5 +1,7 @@
 """The consoles that commands print to, and functions that print lines and tables."""
 
+import codecs
+import io
 import logging
 import os
 import sys
@@ -32,7 +34,18 @@ def open_missing_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
+def replace_unprintable() -> None:
+    """Print a question mark for each character that the standard output's encoding lacks.
+
+    A pipe on Windows often has one without Greek letters, and printing them would be an error.
+    """
+    stream = sys.stdout
+    if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+        stream.reconfigure(errors="replace")
+
+
 open_missing_streams()
+replace_unprintable()
 # No markup, because what people type must be printed as it is. A pipe or a file has no width.
 console = Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else 160)
 error_console = Console(stderr=True, markup=False, highlight=False)

@@ -17,7 +17,7 @@ from fedwmsam.commands.options import (
     TrustOption,
 )
 from fedwmsam.commands.output import say, say_error
-from fedwmsam.termination import interrupt
+from fedwmsam.termination import interrupt, interrupt_main_thread
 
 
 def work(
@@ -46,7 +46,7 @@ def work(
         out_of_time.set()
         interrupt()
 
-    if requeue:  # Slurm sends it some time before it ends the job
+    if requeue and hasattr(signal, "SIGUSR1"):  # Slurm sends it some time before it ends the job
         signal.signal(signal.SIGUSR1, save_and_requeue)
     if attached:
         threading.Thread(target=end_with_input, daemon=True).start()
@@ -77,4 +77,4 @@ def end_with_input() -> None:
     """End this process as Ctrl-C does when its input ends: whoever started it has gone."""
     while os.read(sys.stdin.fileno(), 1024):
         continue
-    os.kill(os.getpid(), signal.SIGTERM)
+    interrupt_main_thread()

@@ -39,6 +39,8 @@ HEARTBEAT = 30.0
 """Seconds between two signs of life of a worker."""
 LEASE = 600.0
 """Seconds without a sign of life after which an owner of whom nothing else is known is dead."""
+CLOCK = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", 0))
+"""The system's clock that `clock` reads, where there are several."""
 LOST = 3
 """The exit code of a worker that has lost its claim to another."""
 
@@ -255,4 +257,6 @@ class Heartbeat:
 
 def clock() -> float:
     """Return seconds that also pass while the machine sleeps, where the system counts these."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    if not hasattr(time, "clock_gettime"):
+        return time.monotonic()  # that of Windows counts them
+    return float(time.clock_gettime(CLOCK))

@@ -17,7 +17,7 @@ from fedwmsam import files
 from fedwmsam.comparison import slurm
 from fedwmsam.comparison.queue import Demand
 from fedwmsam.comparison.queue_folder import QueueFolder
-from fedwmsam.engine.worker_process import environment
+from fedwmsam.engine.worker_process import OWN_GROUP, environment
 from fedwmsam.errors import InputError
 
 SHUTDOWN_TIMEOUT = 60
@@ -103,6 +103,7 @@ class LocalLauncher:
             stdout=self.log_file,
             stderr=self.log_file,
             start_new_session=True,
+            creationflags=OWN_GROUP,
             env=environment(),
         )
 

@@ -2,7 +2,8 @@
 
 - A worker in a job of Slurm is dead if `squeue` no longer lists the job, or lists it as waiting or
   started again since: a job that was preempted has left its claim behind.
-- A worker on this machine is dead if there is no process with its number that began when it did.
+- A worker on this machine is dead if there is no process with its number that began when it did;
+  Windows is not asked.
 - Of any other only the signs of life are seen. It is dead if its claim has not changed for LEASE
   seconds while somebody watched. Times of files are only compared with each other, and seconds are
   counted by the clock of whoever watches: clocks of machines need not agree.
@@ -17,7 +18,7 @@ from enum import Enum
 from fedwmsam import files
 from fedwmsam.comparison import slurm
 from fedwmsam.comparison.claims import LEASE, Claim, Owner, cluster_mark
-from fedwmsam.machine import process_space, process_start
+from fedwmsam.machine import LISTS_PROCESSES, process_space, process_start
 
 
 class Fate(Enum):
@@ -56,7 +57,7 @@ class OwnerObserver:
         fate = self.slurm.fate_of(owner)
         if fate is not None and fate is not Fate.ALIVE:
             return fate
-        if owner.space == process_space():
+        if LISTS_PROCESSES and owner.space == process_space():
             start = process_start(owner.pid)
             is_same = start is not None and start == owner.start
             return Fate.ALIVE if is_same else Fate.CRASHED

@@ -5,8 +5,6 @@ from the folder alone (`comparison/queue_folder.py`). PyTorch is imported once f
 """
 
 import contextlib
-import os
-import signal
 import time
 import traceback
 from collections.abc import Callable
@@ -23,6 +21,7 @@ from fedwmsam.experiment.experiment import Experiment, prepare
 from fedwmsam.experiment.trust import Trust
 from fedwmsam.files import own_folder
 from fedwmsam.settings.config import resolve_config
+from fedwmsam.termination import interrupt_main_thread
 from fedwmsam.trackers import make_trackers
 
 MAX_CRASHES = 2
@@ -135,7 +134,7 @@ class RunWorker:
         """Interrupt the run, which saves its last round, if the comparison was called off."""
         if self.queue.is_cancelled() and not self.is_stopping:
             self.is_stopping = True  # a second signal would not wait for the round to be saved
-            os.kill(os.getpid(), signal.SIGTERM)
+            interrupt_main_thread()
 
     def train(self, run: PlannedRun, check: Callback) -> str:
         """Carry out a run and return its final status."""

@@ -12,7 +12,6 @@ as fast as the run's.
 
 import heapq
 import math
-import resource
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -39,6 +38,7 @@ from fedwmsam.engine.rounds import (
 from fedwmsam.engine.run import Run
 from fedwmsam.engine.run_folder import RunFolder
 from fedwmsam.engine.schedule import Schedule
+from fedwmsam.machine import peak_memory
 from fedwmsam.training.local import Step
 from fedwmsam.training.objectives import compute_metrics
 from fedwmsam.training.task import EVALUATION_BATCH, Samples
@@ -74,8 +74,8 @@ class RunEstimate:
     """Bytes of all rows that are in RAM at the end."""
     disk_bytes: float
     """Bytes of the run folder at most, approximately."""
-    process_bytes: int
-    """Bytes of memory that this process has held, data and probe included."""
+    process_bytes: int | None
+    """Bytes of memory that this process has held, data and probe included; None: not known."""
     step_seconds: float
     train_seconds: float
     """Seconds in which a round trains and aggregates."""
@@ -144,7 +144,7 @@ def estimate(
         participants=participants,
         row_bytes_in_ram=min(participants * row_bytes, settings.memory_budget * 1e6),
         disk_bytes=rows_on_disk * row_bytes + 3 * size_in_bytes(state.server),
-        process_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        process_bytes=peak_memory(),
         step_seconds=cost.step,
         train_seconds=train_seconds,
         evaluate_seconds=evaluate_seconds,

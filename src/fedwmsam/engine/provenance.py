@@ -123,7 +123,7 @@ def library_commit() -> str | None:
             env=os.environ | {"GIT_OPTIONAL_LOCKS": "0"},  # others may be at work in it
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             timeout=GIT_TIMEOUT,
             check=True,
         )

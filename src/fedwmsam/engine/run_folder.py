@@ -360,7 +360,7 @@ def has_edited_config(path: Path, sessions: Sequence[Record]) -> bool:
 def resume_advice(path: Path) -> str:
     """Return how to go on with a run; only those of the command line have a data.json."""
     if (path / "data.json").exists():
-        return f"fedwmsam resume {shlex.quote(str(path))}"
+        return f"fedwmsam resume {shlex.quote(path.as_posix())}"
     return f"fit(..., run_folder={str(path)!r}, resume=True)"
 
 

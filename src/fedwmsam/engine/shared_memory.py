@@ -2,7 +2,8 @@
 
 Shared memory has no names or files that could be left behind: a block is an unlinked temporary
 file, in RAM where the system has such a folder, whose descriptor a worker process receives. It
-disappears with the last process that holds it, however that process ends.
+disappears with the last process that holds it, however that process ends. Windows sends no
+descriptors to other processes; a file there has a name, which the system removes in the same way.
 """
 
 import io
@@ -21,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedwmsam import files
 from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
 
@@ -95,6 +97,18 @@ class SharedMemoryBlock(Block):
                 enlarge(self.descriptor, size)
             self.map = mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size)
         return self.map
+
+
+class NamedBlock(SharedMemoryBlock):
+    """A block in a file with a name, by which another process opens it."""
+
+    def __init__(self) -> None:
+        self.file = files.make_shared_file(shared_memory_folder())
+        super().__init__(os.dup(self.file.fileno()))
+
+    def close(self) -> None:
+        super().close()
+        self.file.close()
 
 
 class ArrayBlock(Block):

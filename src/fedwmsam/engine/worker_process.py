@@ -8,7 +8,12 @@ import os
 import socket
 import subprocess
 import sys
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+SENDS_DESCRIPTORS = hasattr(socket, "send_fds")
+"""Whether open files can be sent to another process: not on Windows."""
+OWN_GROUP = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+"""What `start_new_session` is on Windows: Ctrl-C in the terminal does not reach the process."""
 
 
 class IdleProcess(NamedTuple):
@@ -39,13 +44,20 @@ def start_process() -> IdleProcess:
         "import os; from fedwmsam.engine.workers import worker_main; "
         f"worker_main({worker_end.fileno()}); os._exit(0)"
     )
+    inherited: dict[str, Any] = {"pass_fds": [worker_end.fileno()]}
+    if not SENDS_DESCRIPTORS:
+        # A socket is a handle, of which all that may be inherited are. The input is not: if a
+        # thread here is reading it, whoever asks for its kind would wait for that.
+        worker_end.set_inheritable(True)
+        inherited = {"close_fds": False, "stdin": subprocess.DEVNULL}
     # It has a session of its own: Ctrl-C in the terminal is for the main process, which ends its
     # workers itself.
     process = subprocess.Popen(
         [sys.executable, "-c", program],
-        pass_fds=[worker_end.fileno()],
         start_new_session=True,
+        creationflags=OWN_GROUP,
         env=environment(),
+        **inherited,
     )
     worker_end.close()
     return IdleProcess(process, our_end)

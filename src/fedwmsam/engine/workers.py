@@ -9,7 +9,7 @@ import contextlib
 import signal
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from multiprocessing.connection import Connection, wait
 
@@ -18,6 +18,7 @@ import torch
 from fedwmsam.engine import worker_process
 from fedwmsam.engine.rounds import Federation
 from fedwmsam.engine.shared_memory import (
+    NamedBlock,
     SharedMemoryBlock,
     TensorLocation,
     pickle_for_workers,
@@ -33,6 +34,7 @@ from fedwmsam.engine.work import (
     do_work,
     split_shared,
 )
+from fedwmsam.files import open_shared_file
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.task import Samples
 
@@ -44,7 +46,7 @@ class Pool(Crew["Worker"]):
         self, federation: Federation, count: int, data: Mapping[str, Samples] | None = None
     ) -> None:
         super().__init__(federation, data)
-        self.blocks = (SharedMemoryBlock(), SharedMemoryBlock())
+        self.blocks = (make_block(), make_block())
         self.memory, self.common = self.blocks
         self.locations: dict[str, TensorLocation] = {}
         """Where the shared tensors lie in the block for them."""
@@ -95,16 +97,12 @@ class Worker(CrewMember):
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self.inbox = SharedMemoryBlock()
-        self.outbox = SharedMemoryBlock()
+        self.inbox = make_block()
+        self.outbox = make_block()
         self.has_message = False
         """Whether it was sent what it keeps."""
         self.process, channel = worker_process.take_process()
-        descriptors = [block.descriptor for block in (*pool.blocks, self.inbox, self.outbox)]
-        # A process that has died already is noticed when its reply should come.
-        with contextlib.suppress(BrokenPipeError):
-            socket.send_fds(channel, [b"blocks"], descriptors)
-        self.connection = Connection(channel.detach())
+        self.connection = send_blocks(channel, (*pool.blocks, self.inbox, self.outbox))
 
     def send_work(self, work: Work, shared: Vectors) -> None:
         """Let the worker do a piece of work; before the first it is sent what it keeps."""
@@ -116,7 +114,7 @@ class Worker(CrewMember):
             {name: self.pool.locations[name] for name in same},
             self.inbox.write(own),
         )
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(ConnectionError):
             if not self.has_message:
                 self.connection.send_bytes(self.pool.message)
                 self.has_message = True
@@ -152,6 +150,24 @@ class Worker(CrewMember):
         )
 
 
+def make_block() -> SharedMemoryBlock:
+    """Return a new block, in the form in which this system can send it to a worker."""
+    return SharedMemoryBlock() if worker_process.SENDS_DESCRIPTORS else NamedBlock()
+
+
+def send_blocks(channel: socket.socket, blocks: Iterable[SharedMemoryBlock]) -> Connection:
+    """Send a worker the blocks that it maps, and return the connection to it."""
+    connection = Connection(channel.fileno())
+    # A process that has died already is noticed when its reply should come.
+    with contextlib.suppress(ConnectionError):
+        if hasattr(socket, "send_fds"):
+            socket.send_fds(channel, [b"blocks"], [block.descriptor for block in blocks])
+        else:
+            connection.send([block.file.name for block in blocks if isinstance(block, NamedBlock)])
+    channel.detach()
+    return connection
+
+
 # What runs in a worker
 
 
@@ -166,17 +182,28 @@ def worker_main(connection: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    with socket.socket(fileno=connection) as raw:
-        _, descriptors, _, _ = socket.recv_fds(raw, len(b"blocks"), BLOCKS)
-        raw.detach()
+    channel = Connection(connection)
+    descriptors = receive_blocks(channel)
     if len(descriptors) < BLOCKS:  # nobody needed this worker
         return
     memory, common, inbox, outbox = (SharedMemoryBlock(descriptor) for descriptor in descriptors)
-    channel = Connection(connection)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+    with contextlib.suppress(EOFError, ConnectionError):
         workplace = Workplace(*unpickle_in_worker(channel.recv_bytes(), memory))
         while True:
             function, arguments, names, shared, own = channel.recv()
             sent = common.read(shared) | inbox.read(own)
             reply = do_work(workplace, function, arguments, {name: sent[name] for name in names})
             channel.send((outbox.write(reply.tensors), reply.rest, reply.seconds, reply.error))
+
+
+def receive_blocks(channel: Connection) -> list[int]:
+    """Return the descriptors of the blocks that a worker maps; none if nobody sends them."""
+    if hasattr(socket, "recv_fds"):
+        with socket.socket(fileno=channel.fileno()) as raw:
+            _, descriptors, _, _ = socket.recv_fds(raw, len(b"blocks"), BLOCKS)
+            raw.detach()
+        return list(descriptors)
+    try:
+        return [open_shared_file(name) for name in channel.recv()]
+    except (EOFError, ConnectionError):
+        return []

@@ -410,7 +410,7 @@ def check_key(path: Path) -> Iterator[Finding]:
             f"{path} is not of the kind Flower takes (ECDSA, nistp384); "
             "make one: fedwmsam flower keys."
         )
-    elif stat.S_IMODE(path.stat().st_mode) & 0o077:
+    elif hasattr(os, "getuid") and stat.S_IMODE(path.stat().st_mode) & 0o077:  # not on Windows
         yield warning(f"{path} can be read by others: chmod 600 {path}")
     else:
         yield ok(

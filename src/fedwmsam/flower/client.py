@@ -295,7 +295,7 @@ def launcher_process_id() -> str:
         return ""
     process = os.getppid()
     try:
-        started = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+        started = Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()[19]
     except OSError:
         started = ""
     return f"{process} {started}"

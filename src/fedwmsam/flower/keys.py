@@ -54,9 +54,9 @@ def write_identities_file(folder: Path) -> list[Path]:
         pairs.append(f"{len(pairs)}={fingerprint_of(public_path.read_bytes())}")
     text = f'authenticated = true\nidentities = "{",".join(pairs)}"\n'
     path = folder / IDENTITIES
-    if not pairs or (path.exists() and path.read_text() == text):
+    if not pairs or (path.exists() and path.read_text("utf-8") == text):
         return []
-    path.write_text(text)
+    path.write_text(text, "utf-8", newline="\n")
     return [path]
 
 
@@ -147,7 +147,8 @@ def sign_certificate(
 def write_private(path: Path, key: ec.EllipticCurvePrivateKey) -> Path:
     """Write a private key that only the user can read, from its first byte on, and return the path.
 
-    Keys of nodes have the format of OpenSSH, the others PKCS #8.
+    Keys of nodes have the format of OpenSSH, the others PKCS #8. On Windows the folder's own
+    permissions decide who can read it.
     """
     key_format = PrivateFormat.OpenSSH if path.name.startswith("node-") else PrivateFormat.PKCS8
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -34,11 +34,11 @@ def new_app(folder: Path) -> list[Path]:
     written = [folder / package / "__init__.py"]
     written[0].touch()
     for source in sorted(TEMPLATE.glob("*.*")):
-        text = source.read_text()
+        text = source.read_text("utf-8")
         for word, value in replacements.items():
             text = text.replace("{{" + word + "}}", value)
         target = target_of(source.name, replacements["name"], package)
-        (folder / target).write_text(text)
+        (folder / target).write_text(text, "utf-8", newline="\n")
         written.append(folder / target)
     return written
 

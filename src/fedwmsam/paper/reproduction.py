@@ -147,7 +147,7 @@ def run_commands(plan: Plan, out: Path) -> Iterator[str]:
             words += ["--set", f"{key}={value}"]
         words += ["--seed", str(spec.config.seed)]
         folder = runs_folder(out)
-        words += ["--out", str(folder), "--name", spec.find_folder(folder).name]
+        words += ["--out", folder.as_posix(), "--name", spec.find_folder(folder).name]
         yield shlex.join(words)
 
 

@@ -268,6 +268,9 @@ def estimate_lines(estimate: RunEstimate, config: Settings) -> dict[str, str]:
     model_bytes = estimate.parameters * estimate.bytes_per_parameter
     traffic = estimate.cohort * (estimate.bytes_down + estimate.bytes_up)
     seconds = rounds * estimate.round_seconds
+    held = ""
+    if estimate.process_bytes is not None:
+        held = f"{format_bytes(estimate.process_bytes)} this process has held so far, "
     return {
         "model": f"{estimate.parameters:,} trainable parameters, {format_bytes(model_bytes)}",
         "round": f"{estimate.cohort:,} of {estimate.clients:,} clients, "
@@ -275,8 +278,7 @@ def estimate_lines(estimate: RunEstimate, config: Settings) -> dict[str, str]:
         "traffic": f"{format_bytes(estimate.bytes_down)} down and "
         f"{format_bytes(estimate.bytes_up)} up a client, {format_bytes(traffic)} a round, "
         f"{format_bytes(traffic * rounds)} in {rounds:,} rounds",
-        "memory": f"{format_bytes(estimate.process_bytes)} this process has held so far, "
-        f"{format_bytes(estimate.row_bytes_in_ram)} for clients' rows "
+        "memory": f"{held}{format_bytes(estimate.row_bytes_in_ram)} for clients' rows "
         f"({format_bytes(estimate.row_bytes)} each, about {estimate.participants:,.0f} clients "
         f"seen; memory_budget {config.memory_budget:g} MB)",
         "disk": f"at most about {format_bytes(estimate.disk_bytes)} in the run folder",

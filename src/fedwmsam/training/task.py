@@ -424,10 +424,10 @@ def keep_freed_memory() -> None:
     large as the model. Getting their pages again took a fifth of FedWMSAM's local time on the MLP
     and four fifths of its time at the server with ResNet-18.
     """
-    # The codes of glibc's mallopt, which other C libraries lack.
+    # The codes of glibc's mallopt, which other C libraries lack; Windows has not one for all.
     trim_threshold = -1
     mmap_max = -4
-    with suppress(OSError, AttributeError):
+    with suppress(OSError, AttributeError, TypeError):
         library = ctypes.CDLL(None)
         library.mallopt(mmap_max, 0)  # large blocks come from the heap, too
         library.mallopt(trim_threshold, KEPT_BYTES)
