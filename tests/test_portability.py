@@ -113,6 +113,7 @@ def test_a_run_with_workers_has_the_same_bytes_where_posix_is_missing(tmp_path, 
     assert [path.name for path in (tmp_path / "here" / "run").glob(".*")] == []
 
 
+@pytest.mark.slow
 def test_a_comparison_and_its_report_are_the_same_where_posix_is_missing(tmp_path, cli):
     """Its workers end cleanly, and Greek letters do not fail in a pipe that has none."""
     here = tmp_path / "here"
