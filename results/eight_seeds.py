@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 PLAN = "eight-seeds.toml"
 SPECS = load_run_specs(PLAN)
 RIVALS = ("fedavg", "fedcm", "scaffold", "fedlesam-d", "fedsmoo")
-README_ROWS = ("fedwmsam-plus", "fedwmsam", "fedlesam-d", "scaffold", "fedavg")
+README_ROWS = ("fedwmsam-plus", "fedwmsam", "fedlesam-d", "fedsmoo", "scaffold", "fedavg")
 TARGETS = (0.8, 0.84, 0.86)
 CONTESTS = {
     "as trained": ("fedwmsam", ""),
@@ -76,6 +76,17 @@ def seeds_text(runs: Path) -> str:
     listed = ", ".join(map(str, seeds))
     so_far = " so far" if len(seeds) < len(planned) else ""
     return f"{len(seeds)} of {len(planned)} seeds{so_far}: {listed}"
+
+
+def is_complete(runs: Path) -> bool:
+    """Return whether all seeds of the plan are finished."""
+    return len(complete_rows(runs)["fedwmsam"].seeds) == len({spec.config.seed for spec in SPECS})
+
+
+def complete_runs(loaded: Sequence[LoadedRun]) -> list[LoadedRun]:
+    """Return those of the runs whose seed all methods have finished."""
+    seeds = complete_rows(loaded[0].path.parent)["fedwmsam"].seeds
+    return [run for run in loaded if run.seed in seeds]
 
 
 def display_label(label: str) -> str:
@@ -172,24 +183,33 @@ def cost_tables(runs: Path) -> list[TextTable]:
 
 
 def readme_table(runs: Path) -> TextTable:
-    """Return README's table: five methods, and their differences to the best rival."""
+    """Return README's table: methods as trained and averaged, each beside the best rival."""
     rows = complete_rows(runs)
     best = best_rival(rows, "")
     best_averaged = best_rival(rows, AVERAGED)
     lines = []
     for label in README_ROWS:
-        cells = [span_cell(rows[label], 10), span_cell(rows[f"{label}{AVERAGED}"], 10)]
-        compared = best_averaged if label == "fedwmsam-plus" else best
-        lines.append((label, *cells, contest_cell(rows, label, compared)))
-    header = ("method", "mean of last 10", "the same, models averaged", "minus the best rival")
+        average = f"{label}{AVERAGED}"
+        trained = (span_cell(rows[label], 10), contest_cell(rows, label, best))
+        if label == "fedwmsam-plus":
+            average = label
+            trained = ("an average", MISSING)
+        averaged = (span_cell(rows[average], 10), contest_cell(rows, average, best_averaged))
+        lines.append((label, *trained, *averaged))
+    header = (
+        "method",
+        "as trained",
+        f"minus {best}",
+        "averaged",
+        f"minus {display_label(best_averaged)}",
+    )
     notes = (
-        f"Best rival of trained models: {display_label(best)}. FedWMSAM-plus is an average, so it "
-        f"is compared with the best average of the others: {display_label(best_averaged)} "
-        f"({span_cell(rows[best_averaged], 10)}).",
+        "Subtracted is the best of five rivals on these seeds; the fifth, FedCM, is not shown.",
         f"FedWMSAM averaged is FedWMSAM-plus without its start: plus − that = "
         f"{contest_cell(rows, 'fedwmsam-plus', f'fedwmsam{AVERAGED}')}.",
     )
-    return TextTable(f"Accuracy, {seeds_text(runs)}", header, tuple(lines), notes)
+    title = f"Accuracy, mean of the last 10 rounds, {seeds_text(runs)}"
+    return TextTable(title, header, tuple(lines), notes)
 
 
 def best_rival(rows: dict[str, ResultRow], end: str) -> str:

@@ -162,7 +162,7 @@ PAGES: dict[Path, dict[str, PageSection]] = {
         ),
     },
     FOLDER / "flatness.md": {
-        "fresh-flatness": flatness_section(eight_seeds.SPECS),
+        "fresh-flatness": flatness_section(eight_seeds.SPECS, eight_seeds.complete_runs),
         "flatness": flatness_section(READINGS),
     },
     FOLDER / "sharpness.md": {

@@ -59,6 +59,7 @@ SHOWN_PLOTS = (
     "echo-over-rounds",
 )
 MakeTables = Callable[[Sequence[LoadedRun]], Sequence[TextTable]]
+SelectRuns = Callable[[Sequence[LoadedRun]], Sequence[LoadedRun]]
 MakePlots = Callable[[Sequence[LoadedRun]], Iterable[PlotSpec]]
 RunQuantity = Callable[[LoadedRun], float]
 """A number of one run."""
@@ -313,11 +314,13 @@ def analysis_section(
     )
 
 
-def flatness_section(specs: Sequence[RunSpec]) -> PageSection:
-    """Return the section of the flatness of runs, over seeds."""
+def flatness_section(
+    specs: Sequence[RunSpec], select: SelectRuns = lambda runs: runs
+) -> PageSection:
+    """Return the section of the flatness of runs, over seeds; `select` may leave out some."""
 
     def make_tables(runs: Sequence[LoadedRun]) -> list[TextTable]:
-        tables = [flatness.seeds_table(table) for table in summarise(runs).tables]
+        tables = [flatness.seeds_table(table) for table in summarise(select(runs)).tables]
         columns = ("round", "rise within ρ = 0.01", "adaptive, ρ = 0.1", "adaptive, ρ = 1")
         return [without_columns(table, columns) for table in tables if table]
 

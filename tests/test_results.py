@@ -260,10 +260,12 @@ def test_runs_packed_by_the_first_version_are_read(tmp_path: Path) -> None:
 def test_a_claim_holds_or_fails_only_if_all_its_intervals_say_so(
     estimates: Sequence[Estimate], verdict: str
 ) -> None:
-    claim = Claim("x is larger", "x", estimates)
+    claim = Claim("x is larger", "x", estimates, "0, 1, 2")
     assert claim.verdict == verdict
     opposite = {"holds": "fails", "fails": "holds", "open": "open"}
     assert replace(claim, is_larger_better=False).verdict == opposite[verdict]
+    interim = "open" if verdict == "open" else f"{verdict} so far"
+    assert replace(claim, is_interim=True).verdict == interim
 
 
 def test_only_seeds_that_every_method_has_are_compared(tmp_path: Path) -> None:
