@@ -25,6 +25,7 @@ from fedwmsam.data.clients import (
     TensorSamples,
     split_targets,
 )
+from fedwmsam.data.frames import FrameReader, is_frame
 from fedwmsam.errors import InputError
 from fedwmsam.training.inputs import (
     LABELS,
@@ -55,7 +56,7 @@ class DataAdapter:
         self.check = check
         self.collate = collate
         self.class_labels = class_labels
-        self.target = target
+        self.frames = FrameReader(target)
 
     def to_samples(self, data: Any, name: str) -> Samples:
         """Return `data` as samples.
@@ -67,8 +68,8 @@ class DataAdapter:
         """
         if isinstance(data, TensorSamples | DatasetSamples | SubsetSamples | ConcatSamples):
             return data
-        if is_table(data):
-            return self._pair_to_samples(self._split_table(data, name), name)
+        if is_frame(data):
+            return self._pair_to_samples(self.frames.split(data, name), name)
         if is_pair(data) or isinstance(data, Mapping):
             return self._pair_to_samples(split_targets(data, name), name)
         if isinstance(data, tuple):
@@ -89,15 +90,6 @@ class DataAdapter:
             raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
         return DatasetSamples(dataset, collate, self.to_batch, name)
 
-    def _split_table(self, table: Any, name: str) -> tuple[Any, Any]:
-        columns = [str(column) for column in table.columns]
-        if self.target not in columns:
-            raise InputError(
-                f"{name} is a table with the columns {', '.join(columns)}; name the one to predict "
-                f"with target=, not {self.target!r}."
-            )
-        return table.drop(columns=self.target).to_numpy(), table[self.target].to_numpy()
-
     def _pair_to_samples(self, pair: tuple[Any, Any], name: str) -> TensorSamples:
         inputs, targets = self.to_tensors(*pair)
         for part in parts_of(inputs):
@@ -113,9 +105,8 @@ class DataAdapter:
 
     def to_inputs(self, inputs: Any) -> Any:
         """Return inputs without targets, as for a prediction, as checked tensors."""
-        if is_table(inputs):
-            columns = [column for column in inputs.columns if str(column) != self.target]
-            inputs = inputs[columns].to_numpy()
+        if is_frame(inputs):
+            inputs = self.frames.read_inputs(inputs, "The data")
         tensors = self._inputs_to_tensors(inputs)
         self.check("The data", tensors, None)
         return map_tensors(tensors, lambda part: part.to(self.device))
@@ -170,6 +161,9 @@ class DataAdapter:
                 raise InputError(
                     "clients is a function: also give their number, for example client_count=1000."
                 )
+            if self.frames.target is not None:
+                # Which client is sampled first depends on the worker and on where a run goes on.
+                self.to_samples(clients(0), "Client 0")
             return LazyClients(lambda k: self.to_samples(clients(k), f"Client {k}"), count)
         if isinstance(clients, tuple | list | Mapping) and len(clients) == 0:
             raise InputError("There are no clients; give at least one.")
@@ -204,11 +198,6 @@ def check_count(count: int | None, clients: int) -> None:
         raise InputError(
             f"client_count is {count} but there are {clients} clients; leave client_count out."
         )
-
-
-def is_table(data: Any) -> bool:
-    """Return whether `data` is a table with named columns, such as a DataFrame of pandas."""
-    return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
 def is_pair(data: Any) -> bool:
