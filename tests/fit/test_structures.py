@@ -414,8 +414,8 @@ def assert_as_plain_frozen(result, model, clients):
         ({"clients": [({"a": A, "b": B[:3]}, Y)], "model": TwoInputs()}, "3 inputs but 24"),
         ({"clients": [({"a": A}, Y)], "model": TwoInputs()}, "cannot take inputs of shape {a"),
         ({"clients": [{"a": A, "b": B}], "model": TwoInputs()}, "no 'labels'"),
-        ({"clients": [(A, (Y, Y))]}, "The targets are a tuple"),
-        ({"clients": [(A, {"y": Y})]}, "The targets are a dict"),
+        ({"clients": [(A, (Y, Y))]}, "Client 0: the targets are a tuple"),
+        ({"clients": [(A, {"y": Y})]}, "Client 0: the targets are a dict"),
         ({"model": nn.Linear(4, 2).half()}, "loses small steps"),
         ({"model": nn.LazyLinear(2)}, "lazy modules"),
         (

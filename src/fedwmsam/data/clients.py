@@ -203,13 +203,18 @@ class ConcatSamples:
         by_part = np.argsort(part_indices, kind="stable")
         order = torch.from_numpy(np.argsort(by_part, kind="stable"))
         batches = [part.batch(local, seed) for part, local in pieces]
-        if len({tuple(piece.shape[1:] for piece in parts_of(batch)) for batch in batches}) == 1:
+        if len(set(map(row_shapes, batches))) == 1:
             inputs = concat([batch[0] for batch in batches])
             targets = torch.cat([batch[1] for batch in batches])
         else:
             inputs, targets = join_unequal(pieces, batches, seed)
         order = order.to(targets.device)
         return map_tensors(inputs, lambda tensor: tensor[order]), targets[order]
+
+
+def row_shapes(batch: Batch) -> tuple[torch.Size, ...]:
+    """Return the shapes of one sample's inputs and target in a batch."""
+    return tuple(part.shape[1:] for part in parts_of(batch))
 
 
 def join_unequal(

@@ -34,10 +34,12 @@ from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
 Parameters = ParamSpec("Parameters")
-Outcome = TypeVar("Outcome")
+Returned = TypeVar("Returned")
 
 
-def refuse_unknown_names(function: Callable[Parameters, Outcome]) -> Callable[Parameters, Outcome]:
+def refuse_unknown_names(
+    function: Callable[Parameters, Returned],
+) -> Callable[Parameters, Returned]:
     """Return the function such that it names the most similar argument of one it does not have.
 
     For editors and type checkers the signature is the function's own.
@@ -45,7 +47,7 @@ def refuse_unknown_names(function: Callable[Parameters, Outcome]) -> Callable[Pa
     names = inspect.signature(function).parameters
 
     @functools.wraps(function)
-    def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Outcome:
+    def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         for name in kwargs:
             if name not in names:
                 what = f"argument of {function.__name__}"
