@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec
 
 import torch
 
@@ -34,12 +34,11 @@ from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
 Parameters = ParamSpec("Parameters")
-Returned = TypeVar("Returned")
 
 
 def refuse_unknown_names(
-    function: Callable[Parameters, Returned],
-) -> Callable[Parameters, Returned]:
+    function: Callable[Parameters, Result],
+) -> Callable[Parameters, Result]:
     """Return the function such that it names the most similar argument of one it does not have.
 
     For editors and type checkers the signature is the function's own.
@@ -47,7 +46,7 @@ def refuse_unknown_names(
     names = inspect.signature(function).parameters
 
     @functools.wraps(function)
-    def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
+    def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         for name in kwargs:
             if name not in names:
                 what = f"argument of {function.__name__}"
