@@ -1,6 +1,7 @@
 """`fit` takes clients' data in many forms, and all give the same model."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from helpers.fit_problems import (
     linear_model,
     stateful_model,
 )
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import DataLoader
 
 from fedwmsam import InputError, Result, fit
 
@@ -100,3 +104,95 @@ def test_numbers_from_numpy_are_numbers(tmp_path: Path) -> None:
     result = fit(linear_model, CLIENTS, run_folder=tmp_path / "single", **single)
     assert are_equal(result.model, plain.model)
     assert Result.load(tmp_path / "single").config["seed"] == 3
+
+
+class TokenDataset(ArrayDataset):
+    """A dataset whose samples are as rows of Hugging Face are without a format: lists."""
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"tokens": self.x[index].tolist(), "labels": int(self.y[index])}
+
+
+class TokenModel(nn.Module):
+    """A classifier of sequences of any length, which computes its own loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(20, 3, mode="sum", padding_idx=0)
+
+    def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Any:
+        logits = self.embedding(tokens)
+        loss = None if labels is None else functional.cross_entropy(logits, labels)
+        return SimpleNamespace(logits=logits, loss=loss)
+
+
+def make_tokens(samples: int, length: int, seed: int) -> TokenDataset:
+    rng = np.random.default_rng(seed)
+    return TokenDataset(rng.integers(1, 20, (samples, length)), rng.integers(3, size=samples))
+
+
+def join_padded(samples: list[dict[str, Any]]) -> dict[str, Any]:
+    tokens = [torch.tensor(sample["tokens"]) for sample in samples]
+    labels = torch.tensor([sample["labels"] for sample in samples])
+    return {"tokens": pad_sequence(tokens, batch_first=True), "labels": labels}
+
+
+@pytest.mark.parametrize("batch_size", [6, 8])
+def test_lists_are_not_trained_on_as_columns(batch_size: int) -> None:
+    """Of eight lists of eight numbers the default collate makes eight columns without a word."""
+    clients: list[Any] = [make_tokens(8, 8, seed) for seed in range(2)]
+    settings = FULL_PARTICIPATION | {"batch_size": batch_size}
+    with pytest.raises(InputError, match=r"Client 0: the field 'tokens'.*with_format.*collate="):
+        fit(TokenModel, clients, **settings)
+    with pytest.raises(InputError, match="Client 0: the field 'tokens'"):
+        fit(TokenModel, [DataLoader(data) for data in clients], **settings)
+    with pytest.raises(InputError, match="Client 0: the target"):
+        fit(linear_model, [[(torch.ones(4), [1, 0]) for _ in range(2)]], **settings)
+    result = fit(TokenModel, clients, collate=join_padded, **settings)
+    assert result.status == "completed"
+
+
+def test_samples_that_the_default_collate_cannot_join_are_refused_by_client() -> None:
+    ragged = [make_tokens(1, 8, 0)[0], make_tokens(1, 5, 0)[0]]
+    with pytest.raises(InputError, match="Client 0: PyTorch's default collate cannot join"):
+        fit(TokenModel, [ragged], **FULL_PARTICIPATION)
+
+
+def test_a_batch_has_as_many_inputs_as_targets() -> None:
+    def collate_columns(samples: list[Any]) -> tuple[Tensor, Tensor]:
+        features = torch.stack([torch.from_numpy(x) for x, _ in samples], dim=1)
+        return features, torch.tensor([int(y) for _, y in samples])
+
+    clients = [ArrayDataset(x, y) for x, y in CLIENTS]
+    with pytest.raises(InputError, match="Client 0: 4 inputs but 12 targets"):
+        fit(linear_model, clients, collate=collate_columns, **FULL_PARTICIPATION)
+
+
+@pytest.mark.parametrize("labels", [["ill", "well"] * 6, [None] * 12])
+def test_text_is_refused_by_client(labels: list[Any]) -> None:
+    words = np.array(labels)
+    with pytest.raises(InputError, match="Client 1: the targets must be numbers"):
+        fit(linear_model, [CLIENTS[0], (CLIENTS[0][0], words)], **QUICK)
+    with pytest.raises(InputError, match="Client 1: the inputs must be numbers"):
+        fit(linear_model, [CLIENTS[0], (words, CLIENTS[0][1])], **QUICK)
+
+
+def test_a_validation_share_of_padded_clients_is_padded_to_their_longest() -> None:
+    clients: list[Any] = [make_tokens(10, length, length) for length in (5, 9, 7)]
+    settings = FULL_PARTICIPATION | {"validation": 0.2, "collate": join_padded}
+    result = fit(TokenModel, clients, **settings)
+    longest = np.zeros((3, 10, 9), dtype=np.int64)
+    for row, data in zip(longest, clients, strict=True):
+        row[:, : data.x.shape[1]] = data.x
+    padded: list[Any] = [TokenDataset(x, d.y) for x, d in zip(longest, clients, strict=True)]
+    assert result.rows == fit(TokenModel, padded, **settings).rows
+    assert result.rows[0]["validation_accuracy"] is not None
+
+
+def test_clients_of_different_shapes_have_no_validation_share() -> None:
+    def sums(length: int) -> tuple[Tensor, Tensor]:
+        return torch.ones(8, length, dtype=torch.long), torch.arange(8) % 3
+
+    bag = nn.EmbeddingBag(4, 3)
+    with pytest.raises(InputError, match=r"differ in shape: \(2, 5\), \(2, 7\).*collate="):
+        fit(bag, [sums(5), sums(7)], validation=0.25, **FULL_PARTICIPATION)

@@ -15,8 +15,10 @@ from helpers.fit_problems import (
     linear_model,
     make_blobs,
     regression_model,
+    stateful_model,
 )
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from fedwmsam import FedAvg, InputError, fit
 from fedwmsam.methods import make_method
@@ -33,9 +35,21 @@ def frozen_model() -> nn.Module:
     return linear_model().requires_grad_(False)
 
 
+def loss_of_each(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets, reduction="none")
+
+
+def failing_metric(outputs: Tensor, targets: Tensor) -> Tensor:
+    raise KeyError("positive")
+
+
 GOOD_X, GOOD_Y = CLIENTS[2]
 X_WITH_NAN = np.where(np.arange(56).reshape(14, 4) == 7, np.nan, GOOD_X)
 REGRESSION: dict[str, Any] = {"model": regression_model, "loss": "regression"}
+ONE_SAMPLE: dict[str, Any] = {
+    "model": stateful_model,
+    "clients": [CLIENTS[0], (GOOD_X[:1], GOOD_Y[:1])],
+}
 LAZY_CLIENTS: dict[str, Any] = {"clients": lambda client: CLIENTS[client]}
 
 
@@ -130,6 +144,34 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "weights of another shape": ({"initial_weights": nn.Linear(3, 3).state_dict()}, ["weight"]),
     "device": ({"device": "tpuu"}, ["device", "tpuu"]),
+    "a loss for each sample": ({"loss": loss_of_each}, ["loss", "one number", "(6,)", "mean"]),
+    "a loss without gradient": ({"loss": lambda a, b: cross_entropy(a, b).item()}, [".item()"]),
+    "a detached loss": ({"loss": lambda a, b: cross_entropy(a, b).detach()}, [".detach()"]),
+    "the class of a loss": (
+        {"loss": nn.CrossEntropyLoss},
+        ["class CrossEntropyLoss", "CrossEntropyLoss()"],
+    ),
+    "no function as loss": ({"loss": 0.5}, ["loss", "function of (outputs, targets)", "0.5"]),
+    "names of metrics": ({"metrics": ["f1"]}, ["metrics", "mapping", "['f1']"]),
+    "a name as metric": ({"metrics": {"f1": "f1"}}, ["metric 'f1'", "function"]),
+    "the class of a metric": ({"metrics": {"mse": nn.MSELoss}}, ["metric 'mse'", "MSELoss()"]),
+    "a metric that fails": (
+        {"metrics": {"mse": cross_entropy, "f1": failing_metric}, "test": TEST},
+        ["metric 'f1' failed", "KeyError: 'positive'", "(40, 3)", "(40,)"],
+    ),
+    "epochs": ({"epochs": 3}, ["argument of fit 'epochs'", "Did you mean 'local_epochs'?"]),
+    "learning rate": ({"learning_rate": 0.1}, ["'learning_rate'", "Did you mean 'lr'?"]),
+    "a typo": ({"round": 3}, ["'round'", "Did you mean 'rounds'?"]),
+    "resume nothing": ({"resume": True}, ["resume=True", "run_folder="]),
+    "monitor nothing": ({"monitor": "accuracy", "test": TEST}, ["'accuracy'", "validation="]),
+    "BatchNorm of one sample": (
+        ONE_SAMPLE | {"last_batch": "merge"},
+        ["Client 1 has one sample", "leave the client out", "GroupNorm"],
+    ),
+    "BatchNorm of single samples": (
+        {"model": stateful_model, "batch_size": 1, "last_batch": "drop"},
+        ["Client 0", "raise batch_size"],
+    ),
     "rounds": ({"rounds": 0}, ["rounds", "0"]),
     "lr": ({"lr": -1.0}, ["lr", "-1.0"]),
     "participation": ({"participation": 1.5}, ["participation", "1.5"]),

@@ -3,6 +3,7 @@
 import copy
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -240,16 +241,11 @@ class Frame:
         self.values = columns
         self.columns = list(columns)
 
-    def drop(self, columns):
-        return Frame({k: v for k, v in self.values.items() if k != columns})
-
     def to_numpy(self):
-        return torch.stack([torch.as_tensor(v) for v in self.values.values()], 1).numpy()
+        raise NotImplementedError("columns are read one by one")
 
-    def __getitem__(self, names):
-        if isinstance(names, list):
-            return Frame({name: self.values[name] for name in names})
-        return SimpleNamespace(to_numpy=lambda: self.values[names].numpy())
+    def __getitem__(self, name):
+        return SimpleNamespace(to_numpy=lambda: np.asarray(self.values[name]))
 
 
 def test_tables_with_a_target_column():
@@ -261,6 +257,74 @@ def test_tables_with_a_target_column():
     assert result.predict(table).shape == (24, 2)
     with pytest.raises(InputError, match="columns u, class, v; name the one to predict"):
         fit(model, [table], target="klass", **PLAIN)
+
+
+def test_columns_of_tables_are_matched_by_name():
+    """Every table is brought into the order of the first one, whoever reads it first."""
+    table = Frame({"u": A[:, 0], "class": Y, "v": A[:, 1]})
+    other = Frame({"v": A[:, 1], "u": A[:, 0], "class": Y})
+    model = nn.Linear(2, 2)
+    settings = {"target": "class", "participation": 1.0} | PLAIN
+    expected = fit(model, [table, table], FedAvg(), test=table, validation=table, **settings)
+    result = fit(model, [table, other], FedAvg(), test=other, validation=other, **settings)
+    assert result.rows == expected.rows
+    assert torch.equal(result.predict(other), expected.predict(table))
+    assert result.evaluate(other) == expected.evaluate(table)
+    lazy = fit(model, [table, other].__getitem__, FedAvg(), client_count=2, **settings)
+    assert torch.equal(lazy.model["weight"], result.model["weight"])
+
+
+WRONG_COLUMNS = {
+    "renamed": ({"u": A[:, 0], "w": A[:, 1]}, ["no column 'v'", "'w'", "same columns"]),
+    "missing": ({"v": A[:, 1]}, ["no column 'u'", "same columns"]),
+    "one more": ({"u": A[:, 0], "v": A[:, 1], "w": A[:, 1]}, ["has column 'w'", "leave it out"]),
+    "text": ({"u": A[:, 0], "v": ["old"] * 24}, ["'v'", "'old'", "numbers"]),
+    "text somewhere": (
+        {"u": A[:, 0], "v": np.array([1.5] * 23 + ["old"], dtype=object)},
+        ["'v'", "'old'"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_COLUMNS)
+def test_other_columns_are_refused_by_client_and_name(mistake):
+    table = Frame({"u": A[:, 0], "class": Y, "v": A[:, 1]})
+    columns, words = WRONG_COLUMNS[mistake]
+    wrong = Frame(columns | {"class": Y})
+    model = nn.Linear(2, 2)
+
+    def expect(name, action):
+        with pytest.raises(InputError) as caught:
+            action()
+        for word in (name, *words):
+            assert word in str(caught.value)
+
+    settings = {"target": "class"} | PLAIN
+    expect("Client 1", lambda: fit(model, [table, wrong], **settings))
+    expect("Client 'b'", lambda: fit(model, {"a": table, "b": wrong}, **settings))
+    expect("The test data", lambda: fit(model, [table], test=wrong, **settings))
+    expect("The validation data", lambda: fit(model, [table], validation=wrong, **settings))
+    result = fit(model, [table], **settings)
+    expect("The data", lambda: result.evaluate(wrong))
+    expect("The data", lambda: result.predict(wrong))
+
+
+def test_a_table_needs_numbers_in_its_target_and_each_column_once():
+    words = Frame({"u": A[:, 0], "class": ["ill", "well"] * 12})
+    with pytest.raises(InputError, match="Client 0: the column 'class' holds 'ill'"):
+        fit(nn.Linear(1, 2), [words], target="class", **PLAIN)
+    twice = Frame({"1": A[:, 0], 1: A[:, 1], "class": Y})
+    with pytest.raises(InputError, match="Client 0: the table has two columns '1'"):
+        fit(nn.Linear(2, 2), [twice], target="class", **PLAIN)
+    alone = Frame({"class": Y})
+    with pytest.raises(InputError, match="no columns to predict from"):
+        fit(nn.Linear(1, 2), [alone], target="class", **PLAIN)
+
+
+def test_whole_numbers_and_truth_values_are_columns_too():
+    table = Frame({"u": A[:, 0], "class": Y, "old": np.array([True, False] * 12)})
+    result = fit(nn.Linear(2, 2), [table], target="class", **PLAIN)
+    assert result.predict(table).shape == (24, 2)
 
 
 class Huggable(nn.Module):
@@ -350,8 +414,8 @@ def assert_as_plain_frozen(result, model, clients):
         ({"clients": [({"a": A, "b": B[:3]}, Y)], "model": TwoInputs()}, "3 inputs but 24"),
         ({"clients": [({"a": A}, Y)], "model": TwoInputs()}, "cannot take inputs of shape {a"),
         ({"clients": [{"a": A, "b": B}], "model": TwoInputs()}, "no 'labels'"),
-        ({"clients": [(A, (Y, Y))]}, "The targets are a tuple"),
-        ({"clients": [(A, {"y": Y})]}, "The targets are a dict"),
+        ({"clients": [(A, (Y, Y))]}, "Client 0: the targets are a tuple"),
+        ({"clients": [(A, {"y": Y})]}, "Client 0: the targets are a dict"),
         ({"model": nn.Linear(4, 2).half()}, "loses small steps"),
         ({"model": nn.LazyLinear(2)}, "lazy modules"),
         (

@@ -63,9 +63,6 @@ class Table:
         self.values = columns
         self.columns = list(columns)
 
-    def drop(self, columns):
-        return Table({name: value for name, value in self.values.items() if name != columns})
-
     def __getitem__(self, name):
         return SimpleNamespace(to_numpy=self.values[name].numpy)
 

@@ -25,7 +25,8 @@ from fedwmsam.data.clients import (
     TensorSamples,
     split_targets,
 )
-from fedwmsam.errors import InputError
+from fedwmsam.data.frames import FrameReader, is_frame
+from fedwmsam.errors import InputError, printable
 from fedwmsam.training.inputs import (
     LABELS,
     compute_output,
@@ -55,7 +56,7 @@ class DataAdapter:
         self.check = check
         self.collate = collate
         self.class_labels = class_labels
-        self.target = target
+        self.frames = FrameReader(target)
 
     def to_samples(self, data: Any, name: str) -> Samples:
         """Return `data` as samples.
@@ -67,8 +68,8 @@ class DataAdapter:
         """
         if isinstance(data, TensorSamples | DatasetSamples | SubsetSamples | ConcatSamples):
             return data
-        if is_table(data):
-            return self._pair_to_samples(self._split_table(data, name), name)
+        if is_frame(data):
+            return self._pair_to_samples(self.frames.split(data, name), name)
         if is_pair(data) or isinstance(data, Mapping):
             return self._pair_to_samples(split_targets(data, name), name)
         if isinstance(data, tuple):
@@ -89,23 +90,8 @@ class DataAdapter:
             raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
         return DatasetSamples(dataset, collate, self.to_batch, name)
 
-    def _split_table(self, table: Any, name: str) -> tuple[Any, Any]:
-        columns = [str(column) for column in table.columns]
-        if self.target not in columns:
-            raise InputError(
-                f"{name} is a table with the columns {', '.join(columns)}; name the one to predict "
-                f"with target=, not {self.target!r}."
-            )
-        return table.drop(columns=self.target).to_numpy(), table[self.target].to_numpy()
-
     def _pair_to_samples(self, pair: tuple[Any, Any], name: str) -> TensorSamples:
-        inputs, targets = self.to_tensors(*pair)
-        for part in parts_of(inputs):
-            if part.ndim == 0 or targets.ndim == 0 or len(part) != len(targets):
-                raise InputError(
-                    f"{name}: {_length(part)} inputs but {_length(targets)} targets; "
-                    "x and y must have one row per sample."
-                )
+        inputs, targets = self.to_tensors(*pair, name)
         if len(targets) == 0:
             raise InputError(f"{name} has no data; leave it out or give it at least one sample.")
         self.check(name, inputs, targets)
@@ -113,16 +99,15 @@ class DataAdapter:
 
     def to_inputs(self, inputs: Any) -> Any:
         """Return inputs without targets, as for a prediction, as checked tensors."""
-        if is_table(inputs):
-            columns = [column for column in inputs.columns if str(column) != self.target]
-            inputs = inputs[columns].to_numpy()
-        tensors = self._inputs_to_tensors(inputs)
+        if is_frame(inputs):
+            inputs = self.frames.read_inputs(inputs, "The data")
+        tensors = self._inputs_to_tensors(inputs, "The data")
         self.check("The data", tensors, None)
         return map_tensors(tensors, lambda part: part.to(self.device))
 
     def to_batch(self, inputs: Any, targets: Any, name: str) -> Batch:
         """Return inputs and targets as checked tensors of the model's type on its device."""
-        tensors = self.to_tensors(inputs, targets)
+        tensors = self.to_tensors(inputs, targets, name)
         self.check(name, *tensors)
         return self.to_device(*tensors)
 
@@ -134,29 +119,39 @@ class DataAdapter:
         """
         return map_tensors(inputs, lambda part: part.to(self.device)), targets.to(self.device)
 
-    def to_tensors(self, inputs: Any, targets: Any) -> Batch:
-        """Return inputs and targets as tensors of the model's type, where they are."""
-        return self._inputs_to_tensors(inputs), self._targets_to_tensor(targets)
+    def to_tensors(self, inputs: Any, targets: Any, name: str) -> Batch:
+        """Return inputs and targets as tensors of the model's type, where they are.
 
-    def _inputs_to_tensors(self, inputs: Any) -> Any:
+        Raise InputError if they are not numbers, or if there is not one row of each for a sample.
+        """
+        inputs = self._inputs_to_tensors(inputs, name)
+        targets = self._targets_to_tensor(targets, name)
+        for part in parts_of(inputs):
+            if part.ndim == 0 or targets.ndim == 0 or len(part) != len(targets):
+                raise InputError(
+                    f"{name}: {_length(part)} inputs but {_length(targets)} targets; "
+                    "x and y must have one row per sample."
+                )
+        return inputs, targets
+
+    def _inputs_to_tensors(self, inputs: Any, name: str) -> Any:
         if isinstance(inputs, list) and any(isinstance(part, Tensor) for part in inputs):
             inputs = tuple(inputs)  # as PyTorch collates samples whose inputs are tuples
-        return map_tensors(inputs, self._part_to_tensor)
+        return map_tensors(inputs, lambda part: self._to_tensor(part, f"{name}: the inputs"))
 
-    def _part_to_tensor(self, value: Any) -> Tensor:
-        tensor = _as_tensor(value)
+    def _to_tensor(self, value: Any, name: str) -> Tensor:
+        tensor = _as_tensor(value, name)
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
-    def _targets_to_tensor(self, value: Any) -> Tensor:
+    def _targets_to_tensor(self, value: Any, name: str) -> Tensor:
         if isinstance(value, tuple | Mapping):
             raise InputError(
-                f"The targets are a {type(value).__name__}; put them into one array, and take them "
-                "apart in a loss of your own."
+                f"{name}: the targets are a {type(value).__name__}; put them into one array, and "
+                "take them apart in a loss of your own."
             )
-        tensor = _as_tensor(value)
-        if self.class_labels and not tensor.is_floating_point():
-            return tensor.long()
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+        tensor = self._to_tensor(value, f"{name}: the targets")
+        is_class = self.class_labels and not tensor.is_floating_point()
+        return tensor.long() if is_class else tensor
 
     def to_clients(self, clients: Any, count: int | None) -> Clients:
         """Return the clients of a list, or of a function that loads client k.
@@ -170,6 +165,9 @@ class DataAdapter:
                 raise InputError(
                     "clients is a function: also give their number, for example client_count=1000."
                 )
+            if self.frames.target is not None:
+                # Which client is sampled first depends on the worker and on where a run goes on.
+                self.to_samples(clients(0), "Client 0")
             return LazyClients(lambda k: self.to_samples(clients(k), f"Client {k}"), count)
         if isinstance(clients, tuple | list | Mapping) and len(clients) == 0:
             raise InputError("There are no clients; give at least one.")
@@ -206,11 +204,6 @@ def check_count(count: int | None, clients: int) -> None:
         )
 
 
-def is_table(data: Any) -> bool:
-    """Return whether `data` is a table with named columns, such as a DataFrame of pandas."""
-    return hasattr(data, "columns") and hasattr(data, "to_numpy")
-
-
 def is_pair(data: Any) -> bool:
     """Return whether `data` is an (x, y) pair: any tuple of two, or a list of two arrays.
 
@@ -221,7 +214,7 @@ def is_pair(data: Any) -> bool:
     return isinstance(data, tuple) or all(isinstance(part, Tensor | np.ndarray) for part in data)
 
 
-def _as_tensor(value: Any) -> Tensor:
+def _as_tensor(value: Any, name: str) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach()
     try:
@@ -230,7 +223,10 @@ def _as_tensor(value: Any) -> Tensor:
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             return torch.as_tensor(np.ascontiguousarray(value))
     except (TypeError, ValueError) as error:
-        raise InputError(f"Data must be numbers in arrays or tensors: {error}.") from error
+        shown = printable(repr(value), 80)
+        raise InputError(
+            f"{name} must be numbers in arrays or tensors, not {shown}: {error}."
+        ) from error
 
 
 def _length(value: Any) -> str:

@@ -16,8 +16,8 @@ from torch.utils.data import default_collate
 from fedwmsam import rng
 from fedwmsam.data.augmentation import Augmentation
 from fedwmsam.data.base import BatchTransform
-from fedwmsam.errors import InputError
-from fedwmsam.training.inputs import LABELS, concat, map_tensors
+from fedwmsam.errors import InputError, describe_error
+from fedwmsam.training.inputs import LABELS, concat, describe, map_tensors, named_parts, parts_of
 from fedwmsam.training.task import Batch, Samples
 
 Collate = Callable[[list[Any]], Any]
@@ -110,10 +110,47 @@ class DatasetSamples:
         Random transforms of the dataset that draw from that generator are then repeatable like
         everything else. Raise InputError if the collated batch is not (inputs, targets).
         """
+        return self.join(self.read(index, seed))
+
+    def read(self, index: Tensor, seed: int | None = None) -> list[Any]:
+        """Return these samples as the dataset has them; a seed is as for `batch`."""
         if seed is not None:
             torch.default_generator.manual_seed(seed)
-        collated = self.collate([self.dataset[i] for i in index.tolist()])
-        return self.to_batch(*split_targets(collated, self.name), self.name)
+        return [self.dataset[i] for i in index.tolist()]
+
+    def join(self, samples: list[Any]) -> Batch:
+        """Return samples as one batch; raise InputError if they cannot be collated to one."""
+        if self.collate is default_collate:
+            inputs, targets = collate_by_default(samples, self.name)
+        else:
+            inputs, targets = split_targets(self.collate(samples), self.name)
+        return self.to_batch(inputs, targets, self.name)
+
+
+def collate_by_default(samples: list[Any], name: str) -> tuple[Any, Any]:
+    """Return the inputs and the targets of samples as PyTorch's default collate joins them.
+
+    Raise InputError if it fails, or where it makes columns of rows, as it does of lists.
+    """
+    try:
+        collated = default_collate(samples)
+    except (RuntimeError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{name}: PyTorch's default collate cannot join the samples to a batch: "
+            f"{describe_error(error)}; give them all the same fields, shapes and types, or pass "
+            "collate=."
+        ) from error
+    inputs, targets = split_targets(collated, name)
+    named = [(f"field {part_name[1:]!r}", part) for part_name, part in named_parts(inputs)]
+    fields = named if isinstance(inputs, Mapping) else []
+    for field, part in [*fields, ("target", targets)]:
+        if isinstance(part, list) and any(isinstance(value, Tensor) for value in part):
+            raise InputError(
+                f"{name}: the {field} of a sample is a list, whose positions PyTorch's default "
+                "collate would take for samples; make it a tensor, of Hugging Face datasets with "
+                '.with_format("torch"), or pass collate=.'
+            )
+    return inputs, targets
 
 
 class SubsetSamples:
@@ -150,21 +187,61 @@ class ConcatSamples:
         return CPU
 
     def batch(self, index: Tensor, seed: int | None = None) -> Batch:
-        """Return these samples in the order of `index`, read part by part."""
+        """Return these samples in the order of `index`, read part by part.
+
+        Where batches of the parts differ in shape, since a collate function pads each of them to
+        its longest sample, it joins the samples of all parts. Raise InputError if there is none.
+        """
         indices = index.numpy()
         part_indices = np.searchsorted(self.ends, indices, side="right")
-        batches = []
+        pieces: list[tuple[Samples, Tensor]] = []
         for part_index in np.unique(part_indices):
             part = self.parts[int(part_index)]
             start = self.ends[part_index] - len(part)
             local = indices[part_indices == part_index] - start
-            batches.append(part.batch(torch.from_numpy(local), seed))
+            pieces.append((part, torch.from_numpy(local)))
         by_part = np.argsort(part_indices, kind="stable")
         order = torch.from_numpy(np.argsort(by_part, kind="stable"))
-        inputs = concat([batch[0] for batch in batches])
-        targets = torch.cat([batch[1] for batch in batches])
+        batches = [part.batch(local, seed) for part, local in pieces]
+        if len(set(map(row_shapes, batches))) == 1:
+            inputs = concat([batch[0] for batch in batches])
+            targets = torch.cat([batch[1] for batch in batches])
+        else:
+            inputs, targets = join_unequal(pieces, batches, seed)
         order = order.to(targets.device)
         return map_tensors(inputs, lambda tensor: tensor[order]), targets[order]
+
+
+def row_shapes(batch: Batch) -> tuple[torch.Size, ...]:
+    """Return the shapes of one sample's inputs and target in a batch."""
+    return tuple(part.shape[1:] for part in parts_of(batch))
+
+
+def join_unequal(
+    pieces: list[tuple[Samples, Tensor]], batches: list[Batch], seed: int | None
+) -> Batch:
+    """Return samples of several datasets, one after the other, as their collate joins them.
+
+    Raise InputError if they are not of datasets with one collate function. `batches` are those of
+    the single datasets.
+    """
+    rows: list[Any] = []
+    owners: list[DatasetSamples] = []
+    for samples, index in pieces:
+        while isinstance(samples, SubsetSamples):
+            index = samples.indices[index]
+            samples = samples.samples
+        if isinstance(samples, DatasetSamples):
+            owners.append(samples)
+            rows += samples.read(index, seed)
+    if len(owners) < len(pieces) or any(other.collate != owners[0].collate for other in owners):
+        shapes = sorted({describe(inputs) for inputs, _ in batches})
+        raise InputError(
+            f"Samples of all clients cannot be joined, since their inputs differ in shape: "
+            f"{', '.join(shapes[:2])}; give datasets with one collate= that pads them, or "
+            "validation data instead of a share."
+        )
+    return owners[0].join(rows)
 
 
 def split_targets(data: Any, name: str) -> tuple[Any, Any]:

@@ -1,8 +1,10 @@
 """`fit`: federated training of your model on your clients' data, in one call."""
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import torch
 
@@ -12,7 +14,7 @@ from fedwmsam.data.clients import Clients, Collate, hold_out_per_client
 from fedwmsam.data.fingerprint import fingerprint
 from fedwmsam.engine.provenance import script_name
 from fedwmsam.engine.run import Callback
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, unknown_name_message
 from fedwmsam.experiment.assembly import (
     check_client_data,
     config_values,
@@ -31,7 +33,30 @@ from fedwmsam.settings.method_table import allow_import
 from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
+Parameters = ParamSpec("Parameters")
 
+
+def refuse_unknown_names(
+    function: Callable[Parameters, Result],
+) -> Callable[Parameters, Result]:
+    """Return the function such that it names the most similar argument of one it does not have.
+
+    For editors and type checkers the signature is the function's own.
+    """
+    names = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def checked(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        for name in kwargs:
+            if name not in names:
+                what = f"argument of {function.__name__}"
+                raise InputError(unknown_name_message(what, name, names))
+        return function(*args, **kwargs)
+
+    return checked
+
+
+@refuse_unknown_names
 def fit(
     model: ModelSource,
     clients: Sequence[Any] | Mapping[str, Any] | Callable[[int], Any],
@@ -216,7 +241,14 @@ def fit(
             "method must be a name or a method with its options, such as FedWMSAM(), "
             f"not {method!r}."
         )
+    if resume and run_folder is None:
+        raise InputError("resume=True needs run_folder=, the folder of the run that is to go on.")
     objective = make_objective(loss, metrics, monitor)
+    if monitor is not None and validation is None:
+        raise InputError(
+            f"monitor={monitor!r} chooses the best model on validation data, and there are none; "
+            "give validation=, or leave monitor out."
+        )
     display = make_progress(progress, settings, objective)
     with deterministic_torch():
         task = Task(model, objective, seed=rng.derive_seed(seed, "init"), device=device)

@@ -203,15 +203,28 @@ def check_single_samples(settings: Settings, task: Task, clients: Clients) -> No
         return
     for client in range(len(clients)):
         samples = len(clients[client])
-        single = samples == 1 or (settings.last_batch == "keep" and samples > 1)
+        single = settings.last_batch == "keep" or 1 in (samples, settings.batch_size)
         if single and samples % settings.batch_size == 1 % settings.batch_size:
             batch = clients[client].batch(torch.arange(1))
             if not task.can_train_on(batch):
-                raise InputError(
-                    f"Client {client_label(clients, client)} has {samples} samples, so that its "
-                    f"last batch of {settings.batch_size} has one, and BatchNorm needs two: use "
-                    "last_batch=merge or drop, or another batch_size."
-                )
+                raise InputError(single_sample_message(settings, clients, client))
+
+
+def single_sample_message(settings: Settings, clients: Clients, client: int) -> str:
+    """Return why a client has a batch of one sample, and what helps."""
+    label = f"Client {client_label(clients, client)}"
+    if len(clients[client]) == 1:
+        return (
+            f"{label} has one sample, and BatchNorm needs two in a batch, whatever last_batch is: "
+            "leave the client out, or use a model with GroupNorm."
+        )
+    if settings.batch_size == 1:
+        return f"{label} has batches of one sample, and BatchNorm needs two: raise batch_size."
+    return (
+        f"{label} has {len(clients[client])} samples, so that its last batch of "
+        f"{settings.batch_size} has one, and BatchNorm needs two: use last_batch=merge or drop, "
+        "or another batch_size."
+    )
 
 
 def count_samples(settings: Settings, clients: Clients, sizes: Sequence[int] | None) -> int | None:

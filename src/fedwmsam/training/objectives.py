@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.errors import InputError, describe_error, unknown_name_message
 
 MetricFunction = Callable[[Tensor, Tensor], Tensor]
 """A function from (outputs, targets) to a scalar."""
@@ -186,8 +186,14 @@ def make_objective(
     InputError if a name is unknown or reserved.
     """
     objective = named_objective(loss) if isinstance(loss, str) else function_objective(loss)
+    if metrics is not None and not isinstance(metrics, Mapping):
+        raise InputError(
+            "metrics must be a mapping from names to functions of (outputs, targets), such as "
+            f'metrics={{"f1": f1}}, not {metrics!r}.'
+        )
     functions = dict(objective.metrics if metrics is None else metrics)
-    for name in functions:
+    for name, function in functions.items():
+        check_function(f"The metric {name!r}", function)
         if name in RESERVED or name.startswith("validation_"):
             raise InputError(
                 f"A metric cannot be called {name!r}: every run has a column of that name."
@@ -214,6 +220,7 @@ def named_objective(name: str) -> Objective:
 
 def function_objective(loss: MetricFunction) -> Objective:
     """Return the objective with this loss; that of PyTorch's cross-entropy has an accuracy."""
+    check_function("The loss", loss)
     if getattr(loss, "reduction", "mean") == "none":
         raise InputError(
             "The loss has reduction='none', so it is one number for each sample; "
@@ -223,6 +230,35 @@ def function_objective(loss: MetricFunction) -> Objective:
         return Objective(loss)
     metric = partial(accuracy, ignore_index=loss.ignore_index)
     return Objective(loss, {"accuracy": metric}, "accuracy", False, True, loss.ignore_index)
+
+
+def check_function(what: str, value: Any) -> None:
+    """Raise InputError, which begins with `what`, unless it is a function or acts as one."""
+    if isinstance(value, type):
+        raise InputError(
+            f"{what} is the class {value.__name__}; give an instance of it: {value.__name__}()."
+        )
+    if not callable(value):
+        raise InputError(f"{what} must be a function of (outputs, targets), not {value!r}.")
+
+
+def check_loss(loss: Any) -> None:
+    """Raise InputError unless a loss is one number that depends on the model's weights."""
+    if not isinstance(loss, Tensor):
+        raise InputError(
+            f"The loss must be a tensor of one number, not a {type(loss).__name__}; return it as "
+            "PyTorch computes it, without .item() or float()."
+        )
+    if loss.numel() != 1:
+        raise InputError(
+            f"The loss must be one number, not a tensor of shape {tuple(loss.shape)}; return its "
+            "mean, for example."
+        )
+    if not loss.requires_grad:
+        raise InputError(
+            "The loss does not depend on the trained parameters as far as PyTorch can see; compute "
+            "it from the model's outputs, without .item(), .detach() or numpy."
+        )
 
 
 def compute_metrics(objective: Objective, predictions: Predictions) -> dict[str, float]:
@@ -236,8 +272,21 @@ def compute_metrics(objective: Objective, predictions: Predictions) -> dict[str,
             loss = to_number("loss", objective.loss(outputs, targets))
         values = {"loss": loss}
         for name, metric in objective.metrics.items():
-            values[name] = to_number(name, metric(outputs, targets))
+            values[name] = compute_metric(name, metric, outputs, targets)
         return values
+
+
+def compute_metric(name: str, metric: MetricFunction, outputs: Tensor, targets: Tensor) -> float:
+    """Return a metric over all samples; raise InputError, which names it, if it fails."""
+    try:
+        return to_number(name, metric(outputs, targets))
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"The metric {name!r} failed: {describe_error(error)}; it is called with all outputs, "
+            f"here of shape {tuple(outputs.shape)}, and targets, of shape {tuple(targets.shape)}."
+        ) from error
 
 
 def to_number(name: str, value: Any) -> float:

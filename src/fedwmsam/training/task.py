@@ -21,7 +21,7 @@ from fedwmsam.methods.base import ParameterSlice
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.training.devices import seed_device, usable_device
 from fedwmsam.training.inputs import compute_output, parts_of, take_rows
-from fedwmsam.training.objectives import Objective, Predictions, compute_metrics
+from fedwmsam.training.objectives import Objective, Predictions, check_loss, compute_metrics
 
 ModelSource = nn.Module | Callable[[], nn.Module]
 """A model, or a function without arguments that returns a new one."""
@@ -178,6 +178,7 @@ class Task:
     def _backpropagate(self, batch: Batch, precision: str) -> tuple[Tensor, Tensor]:
         with autocast(self.device, precision):
             loss = self.batch_loss(batch)
+        check_loss(loss)
         gradients = torch.autograd.grad(loss, self._parameters, materialize_grads=True)
         return torch.cat([gradient.reshape(-1) for gradient in gradients]), loss.detach()
 
