@@ -57,7 +57,7 @@ def test_a_new_app_has_nothing_wrong(app, cli):
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze (systemd)")
 def test_the_units_of_a_new_app_are_right_for_systemd(app):
     """What systemd does not understand it only warns of, and its exit code is 0."""
-    units = sorted((app / "systemd").iterdir())
+    units = sorted((app / "systemd").glob("*.service"))
     assert [unit.name.removeprefix(app.name) for unit in units] == [
         "-run.service",
         "-superlink.service",

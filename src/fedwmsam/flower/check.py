@@ -481,8 +481,8 @@ def check_tls(host: str, port: int, authority: str | None, base: Path) -> Iterat
     )
     if ("IP Address", "127.0.0.1") not in certificate.get("subjectAltName", ()):
         yield warning(
-            f"The certificate of {host}:{port} is not for 127.0.0.1: a SuperLink with "
-            "--host 0.0.0.0 is called there by its own programs, and no run would begin. Make "
+            f"The certificate of {host}:{port} is not for 127.0.0.1, where the "
+            "SuperLink's own programs call it, and no run would begin. Make "
             "another: remove server.crt and server.key, and call fedwmsam flower keys again."
         )
 
