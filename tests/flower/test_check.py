@@ -57,7 +57,7 @@ def test_a_new_app_has_nothing_wrong(app, cli):
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd-analyze (systemd)")
 def test_the_units_of_a_new_app_are_right_for_systemd(app):
     """What systemd does not understand it only warns of, and its exit code is 0."""
-    units = sorted((app / "systemd").iterdir())
+    units = sorted((app / "systemd").glob("*.service"))
     assert [unit.name.removeprefix(app.name) for unit in units] == [
         "-run.service",
         "-superlink.service",
@@ -156,6 +156,56 @@ def test_a_node_s_own_data_are_tried(app, cli):
     assert result.code == 1 and "not key=value" in result.out
     result = cli("flower", "check", app, "--node-config", "num-partitions=3")
     assert result.code == 1 and "partition-id is None" in result.out
+
+
+@pytest.mark.parametrize("partition", [3, -1])
+def test_a_client_that_the_run_does_not_have_is_found(app, cli, partition):
+    node = f"partition-id={partition} num-partitions=3"
+    result = cli("flower", "check", app, "--node-config", node)
+    assert result.code == 1
+    assert f"ERROR   partition-id={partition}, but the run has clients 0 to 2 only" in result.out
+
+
+def test_another_number_of_clients_is_found(app, cli):
+    node = "partition-id=2 num-partitions=4"
+    result = cli("flower", "check", app, "--node-config", node)
+    assert result.code == 0 and "warning num-partitions=4, but clients = 3" in result.out
+    result = cli("flower", "check", app, "--node-config", "partition-id=2 num-partitions=3")
+    assert result.code == 0 and "warning" not in result.out
+
+
+def test_a_key_that_is_not_its_client_s_is_found(app, cli, tmp_path):
+    folder = tmp_path / "keys"
+    make_keys(folder, [HOST], 3)
+    authenticated, identities = (folder / "identities.toml").read_text().splitlines()
+    make_keys(folder, [HOST], 4)
+
+    def check_key(key, partition=None):
+        place = ["--node-config", f"partition-id={partition} num-partitions=3"]
+        arguments = place if partition is not None else []
+        result = cli("flower", "check", app, "--key", folder / f"node-{key}.key", *arguments)
+        return result.code, result.out
+
+    code, out = check_key(0)
+    assert code == 0 and "warning authenticated is false: any node can say" in out
+    replace(app / "pyproject.toml", "authenticated = false", authenticated)
+    code, out = check_key(3, 2)
+    assert code == 0 and "known beforehand: none yet" in out and "warning" not in out
+    replace(app / "pyproject.toml", 'identities = "none"', identities)
+    for key, partition in ((1, 1), (1, None)):
+        code, out = check_key(key, partition)
+        assert code == 0 and "is client 1's." in out and "warning" not in out
+    for key, partition, reason in (
+        (1, 0, "is client 1's in identities, not client 0's"),
+        (3, 0, "is not client 0's in identities"),
+        (3, None, "is no client's in identities"),
+    ):
+        code, out = check_key(key, partition)
+        assert code == 1 and reason in out
+    replace(app / "pyproject.toml", identities, identities.rpartition(",")[0] + '"')
+    code, out = check_key(3, 2)
+    assert code == 0 and "warning identities does not name the key" in out
+    assert check_key(3, 1)[0] == 1
 
 
 def test_what_flower_would_do_unasked_is_said(app, cli, monkeypatch):

@@ -4,20 +4,22 @@ Each client process takes seconds to start.
 """
 
 import json
+import ssl
 import sys
 import time
 import tomllib
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
 from helpers import flower_task
-from helpers.flower_deployment import Deployment, Simulation, UnitDeployment, wait_until
+from helpers.flower_deployment import HOST, Deployment, Simulation, UnitDeployment, wait_until
 from helpers.flower_parity import SETTINGS, assert_same, client_data, model_of, simulate
 from helpers.loose_modules import load_module
 
 import fedwmsam
 from fedwmsam.flower.exchange import REFUSED_RETRY_SECONDS
-from fedwmsam.flower.keys import fingerprint_of
+from fedwmsam.flower.keys import fingerprint_of, make_keys
 from fedwmsam.report.flower_status import read_status
 
 pytestmark = pytest.mark.slow
@@ -209,6 +211,44 @@ def test_the_units_of_a_new_app_deploy_it_and_its_status_is_shown(tmp_path, cli)
         deployment.finish("flower-runs/app", run)
     assert json.loads((folder / "identities.json").read_text()).keys() == {"0", "1", "2"}
     assert "5 of 5 rounds done, completed" in cli("flower", "status", folder).out
+
+
+@pytest.mark.skipif(not UnitDeployment.nginx, reason="needs nginx")
+def test_only_who_is_on_the_server_s_machine_starts_code_and_registers_keys(tmp_path):
+    """With the certificate that every node has, and nothing else."""
+    with UnitDeployment(tmp_path, nodes=1) as deployment:
+        wait_until(lambda: "SuperNode ID" in deployment.log("node-0"), "the node is connected")
+        make_keys(tmp_path / "others", ["example.org"], 1)
+        for arguments in (
+            ["run", tmp_path / "app", "outside"],
+            ["supernode", "register", tmp_path / "others" / "node-0.pub", "outside"],
+            ["ls", "outside"],
+        ):
+            with pytest.raises(AssertionError, match="403"):
+                deployment.flwr(*arguments)
+        authority = ssl.create_default_context(cafile=tmp_path / "keys" / "ca.crt")
+        answers = {}
+        for path in PATHS:
+            connection = HTTPSConnection(HOST, deployment.gate_port, context=authority)
+            connection.request("POST", path, b"", {"Content-Type": "application/protobuf"})
+            answers[path] = connection.getresponse().status
+            connection.close()
+        assert answers == PATHS
+        assert json.loads(deployment.flwr("ls", "tls", "--format", "json"))["runs"] == []
+
+
+PATHS = {
+    "/v1/fleet/get-run": 401,
+    "/v1/control/../fleet/get-run": 401,
+    "/v1/control/list-runs": 403,
+    "//v1/control/list-runs": 403,
+    "/v1/fleet/../control/list-runs": 403,
+    "/v1/fleet/..%2fcontrol/list-runs": 403,
+    "/v1/fleet/..%252fcontrol/list-runs": 403,
+    "/v1/runtime/acquire-task": 403,
+    "/docs": 403,
+}
+"""Paths at the gate → answers to somebody without a key; only nodes' paths reach the SuperLink."""
 
 
 @pytest.mark.skipif(

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -328,17 +329,29 @@ class Deployment:
 
 
 class UnitDeployment(Deployment):
-    """A deployment by the commands in the systemd units of the app, with the paths of a test."""
+    """A deployment by the commands in the systemd units of the app, with the paths of a test.
+
+    Where nginx is installed, nodes come through it, as the app's configuration of it says.
+    """
+
+    nginx = shutil.which("nginx")
 
     def __init__(self, folder: Path, nodes: int) -> None:
         super().__init__(folder, nodes, secure=True)
         self.environment["HOME"] = str(folder)
+        self.gate: subprocess.Popen[bytes] | None = None
+        self.gate_port = free_port() if self.nginx else self.port
 
     def write_connection(self) -> None:
         super().write_connection()
         connection = self.home / "config.toml"
         text = connection.read_text()
-        connection.write_text(text + text.replace("superlink.test", "superlink.tls"))
+        outside = text.replace("superlink.test", "superlink.outside")
+        connection.write_text(
+            text
+            + text.replace("superlink.test", "superlink.tls")
+            + outside.replace(str(self.port), str(self.gate_port))
+        )
 
     def command(self, unit: str, client: int = 0) -> list[str]:
         """Return the words of a unit's command, for an instance with this number."""
@@ -348,10 +361,9 @@ class UnitDeployment(Deployment):
             "ExecStart=": "",
             "/etc/app/": f"{self.folder}/keys/",
             "/var/lib/app/": f"{self.folder}/",
-            "0.0.0.0": HOST,
             "8000": str(self.port),
             "9094": str(free_port()),
-            "${SUPERLINK}": f"{HOST}:{self.port}",
+            "${SUPERLINK}": f"{HOST}:{self.gate_port}",
             "%i": str(client),
             "num-partitions=3": f"num-partitions=3 misbehaviour='{self.fault_file(client)}'",
         }
@@ -362,6 +374,32 @@ class UnitDeployment(Deployment):
     def start_link(self) -> None:
         self.link = self.start("link", *self.command("superlink"))
         wait_until(self.is_listening, "the SuperLink listens", self.assert_running)
+        if self.nginx:
+            self.start_gate(Path(self.nginx))
+
+    def start_gate(self, nginx: Path) -> None:
+        """Start nginx with the app's configuration, inside the least that nginx needs around it."""
+        server = (self.folder / "app" / "systemd" / "app-nginx.conf").read_text()
+        for place, value in {
+            "listen 8443": f"listen {HOST}:{self.gate_port}",
+            "127.0.0.1:8000": f"{HOST}:{self.port}",
+            "/etc/app/": f"{self.folder}/keys/",
+        }.items():
+            assert place in server
+            server = server.replace(place, value)
+        kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        places = "".join(f"{kind}_temp_path {self.folder}/{kind};\n" for kind in kinds)
+        log = f"error_log {self.folder}/nginx.log;\n"
+        around = f"daemon off;\npid {self.folder}/nginx.pid;\n{log}events {{}}\n"
+        path = self.folder / "nginx.conf"
+        path.write_text(f"{around}http {{\n{places}{server}}}\n")
+        self.gate = self.start("gate", str(nginx), "-p", self.folder, "-c", path)
+
+    def stop(self) -> None:
+        super().stop()
+        if self.gate:
+            self.gate.terminate()
+            self.gate.wait(timeout=20)
 
     def start_node(self, node: int, claim: int | None = None) -> None:
         self.nodes[node] = self.start(f"node-{node}", *self.command("supernode@", node))

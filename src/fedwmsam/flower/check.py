@@ -84,7 +84,7 @@ def run_checks(
     if any(finding.grade == "ERROR" for finding in versions):
         return
     yield from check_environment()
-    yield from check_app(folder, node_config)
+    yield from check_app(folder, node_config, key)
     if superlink is not None:
         yield from check_connection(superlink)
     if key is not None:
@@ -139,8 +139,11 @@ def check_environment() -> Iterator[Finding]:
             )
 
 
-def check_app(folder: Path, node_config: str | None) -> Iterator[Finding]:
-    """Check the settings of the app in a folder, its two components and a client's data."""
+def check_app(folder: Path, node_config: str | None, key: Path | None) -> Iterator[Finding]:
+    """Check the settings of the app in a folder, its two components and a client's data.
+
+    If they are given, also that a node with this configuration and private key can be a client.
+    """
     try:
         project = toml.load(folder / "pyproject.toml")
         app = project["tool"]["flwr"]["app"]
@@ -151,13 +154,14 @@ def check_app(folder: Path, node_config: str | None) -> Iterator[Finding]:
     except InputError as reason:
         yield error(f"{reason} An app is made with: fedwmsam flower new FOLDER")
         return
-    except KeyError as key:
+    except KeyError as absent:
         yield error(
-            f"{folder / 'pyproject.toml'} lacks {key} of a Flower app; "
+            f"{folder / 'pyproject.toml'} lacks {absent} of a Flower app; "
             "compare with: fedwmsam flower new FOLDER"
         )
         return
-    yield from check_settings(config)
+    yield from check_settings(config, has_key=key is not None)
+    yield from check_place(config, node_config, key)
     sys.path.insert(0, str(folder.resolve()))
     try:
         yield from check_component("serverapp", server)
@@ -177,8 +181,11 @@ def flatten_settings(values: dict[str, Any], prefix: str = "") -> dict[str, Any]
     return flat
 
 
-def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
-    """Check the run config of an app as FlowerStrategy would, and the run folder in it."""
+def check_settings(config: dict[str, Any], has_key: bool) -> Iterator[Finding]:
+    """Check the run config of an app as FlowerStrategy would, and the run folder in it.
+
+    Nodes that may say that they are any client are warned about where there are keys.
+    """
     from fedwmsam.flower.identities import make_identities
     from fedwmsam.flower.sizes import make_size_rule
     from fedwmsam.flower.strategy import (
@@ -211,12 +218,97 @@ def check_settings(config: dict[str, Any]) -> Iterator[Finding]:
         return
     yield ok(f"{method} over {clients} clients, {settings.rounds} rounds.")
     if identities is None:
-        yield ok("authenticated is false: any node can say that it is any client.")
+        anyone = "authenticated is false: any node can say that it is any client."
+        if has_key:
+            yield warning(
+                f"{anyone} Bind clients to keys: copy the two lines of identities.toml into "
+                "[tool.flwr.app.config], or give the file to flwr run --run-config."
+            )
+        else:
+            yield ok(anyone)
     else:
         yield ok(f"Clients belong to the keys of their nodes; known beforehand: {identities}.")
     if rule.believes_nodes:
         yield warning("sizes = 'reported': a node that reports many samples can take over.")
     yield from check_run_folder(folder)
+
+
+def check_place(
+    config: dict[str, Any], node_config: str | None, key: Path | None
+) -> Iterator[Finding]:
+    """Check that the run has the place that a node asks for, and gives it to the node's key.
+
+    What is wrong with the settings, the node's configuration or the key alone others say.
+    """
+    from fedwmsam.flower.identities import make_identities
+    from fedwmsam.flower.strategy import from_run_config
+
+    try:
+        values = from_run_config(config)[1]
+        clients = values.get("clients", 0)
+        identities = make_identities(
+            clients, values.get("authenticated", False), values.get("identities")
+        )
+        node = read_node_config(node_config) if node_config else {}
+    except InputError:
+        return
+    partition = node.get("partition-id")
+    if isinstance(partition, int) and not 0 <= partition < clients:
+        yield error(
+            f"partition-id={partition}, but the run has clients 0 to {clients - 1} only "
+            f"(clients = {clients}); the server would refuse the node."
+        )
+        return
+    partitions = node.get("num-partitions", clients)
+    if partitions != clients:
+        yield warning(
+            f"num-partitions={partitions}, but clients = {clients}: a load_data that divides data "
+            "by it takes another share than the other nodes leave."
+        )
+    fingerprint = private_key_fingerprint(key) if key else None
+    if identities and identities.keys and fingerprint:
+        yield check_owner(identities.keys, clients, partition, fingerprint)
+
+
+def check_owner(
+    keys: dict[int, str], clients: int, partition: int | None, fingerprint: str
+) -> Finding:
+    """Check that a key is the one that identities gives this client, by default any client."""
+    owner = next((client for client, other in keys.items() if other == fingerprint), None)
+    if owner is not None and partition in {owner, None}:
+        return ok(f"The key {fingerprint} is client {owner}'s.")
+    if owner is not None:
+        return error(
+            f"The key {fingerprint} is client {owner}'s in identities, not client {partition}'s; "
+            "the server would refuse the node."
+        )
+    if partition in keys or len(keys) == clients:
+        place = "no client's" if partition is None else f"not client {partition}'s"
+        return error(
+            f"The key {fingerprint} is {place} in identities; the server would refuse the node. "
+            "Call fedwmsam flower keys where all keys are, and copy identities.toml again."
+        )
+    return warning(
+        f"identities does not name the key {fingerprint}: its place goes to the first node "
+        "that takes it."
+    )
+
+
+def private_key_fingerprint(path: Path) -> str | None:
+    """Return the fingerprint of the public half of a private key; None if it cannot be read."""
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_ssh_private_key,
+    )
+
+    from fedwmsam.flower.keys import fingerprint_of
+
+    try:
+        public_key = load_ssh_private_key(path.read_bytes(), password=None).public_key()
+    except (OSError, ValueError, TypeError):
+        return None
+    return fingerprint_of(public_key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
 
 
 def check_run_folder(folder: Path | None) -> Iterator[Finding]:
@@ -389,8 +481,8 @@ def check_tls(host: str, port: int, authority: str | None, base: Path) -> Iterat
     )
     if ("IP Address", "127.0.0.1") not in certificate.get("subjectAltName", ()):
         yield warning(
-            f"The certificate of {host}:{port} is not for 127.0.0.1: a SuperLink with "
-            "--host 0.0.0.0 is called there by its own programs, and no run would begin. Make "
+            f"The certificate of {host}:{port} is not for 127.0.0.1, where the "
+            "SuperLink's own programs call it, and no run would begin. Make "
             "another: remove server.crt and server.key, and call fedwmsam flower keys again."
         )
 

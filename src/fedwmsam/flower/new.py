@@ -9,7 +9,10 @@ TEMPLATE = Path(__file__).with_name("template")
 """Folder of the files that are copied, with words in double braces to be replaced."""
 
 UNITS = "systemd"
-"""Folder of an app with units for systemd; `flwr run` does not send it to the nodes."""
+"""Folder of an app with units for systemd and what nginx lets through to the SuperLink.
+
+`flwr run` does not send it to the nodes.
+"""
 
 
 def new_app(folder: Path) -> list[Path]:
@@ -45,6 +48,6 @@ def new_app(folder: Path) -> list[Path]:
 
 def target_of(file: str, name: str, package: str) -> Path:
     """Return where a file of the template goes, inside the folder of the app."""
-    if file.endswith(".service"):
+    if file.endswith((".service", ".conf")):
         return Path(UNITS, f"{name}-{file}")
     return Path(package, file) if file.endswith(".py") else Path(file)
