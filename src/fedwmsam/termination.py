@@ -9,7 +9,7 @@ from typing import NoReturn
 
 INTERRUPTED = 130
 """The exit code of a program that Ctrl-C ended, as shells have it."""
-PATIENCE = 1.0
+PATIENCE = 2.0
 """Seconds after the first signal in which further ones are the same press of the keys."""
 
 

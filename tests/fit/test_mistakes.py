@@ -163,7 +163,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "learning rate": ({"learning_rate": 0.1}, ["'learning_rate'", "Did you mean 'lr'?"]),
     "a typo": ({"round": 3}, ["'round'", "Did you mean 'rounds'?"]),
     "resume nothing": ({"resume": True}, ["resume=True", "run_folder="]),
-    "monitor nothing": ({"monitor": "accuracy", "test": TEST}, ["'accuracy'", "validation="]),
+    "monitor nothing": ({"monitor": "accuracy"}, ["'accuracy'", "validation="]),
     "BatchNorm of one sample": (
         ONE_SAMPLE | {"last_batch": "merge"},
         ["Client 1 has one sample", "leave the client out", "GroupNorm"],

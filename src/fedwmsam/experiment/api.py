@@ -244,10 +244,10 @@ def fit(
     if resume and run_folder is None:
         raise InputError("resume=True needs run_folder=, the folder of the run that is to go on.")
     objective = make_objective(loss, metrics, monitor)
-    if monitor is not None and validation is None:
+    if monitor is not None and validation is None and test is None:
         raise InputError(
-            f"monitor={monitor!r} chooses the best model on validation data, and there are none; "
-            "give validation=, or leave monitor out."
+            f"monitor={monitor!r} needs data to measure it on: give validation= (by which the best "
+            "model is chosen) or test=, or leave monitor out."
         )
     display = make_progress(progress, settings, objective)
     with deterministic_torch():
