@@ -1,12 +1,13 @@
 """What a release would install is complete and works without the repository."""
 
+import tarfile
 import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
 
 import pytest
-from helpers.wheels import ROOT, build_wheel, create_environment, run_command
+from helpers.wheels import ROOT, Release, build_release, create_environment, run_command
 
 import fedwmsam
 
@@ -14,9 +15,23 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the path of a wheel built from the sources."""
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+def release(tmp_path_factory: pytest.TempPathFactory) -> Release:
+    """Return the files of a release built from the sources."""
+    return build_release(tmp_path_factory.mktemp("release"))
+
+
+@pytest.fixture(scope="module")
+def wheel(release: Release) -> Path:
+    """Return the path of the wheel, which is built from the sdist."""
+    return release.wheel
+
+
+def test_the_sdist_has_the_package_and_what_it_is_built_from_and_no_tests(release: Release):
+    with tarfile.open(release.sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff"} <= names
+    assert "src/fedwmsam/methods/fedwmsam.py" in names
+    assert not [name for name in names if name.startswith("tests")]
 
 
 def test_every_file_of_the_package_is_in_the_wheel(wheel: Path):

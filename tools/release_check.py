@@ -1,7 +1,8 @@
-"""Try the wheel with each extra, alone, in a new environment: `make release-check`.
+"""Try a release with each extra, alone, in a new environment: `make release-check`.
 
-The packages come from the index. Each environment installs PyTorch (200 MB) and is removed
-afterwards. Name extras to try these only:
+The first environment installs the sdist, the others the wheel, which is built from it. The
+packages come from the index. Each environment installs PyTorch (200 MB) and is removed
+afterwards. Name extras to try these with the wheel only:
 
     PYTHONPATH=tests python tools/release_check.py images plot
 
@@ -13,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers.wheels import ROOT, build_wheel, run_command
+from helpers.wheels import ROOT, build_release, run_command
 
 RUN = "run --rounds 1 --local-epochs 1 --quiet"
 PICTURES = """
@@ -59,21 +60,23 @@ def main() -> None:
     """Try the extras named on the command line, or all of them."""
     failed = []
     with tempfile.TemporaryDirectory() as name:
-        wheel = build_wheel(Path(name))
-        for extra in sys.argv[1:] or PROMISES:
+        release = build_release(Path(name))
+        tried = [("", release.sdist)] if len(sys.argv) == 1 else []
+        tried += [(extra, release.wheel) for extra in sys.argv[1:] or PROMISES]
+        for extra, path in tried:
             begun = time.monotonic()
             try:
-                outcome = try_extra(extra, wheel)
+                outcome = try_extra(extra, path)
             except AssertionError as error:
                 outcome = f"FAILED\n{error}"
-                failed.append(extra)
+                failed.append(path.name)
             seconds = time.monotonic() - begun
-            print(f"{extra or 'no extra'}: {outcome}, {seconds:.0f} s", flush=True)
+            print(f"{path.name}, {extra or 'no extra'}: {outcome}, {seconds:.0f} s", flush=True)
     sys.exit(bool(failed))
 
 
-def try_extra(extra: str, wheel: Path) -> str:
-    """Return what was installed, after everything that the extra promises has worked.
+def try_extra(extra: str, path: Path) -> str:
+    """Return what a file of a release installed, after all that the extra promises has worked.
 
     Raises AssertionError with the output of the first command that fails.
     """
@@ -82,7 +85,7 @@ def try_extra(extra: str, wheel: Path) -> str:
         folder = Path(name)
         run_command([sys.executable, "-m", "venv", "environment"], folder)
         python = folder / "environment" / "bin" / "python"
-        requirement = f"{wheel}[{extra}]" if extra else wheel
+        requirement = f"{path}[{extra}]" if extra else path
         # Not compiled, because nobody imports most of the thousands of files.
         install = [python, "-m", "pip", "install", "--quiet", "--no-compile"]
         run_command([*install, "--constraint", ROOT / "constraints.txt", requirement], folder)

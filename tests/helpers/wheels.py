@@ -1,35 +1,59 @@
-"""The wheel that a release would be, and environments it is installed into."""
+"""The files that a release would be, and environments they are installed into."""
 
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 """The folder of the repository."""
-SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
-"""Everything of the repository that the wheel is built from."""
+SOURCES = (
+    "src",
+    "MANIFEST.in",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CITATION.cff",
+)
+"""Everything of the repository that a release is built from."""
+BUILD_SDIST = "from setuptools import build_meta; build_meta.build_sdist('../dist')"
 
 
-def build_wheel(folder: Path) -> Path:
-    """Build the wheel in the folder and return its path.
+@dataclass(frozen=True)
+class Release:
+    """The two files of a release."""
+
+    sdist: Path
+    """The sources."""
+    wheel: Path
+    """What is installed, built from these sources."""
+
+
+def build_release(folder: Path) -> Release:
+    """Build a release in the folder: the sdist, and the wheel from what is in it.
 
     It is built from a copy of the sources: a `build` folder left in the repository could bring
-    old files into the wheel.
+    old files into it.
     """
     leave_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    dist = folder / "dist"
+    dist.mkdir()
     for name in SOURCES:
         copy = folder / "sources" / name
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, copy, ignore=leave_out)
         else:
             shutil.copy(ROOT / name, copy)
+    run_command([sys.executable, "-c", BUILD_SDIST], folder / "sources")
+    (sdist,) = dist.glob("fedwmsam-*.tar.gz")
     pip = [sys.executable, "-m", "pip", "--quiet", "wheel", "--no-deps", "--no-build-isolation"]
-    run_command([*pip, "--wheel-dir", folder / "dist", folder / "sources"], folder)
-    (wheel,) = (folder / "dist").glob("fedwmsam-*.whl")
-    return wheel
+    run_command([*pip, "--wheel-dir", dist, sdist], folder)
+    (wheel,) = dist.glob("fedwmsam-*.whl")
+    return Release(sdist, wheel)
 
 
 def create_environment(folder: Path, wheel: Path) -> Path:
