@@ -164,6 +164,13 @@ def test_markdown_has_a_cell_for_each_column_and_no_markup_of_others() -> None:
     ]
 
 
+def test_markdown_has_words_on_the_left_and_numbers_on_the_right() -> None:
+    rows = (("a", "holds so far", "12 of 13", "–", "not reached"), ("b", "–", "+0.1", "–", "31"))
+    table = TextTable("t", ("", "verdict", "effect", "nothing", "rounds"), rows)
+    assert "| --- | --- | ---: | ---: | ---: |" in markdown_text([table])
+    assert "| --- | ---: |" in markdown_text([TextTable("no rows", ("method", "x"), ())])
+
+
 def test_the_files_hold_every_row_and_every_run_in_full_precision(
     cli: Cli, three_seeds: Path
 ) -> None:

@@ -582,13 +582,21 @@ def markdown_text(text_tables: Iterable[TextTable]) -> str:
 
 def markdown_table(text_table: TextTable) -> str:
     """Return a table in Markdown, its title as a heading and its notes as a list."""
-    alignment = ["---", *("---:" for _ in text_table.header[1:])]
+    columns = list(zip(*text_table.rows, strict=True))
+    alignment = ["---", *("---" if are_words(cells) else "---:" for cells in columns[1:])]
+    alignment += ["---:"] * (len(text_table.header) - len(alignment))  # without rows
     lines = [markdown_row(map(escape_markdown, text_table.header)), markdown_row(alignment)]
     rows = text_table.format_rows(escape_markdown, lambda cell: f"**{escape_markdown(cell)}**")
     lines += map(markdown_row, rows)
     text = f"### {escape_markdown(text_table.title)}\n\n{''.join(lines)}"
     notes = "".join(f"- {escape_markdown(note)}\n" for note in text_table.notes)
     return f"{text}\n{notes}" if notes else text
+
+
+def are_words(cells: Sequence[str]) -> bool:
+    """Return whether the cells of a column are words, and none a number."""
+    filled = [cell for cell in cells if cell and cell != MISSING]
+    return bool(filled) and all(cell[0].isalpha() for cell in filled)
 
 
 def markdown_row(cells: Iterable[str]) -> str:
