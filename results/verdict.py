@@ -174,7 +174,7 @@ def inside_claims(runs: Path) -> list[Claim]:
         Claim("it leads to flat models", measured, [own_steps], list_seeds(ours), False),
         Claim(
             "ε climbs the federation's loss, our default reading",
-            "its cosine, minus FedSAM's",
+            "cosine, decay in the objective, minus FedSAM's as published",
             [aligned],
             list_seeds(published[OBJECTIVE]),
             digits=2,

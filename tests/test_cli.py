@@ -231,6 +231,9 @@ def test_a_command_is_suggested_once(cli: Cli, words: tuple[str, ...]) -> None:
 def test_an_option_is_suggested_by_its_meaning(cli: Cli) -> None:
     outcome = cli("run", "--learning-rate", "0.1")
     assert outcome.code == 2 and "Did you mean '--lr'" in outcome.err
+    option = cli("run", "--adapt-rate", "0.1")
+    assert option.code == 2 and "Did you mean '--set adapt_rate=…'" in option.err
+    assert "Did you mean" not in cli("evaluate", "run", "--adapt-rate", "0.1").err
 
 
 def test_a_named_run_is_not_overwritten_either(cli: Cli) -> None:
@@ -776,6 +779,10 @@ REFUSED: dict[str, tuple[Arguments | Callable[[], Arguments], list[str]]] = {
         ["fedavg has no option 'rho'", "fedsam", "have it"],
     ),
     "--set by another name": (["run", "--set", "learning-rate=1"], ["Did you mean 'lr'"]),
+    "--set of other methods by another name": (
+        ["run", "--method", "fedprox", "--set", "mu=1"],
+        ["Did you mean 'lam'"],
+    ),
     "words without commas": (
         ["compare", "--methods", "fedavg", "--seeds", "0", "1"],
         ["'1'", "commas"],

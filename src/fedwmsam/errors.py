@@ -1,6 +1,8 @@
 """The exception for mistakes that a person can correct, and phrases that many messages share."""
 
 import difflib
+import shlex
+import sys
 from collections.abc import Iterable
 
 OTHER_NAMES = {
@@ -51,6 +53,11 @@ def unknown_name_message(what: str, name: str, known_names: Iterable[str]) -> st
     similar = similar or difflib.get_close_matches(name.lower()[:100], names, n=1, cutoff=0.4)
     hint = f" Did you mean {similar[0]!r}?" if similar else ""
     return f"Unknown {what} {name[:100]!r}.{hint} Known: {printable(', '.join(names), 4000)}."
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra where this Python looks for packages."""
+    return f"{shlex.quote(sys.executable)} -m pip install 'fedwmsam[{extra}]'"
 
 
 def same_meaning(name: str, known_names: Iterable[str]) -> list[str]:

@@ -252,6 +252,8 @@ def check_shapes(method: Method) -> None:
         server = method.server_init(w)
         memory = method.memory_init(w)
         info = Info(round=0, lr=0.1, clients=5, cohort=2, share=0.4, steps=3, samples=9)
+        require_tensors("server_init", server)
+        require_tensors("memory_init", memory)
         down = method.downlink(server, memory, info)
         require("w" in down, 'downlink must send "w", the model that training starts at.')
         up = train_three_steps(method, down, info)
@@ -285,6 +287,16 @@ def train_three_steps(method: Method, down: Vectors, info: Info) -> Vectors:
         at = at - 0.1 * v
         scratch = after
     return method.uplink(at - w, down, scratch, info)
+
+
+def require_tensors(function: str, bundle: Vectors) -> None:
+    """Raise AssertionError if a function returns anything but tensors by name."""
+    for name, value in bundle.items():
+        require(
+            isinstance(value, Tensor),
+            f"{function} returns {name!r} as {type(value).__name__}; state is made of tensors: a "
+            "single number is w.new_tensor(number).",
+        )
 
 
 def require_same_shapes(function: str, what: str, before: Vectors, after: Vectors) -> None:

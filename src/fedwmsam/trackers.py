@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from fedwmsam.engine.records import Record, replace_nonfinite
 from fedwmsam.engine.run import Progress
-from fedwmsam.errors import InputError, describe_error
+from fedwmsam.errors import InputError, describe_error, install_command
 from fedwmsam.files import own_folder
 from fedwmsam.settings.parsers import parse_trackers
 
@@ -38,7 +38,7 @@ class Tracker(ABC):
         if spec is None or spec.origin is None:
             raise InputError(
                 f"{self.title} needs the package {self.package}, which is not installed: "
-                f"pip install 'fedwmsam[{self.package}]'."
+                f"{install_command(self.package)}"
             )
         self.logged_rounds = 0
         self.is_logging = False

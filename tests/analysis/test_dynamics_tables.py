@@ -74,3 +74,12 @@ def test_equal_remarks_are_one(cli: Any, tmp_path: Path) -> None:
     assert outcome.out.count("No state was kept") == 1
     assert "- 4 runs (0, …): No state was kept and nothing recorded" in outcome.out
     assert "Alignment of perturbations" not in outcome.out and "Client drift" not in outcome.out
+
+
+def test_states_of_early_rounds_only_are_remarked_on(cli: Any, tmp_path: Path) -> None:
+    small = ["--local-epochs", "1", "-q", "--out", tmp_path, "--rounds", "8"]
+    for name, every in (("rare", 5), ("often", 1)):
+        assert cli("run", *small, "--name", name, "--set", f"keep_states={every}").code == 0
+    outcome = cli("analyse", "dynamics", tmp_path, "--sample", "50")
+    assert "- rare: Nothing was kept or recorded in the last quarter" in outcome.out
+    assert "- often: Nothing" not in outcome.out

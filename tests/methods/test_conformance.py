@@ -206,9 +206,18 @@ class Meaningless(FedAvg):
     means: ClassVar[dict[str, str]] = {"c": "c_k"}
 
 
+@dataclass(frozen=True)
+class PlainNumber(FedAvg):
+    """Keep a number of Python as state."""
+
+    def server_init(self, w):
+        return {"w": w, "beta": 0.5}
+
+
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
+        (PlainNumber, "^server_init returns 'beta' as float; state is made of tensors"),
         (Unpacked, "^Unpacked fails with what one of its functions returned: ValueError: too many"),
         (NotSent, r"^NotSent fails in direction, line \d+: KeyError: 'delta'"),
         (Meaningless, r"means must be {}, not {'c': 'c_k'}"),

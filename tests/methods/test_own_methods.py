@@ -249,6 +249,21 @@ def test_what_is_no_method_is_refused_in_one_sentence(tmp_path, source, message)
     assert outcome.stderr.count("\n") == 1 and not (tmp_path / "a").exists()
 
 
+def test_an_error_in_a_round_of_an_own_method_names_its_test(tmp_path, monkeypatch):
+    lines = (
+        "import fedwmsam",
+        "from dataclasses import dataclass",
+        "@dataclass(frozen=True)",
+        "class Mine(fedwmsam.FedAvg):",
+        "    def direction(self, w, grad, down, scratch):",
+        "        return grad(w)",
+    )
+    (tmp_path / "mine.py").write_text("\n".join(lines))
+    outcome = run(tmp_path, "run", "--method", "mine:Mine", "--out", "a", "--quiet")
+    assert outcome.returncode == 1
+    assert "fedwmsam.testing.check_method(Mine) says what is wrong" in outcome.stderr
+
+
 def test_an_option_with_the_name_of_a_setting_is_refused(tmp_path):
     source = (EXAMPLE / "fading_prox.py").read_text().replace("half_life", "patience")
     (tmp_path / "mine.py").write_text(source)

@@ -117,7 +117,7 @@ def test_a_missing_matplotlib_is_named_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"pip install fedwmsam\[plot\]"):
+    with pytest.raises(InputError, match=r"pip install 'fedwmsam\[plot\]'"):
         save_partition_plot(make_partition("iid", TEN, 2, seed=0), tmp_path / "plot.png")
 
 

@@ -319,6 +319,11 @@ def dynamics_notes(record: Record) -> list[str]:
         notes.append(
             "No state was kept and nothing recorded; run it with --record or --set keep_states=10."
         )
+    elif not lines_of_period(record["lines"], record["rounds"], "late"):
+        notes.append(
+            "Nothing was kept or recorded in the last quarter of its rounds, which is what late "
+            "means; run it with a smaller keep_states or record_every."
+        )
     if record["not_as_it_was"]:
         rounds = ", ".join(map(str, record["not_as_it_was"]))
         notes.append(

@@ -19,6 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from fedwmsam.errors import InputError, same_meaning
 from fedwmsam.settings.config import RunConfig, settings_in_help_order
+from fedwmsam.settings.method_table import methods_with_option
 from fedwmsam.settings.options import describe_range, field_types, has_range, parse_typed
 
 
@@ -76,19 +77,26 @@ class SuggestingGroup(TyperGroup):
 
 
 class SuggestingCommand(TyperCommand):
-    """A command that suggests for an unknown option the one that means the same."""
+    """A command that suggests for an unknown option the one that is meant, also of a method."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            names = [parameter.name or "" for parameter in self.params]
-            meant = same_meaning(error.option_name, names)
-            if not meant:
+            meant = self.meant_flag(error.option_name)
+            if meant is None:
                 raise
-            flag = f"--{meant[0].replace('_', '-')}"
-            message = f"No such option {error.option_name!r}. Did you mean {flag!r}?"
+            message = f"No such option {error.option_name!r}. Did you mean {meant!r}?"
             raise click.UsageError(message, ctx) from None
+
+    def meant_flag(self, flag: str) -> str | None:
+        """Return the flag that means what others call `flag`, or the --set of a method's option."""
+        meant = same_meaning(flag, [parameter.name or "" for parameter in self.params])
+        if meant:
+            return f"--{meant[0].replace('_', '-')}"
+        option = flag.lstrip("-").replace("-", "_")
+        takes_set = any("--set" in parameter.opts for parameter in self.params)
+        return f"--set {option}=…" if takes_set and methods_with_option(option) else None
 
 
 REPEATABLE = ("track",)

@@ -21,13 +21,12 @@ from fedwmsam.settings.config import (
     RunConfig,
     identifying_settings,
     method_name,
-    option_names,
     parse_assignments,
     requested_method,
     resolve_config,
     setting_names,
 )
-from fedwmsam.settings.method_table import known_class, missing_option_message
+from fedwmsam.settings.method_table import known_class, missing_option_message, option_names
 from fedwmsam.settings.options import truncated_repr
 
 SettingValues = dict[str, Any]

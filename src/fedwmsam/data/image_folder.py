@@ -27,7 +27,7 @@ from fedwmsam.data.base import (
 )
 from fedwmsam.data.cache import Decoded, load_or_decode
 from fedwmsam.data.paths import DATA_ENV_VAR, cache_folder, candidate_folders
-from fedwmsam.errors import InputError, printable, unknown_name_message
+from fedwmsam.errors import InputError, install_command, printable, unknown_name_message
 from fedwmsam.machine import machine_memory
 
 if TYPE_CHECKING:
@@ -352,6 +352,6 @@ def import_pillow() -> Any:
         import PIL.Image
     except ImportError as error:
         raise InputError(
-            "reading pictures needs the Pillow package: run `pip install 'fedwmsam[images]'`"
+            f"reading pictures needs the Pillow package: {install_command('images')}"
         ) from error
     return PIL.Image

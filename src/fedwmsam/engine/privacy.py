@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedwmsam import rng
 from fedwmsam.engine.aggregation import overflow_safe_norm
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, install_command
 from fedwmsam.methods.base import Info, Method
 from fedwmsam.methods.vectors import Vectors
 
@@ -122,8 +122,7 @@ def import_accounting() -> Any:
         import dp_accounting
     except ImportError as error:
         raise InputError(
-            "Differential privacy needs the accountant dp-accounting: "
-            "pip install 'fedwmsam[privacy]'."
+            f"Differential privacy needs the accountant dp-accounting: {install_command('privacy')}"
         ) from error
     logging.getLogger("absl").addFilter(is_of_interest)
     return dp_accounting

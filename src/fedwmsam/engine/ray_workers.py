@@ -43,7 +43,7 @@ from fedwmsam.engine.work import (
     split_shared,
 )
 from fedwmsam.engine.worker_process import cores
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, install_command
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.parsers import RayWorkers
 from fedwmsam.training.task import Samples
@@ -80,7 +80,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise InputError("workers=ray needs Ray: pip install 'fedwmsam[ray]'.") from error
+        raise InputError(f"workers=ray needs Ray: {install_command('ray')}") from error
     return ray
 
 

@@ -45,6 +45,7 @@ from fedwmsam.engine.run_folder import (
     unpack_state,
 )
 from fedwmsam.errors import InputError, printable
+from fedwmsam.methods.base import Method
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import Settings
 from fedwmsam.training.local import LocalResult
@@ -386,6 +387,9 @@ class Run:
             self.status = f"diverged at round {self.state.round + 1}: {reason}"
             log.warning("The run %s; the model of round %d is kept.", self.status, self.state.round)
             return
+        except Exception as error:
+            note_own_method(error, type(self.federation.method))
+            raise
         recording, recent_updates = hook.finish_round(state)
         # Before the round counts as done: a line too many is cut off, one too few is lost.
         self.write_recording(recording)
@@ -528,6 +532,13 @@ class Run:
 
 
 # What a run leaves on disk
+
+
+def note_own_method(error: Exception, method: type[Method]) -> None:
+    """Add to an error in a round how a method of the user's own is tested, if there is one."""
+    if not method.__module__.startswith("fedwmsam.") and not isinstance(error, InputError):
+        name = method.__name__
+        error.add_note(f"Is it {name}? fedwmsam.testing.check_method({name}) says what is wrong.")
 
 
 def checkpoint_of(run: "Run") -> Checkpoint:

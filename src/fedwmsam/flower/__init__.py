@@ -5,7 +5,7 @@ The server uses `FlowerStrategy`, the clients `make_client_app`.
 
 from typing import TYPE_CHECKING, Any
 
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, install_command
 
 if TYPE_CHECKING:
     from fedwmsam.flower.client import make_client_app
@@ -36,6 +36,6 @@ def __getattr__(name: str) -> Any:
         if error.name != "flwr":
             raise
         raise InputError(
-            "Flower is not installed; install it with: pip install 'fedwmsam[flower]'"
+            f"Flower is not installed; install it with: {install_command('flower')}"
         ) from error
     return getattr(module, name)

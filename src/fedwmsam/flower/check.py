@@ -23,7 +23,7 @@ from typing import Any
 from fedwmsam import toml
 from fedwmsam.engine.checkpoint import rounds_in
 from fedwmsam.engine.run_folder import is_run
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, install_command
 from fedwmsam.settings.config import Settings
 
 FIRST_TESTED = (1, 41)
@@ -95,7 +95,7 @@ def check_versions(simulation: bool) -> Iterator[Finding]:
     """Check the versions of Flower and, for a simulation, Ray, and that its programs are found."""
     version = installed_version("flwr")
     if version is None:
-        yield error("Flower is not installed; install it with: pip install 'fedwmsam[flower]'")
+        yield error(f"Flower is not installed; install it with: {install_command('flower')}")
         return
     numbers = tuple(int(part) for part in version.split(".")[:2])
     if FIRST_TESTED <= numbers < FIRST_UNTESTED:
@@ -110,7 +110,7 @@ def check_versions(simulation: bool) -> Iterator[Finding]:
         )
     if simulation and installed_version("ray") is None:
         yield error(
-            "Ray is not installed; install it with: pip install 'fedwmsam[flower-simulation]'"
+            f"Ray is not installed; install it with: {install_command('flower-simulation')}"
         )
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
     if absent:

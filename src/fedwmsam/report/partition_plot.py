@@ -14,7 +14,7 @@ from fedwmsam.data.partitions.partition import (
     Partition,
     measure_heterogeneity,
 )
-from fedwmsam.errors import InputError, printable, unknown_name_message
+from fedwmsam.errors import InputError, install_command, printable, unknown_name_message
 from fedwmsam.report.output_files import output_file
 from fedwmsam.statistics import FloatArray
 
@@ -209,8 +209,8 @@ def save_partition_plot(
         from matplotlib.figure import Figure
     except ImportError as error:
         raise InputError(
-            f"the picture {path} needs matplotlib, which is not installed: run "
-            "`pip install fedwmsam[plot]`"
+            f"the picture {path} needs matplotlib, which is not installed: "
+            f"{install_command('plot')}"
         ) from error
     rows = partition.class_counts.shape[1]
     height = 1.5 + min(max(0.18 * rows, 1.2), 3.0)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedwmsam.errors import InputError
+from fedwmsam.errors import InputError, install_command
 from fedwmsam.report.output_files import own_file
 from fedwmsam.report.runs import format_value
 from fedwmsam.report.series import (
@@ -98,8 +98,8 @@ def save_plots(plots: Iterable[PlotSpec], folder: Path, format: str = "png") -> 
         from matplotlib.figure import Figure
     except ImportError as error:
         raise InputError(
-            "Pictures need matplotlib, which is not installed: run `pip install fedwmsam[plot]`. "
-            "(A report needs it only for --plots.)"
+            "Pictures need matplotlib, which is not installed (a report needs it only for "
+            f"--plots): {install_command('plot')}"
         ) from error
     paths = []
     with rc_context(STYLE):

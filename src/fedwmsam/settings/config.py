@@ -19,6 +19,7 @@ from fedwmsam.settings.method_table import (
     make_method,
     method_class,
     missing_option_message,
+    option_names,
 )
 from fedwmsam.settings.options import (
     field_types,
@@ -712,11 +713,6 @@ def settings_in_help_order() -> "list[Field[Any]]":
 def setting_names() -> list[str]:
     """Return the names of all settings, without the options of methods."""
     return [f.name for f in fields(RunConfig) if f.name != "options"]
-
-
-def option_names(method: str) -> list[str]:
-    """Return the names of the method's options; this imports its class."""
-    return [f.name for f in fields(method_class(method))]
 
 
 def unknown_key_message(key: str, method: str) -> str:

@@ -15,9 +15,16 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import chain
 from typing import Any, NamedTuple
 
-from fedwmsam.errors import InputError, describe_error, printable, unknown_name_message
+from fedwmsam.errors import (
+    InputError,
+    describe_error,
+    printable,
+    same_meaning,
+    unknown_name_message,
+)
 from fedwmsam.user_code import import_named
 
 
@@ -327,16 +334,27 @@ def known_class(name: object) -> Any:
         return None
 
 
-def missing_option_message(option: str, methods: Sequence[str]) -> str | None:
-    """Return the sentence for an option that these methods lack and others have; None if none do.
+def methods_with_option(option: str) -> list[str]:
+    """Return the library's methods that have an option.
 
     The methods of other packages are not asked: that would import them.
     """
-    owners = []
-    for name in METHOD_TABLE:
-        if name not in methods and option in {f.name for f in fields(load_class(name))}:
-            owners.append(name)
-    if not owners:
+    return [name for name in METHOD_TABLE if option in option_names(name)]
+
+
+def option_names(method: str) -> list[str]:
+    """Return the names of the method's options; this imports its class."""
+    return [f.name for f in fields(method_class(method))]
+
+
+def missing_option_message(option: str, methods: Sequence[str]) -> str | None:
+    """Return the sentence for an option that these methods lack and others have.
+
+    It is None if none do, or if these methods have one that means the same.
+    """
+    own_names = chain.from_iterable(map(option_names, methods))
+    owners = [name for name in methods_with_option(option) if name not in methods]
+    if not owners or same_meaning(option, own_names):
         return None
     who = f"{methods[0]} has" if len(methods) == 1 else f"None of {', '.join(methods)} has"
     no = "no" if len(methods) == 1 else "an"
