@@ -64,6 +64,19 @@ def test_without_time_other_methods_follow_from_their_backprops(tmp_path, probed
     assert fedsam.round_seconds == pytest.approx(fedavg.round_seconds + fedavg.train_seconds)
 
 
+def test_without_time_the_disk_space_of_methods_is_counted_all_the_same(tmp_path, probed):
+    _, runs = plan(tmp_path, methods=["fedavg", "scaffold", "fedwmsam"])
+    configs = [run.spec.config for run in runs]
+    space = []
+    for seconds in (-1, math.inf):
+        probes = Probes(seconds=seconds)
+        for config in configs:
+            probes.add(config)
+        space.append([probes.cost_of(config).disk_bytes for config in configs])
+    assert space[0] == space[1]
+    assert space[0][1] > 2 * space[0][0]
+
+
 def test_runs_that_are_done_count_no_more(cli, tmp_path, probed):
     flags = ("--methods", "fedavg", *SMALL, "--jobs", "1", "--out", tmp_path / "c")
     assert cli("compare", *flags, "--seed", "0", "--quiet").code == 0

@@ -145,6 +145,18 @@ def test_the_best_mean_over_the_tuning_seeds_is_used_for_all_seeds(tmp_path: Pat
     assert {spec.config.validation for spec in specs} == {0.0}
 
 
+def test_a_larger_grid_asks_the_same_and_other_settings_ask_something_else(tmp_path: Path):
+    asked = []
+    scores = {0.1: [0.9], 0.2: [0.7]}
+    for settings, rho in (({}, [0.1]), ({"seeds": 3}, [0.1, 0.2]), ({"rounds": 7}, [0.1])):
+        grid = grid_of(methods="fedsam", **settings)
+        _, (choice,) = tune(
+            grid, make_plan({"rho": rho}, grid), run_with(scores, tmp_path / str(len(asked)))
+        )
+        asked.append(choice.asked)
+    assert asked[0] == asked[1] != asked[2]
+
+
 def test_a_row_whose_tuning_runs_all_diverged_is_refused(tmp_path: Path):
     grid = grid_of(methods="fedsam")
     plan = make_plan({"rho": [0.1, 0.2]}, grid)

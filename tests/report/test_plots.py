@@ -195,5 +195,5 @@ def test_without_matplotlib_it_says_how_to_get_it(
 ) -> None:
     write_run(tmp_path / "a", [0.5])
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InputError, match=r"matplotlib.*fedwmsam\[plot\].*--plots"):
+    with pytest.raises(InputError, match=r"matplotlib.*--plots.*fedwmsam\[plot\]"):
         plots.save_comparison_plots(comparison(tmp_path), tmp_path)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from helpers.run_folders import write_run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fedwmsam.errors import InputError
 from fedwmsam.page.page import render_page
 from fedwmsam.report.latex import latex_text
 from fedwmsam.report.runs import find_runs
@@ -73,6 +75,37 @@ def test_a_table_says_what_was_tried_and_the_rows_which_value_they_have(folder: 
     assert "at most one standard error" in tuning.notes[1]
     note = "Tuned on validation data: fedsam: rho=0.2 of 3 tried. Not tuned: fedavg."
     assert note in results.notes
+
+
+def test_a_larger_grid_replaces_the_choice_of_a_smaller_one(folder: Path):
+    larger = {
+        "candidates": [*ENTRY["candidates"], {"values": {"rho": 0.4}, "scores": [0.9, 0.9]}],
+        "chosen": {"rho": 0.4},
+        "runs": ["fedsam-seed0-89abcdef"],
+    }
+    write_run(folder / "fedsam-seed0-89abcdef", [0.5, 0.8], method="fedsam", rho=0.4)
+    write_choices(folder, ENTRY, ENTRY | larger)
+    assert len(find_runs([folder])[0]) == 3, "without a fingerprint nobody knows of one question"
+    write_choices(folder, ENTRY | {"asked": "row"}, ENTRY | larger | {"asked": "row"})
+    results, tuning = make_text_tables(comparison(folder))
+    assert [row[0] for row in results.rows] == ["fedavg", "fedsam"]
+    assert [row[-1] for row in tuning.rows] == [
+        "",
+        "",
+        "diverged or failed",
+        "chosen, rho at the edge",
+    ]
+    note = "Chosen by an earlier tuning, no longer counted: fedsam rho=0.2."
+    assert note in results.notes
+    write_choices(folder, ENTRY | larger | {"asked": "row"}, ENTRY | {"asked": "other row"})
+    assert len(find_runs([folder])[0]) == 3
+
+
+def test_a_folder_with_tuning_runs_only_says_how_it_goes_on(folder: Path):
+    for name in ("fedavg-seed0-76543210", "another-name-01234567"):
+        shutil.rmtree(folder / name)
+    with pytest.raises(InputError, match="has tuning runs only so far: give the command"):
+        find_runs([folder])
 
 
 def test_edges_ties_and_a_single_seed_are_said(folder: Path):

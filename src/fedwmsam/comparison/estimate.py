@@ -17,10 +17,10 @@ from fedwmsam.comparison.comparison import with_absolute_config
 from fedwmsam.comparison.grid import Grid
 from fedwmsam.comparison.queue import QueuedRun, make_queue
 from fedwmsam.comparison.tuning import TUNING_FOLDER, TuningPlan, plan_trials
-from fedwmsam.engine.estimate import PROBE_SECONDS, RunEstimate
+from fedwmsam.engine.estimate import PROBE_SECONDS, RunEstimate, estimate_other_method
 from fedwmsam.engine.worker_process import cores
 from fedwmsam.experiment.experiment import Experiment, prepare
-from fedwmsam.methods import method_class
+from fedwmsam.methods import make_method
 from fedwmsam.settings.config import RunConfig
 
 COST_SETTINGS = (
@@ -160,9 +160,8 @@ class Probes:
         if key in self.estimates:
             return self.estimates[key]
         method, probed = next((key[0], value) for key, value in self.estimates.items())
-        ratio = method_class(config.method).cost.backprops / method_class(method).cost.backprops
-        further_seconds = (ratio - 1) * probed.train_seconds  # evaluation is the same for all
-        return replace(probed, round_seconds=probed.round_seconds + further_seconds)
+        own = make_method(config.method, **config.options)
+        return estimate_other_method(probed, make_method(method), own)
 
 
 def cost_key(config: RunConfig) -> CostKey:

@@ -157,6 +157,8 @@ class TuningResult:
     """In the order of the grid."""
     runs: tuple[str, ...] = ()
     """Names of the folders of the comparison's runs with the values that were chosen."""
+    asked: str = ""
+    """The fingerprint of the row without the values that are tuned: the same for a larger grid."""
 
     @property
     def best(self) -> TriedValues:
@@ -324,7 +326,8 @@ def tune(
         result = trial.score(folders)
         values = trial.values | result.best.values
         runs = tuple(grid.make_spec(values, seed).folder_name for seed in grid.seeds)
-        results.append(replace(result, runs=runs))
+        asked = config_fingerprint(grid.make_spec(trial.values, 0).config)
+        results.append(replace(result, runs=runs, asked=asked))
         variants.append(values)
     return replace(grid, variants=variants, axes={}), results
 
@@ -357,6 +360,26 @@ def write_tuning_file(path: Path, results: Sequence[TuningResult]) -> None:
     for result in results:
         entries.append(asdict(result) | {"chosen": result.best.values})
     write_text(path, json.dumps(nonfinite_to_none({"rows": entries}), indent=2) + "\n")
+
+
+def superseded_runs(path: Path) -> set[str]:
+    """Return the fingerprints of runs with values that a later tuning of their row has replaced.
+
+    None are if there is no such file, or if it says something else.
+    """
+    try:
+        entries = read_entries(path)
+    except InputError:
+        return set()
+    newest = {str(entry.get("asked") or number): entry for number, entry in enumerate(entries)}
+    runs = chain.from_iterable(entry["runs"] for entry in entries)
+    current = chain.from_iterable(entry["runs"] for entry in newest.values())
+    return set(map(fingerprint_in, runs)) - set(map(fingerprint_in, current))
+
+
+def fingerprint_in(folder_name: str) -> str:
+    """Return the fingerprint with which the name of a comparison's run ends."""
+    return folder_name.rpartition("-")[2]
 
 
 def read_entries(path: Path) -> list[dict[str, Any]]:

@@ -39,6 +39,7 @@ from fedwmsam.engine.run import Run
 from fedwmsam.engine.run_folder import RunFolder
 from fedwmsam.engine.schedule import Schedule
 from fedwmsam.machine import peak_memory
+from fedwmsam.methods.base import Method
 from fedwmsam.training.local import Step
 from fedwmsam.training.objectives import compute_metrics
 from fedwmsam.training.task import EVALUATION_BATCH, Samples
@@ -57,7 +58,8 @@ class RunEstimate:
     """What a run is expected to take: computing time, traffic, memory and disk space."""
 
     parameters: int
-    bytes_per_parameter: int
+    dtype: torch.dtype
+    """Of a parameter."""
     clients: int
     cohort: int
     steps: float
@@ -72,6 +74,8 @@ class RunEstimate:
     """Clients that are expected to take part at least once."""
     row_bytes_in_ram: float
     """Bytes of all rows that are in RAM at the end."""
+    rows_on_disk: float
+    """Clients' rows that are on disk at most, in all their versions."""
     disk_bytes: float
     """Bytes of the run folder at most, approximately."""
     process_bytes: int | None
@@ -122,7 +126,7 @@ def estimate(
     job = next(make_jobs(federation, state, cohort[:1], info))
     short = replace(federation, schedule=ShortSchedule(schedule, cohort[:1], 1))
     result = train_client(short, replace(job, info=replace(job.info, steps=1)))
-    row_bytes = size_in_bytes(federation.method.memory_init(state.server["w"]))
+    row_bytes = row_size(federation.method, state.server["w"])
     cost, state = probe_rounds(federation, cohort, max(steps), workers, seconds)
     train_seconds = cost.round_seconds(steps, workers)
     evaluate_seconds = evaluation_seconds(run, lengths, state, workers)
@@ -134,7 +138,7 @@ def estimate(
     rows_on_disk = min(VERSIONS * participants, participants + changed_rows)
     return RunEstimate(
         parameters=federation.task.parameter_count,
-        bytes_per_parameter=federation.task.dtype.itemsize,
+        dtype=federation.task.dtype,
         clients=info.clients,
         cohort=len(cohort),
         steps=sum(steps) / len(steps),
@@ -143,7 +147,8 @@ def estimate(
         row_bytes=row_bytes,
         participants=participants,
         row_bytes_in_ram=min(participants * row_bytes, settings.memory_budget * 1e6),
-        disk_bytes=rows_on_disk * row_bytes + 3 * size_in_bytes(state.server),
+        rows_on_disk=rows_on_disk,
+        disk_bytes=folder_size(rows_on_disk, row_bytes, size_in_bytes(state.server)),
         process_bytes=peak_memory(),
         step_seconds=cost.step,
         train_seconds=train_seconds,
@@ -155,6 +160,31 @@ def estimate(
         rounds=settings.rounds,
         workers=workers,
     )
+
+
+def estimate_other_method(probed: RunEstimate, old: Method, new: Method) -> RunEstimate:
+    """Return the time and the disk space of a run with a new method, given those with an old one.
+
+    The time follows from the backprops; evaluation is the same for all.
+    """
+    ratio = new.cost.backprops / old.cost.backprops
+    w = torch.zeros(probed.parameters, dtype=probed.dtype)
+    server_bytes = size_in_bytes(new.server_init(w))
+    return replace(
+        probed,
+        round_seconds=probed.round_seconds + (ratio - 1) * probed.train_seconds,
+        disk_bytes=folder_size(probed.rows_on_disk, row_size(new, w), server_bytes),
+    )
+
+
+def row_size(method: Method, w: torch.Tensor) -> int:
+    """Return the bytes of what the server keeps for a client that took part."""
+    return size_in_bytes(method.memory_init(w))
+
+
+def folder_size(rows: float, row_bytes: int, server_bytes: int) -> float:
+    """Return the bytes of a run folder: rows, two checkpoints and the model."""
+    return rows * row_bytes + 3 * server_bytes
 
 
 # Rounds

@@ -19,7 +19,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedwmsam import toml
-from fedwmsam.comparison.tuning import TUNING_FILE, TUNING_FOLDER
+from fedwmsam.comparison.tuning import (
+    TUNING_FILE,
+    TUNING_FOLDER,
+    fingerprint_in,
+    superseded_runs,
+)
 from fedwmsam.engine.provenance import PROVENANCE, read_sessions
 from fedwmsam.engine.records import Record, read_json, read_lines
 from fedwmsam.engine.run import AVERAGED
@@ -223,6 +228,12 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[LoadedRun], list[str]]:
         run_folders |= {path.resolve(): path for path in paths}
         if not paths:
             folders_without_runs.append(str(folder))
+    tuned = [folder for folder in folders if (folder / TUNING_FILE).exists()]
+    if not run_folders and tuned:
+        raise InputError(
+            f"{tuned[0]} has tuning runs only so far: give the command that made it again, and its "
+            "comparison goes on."
+        )
     if not run_folders:
         raise InputError(
             f"No runs in {', '.join(folders_without_runs)}: neither there nor up to two folders "
@@ -234,14 +245,17 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[LoadedRun], list[str]]:
 def iter_run_folders(folder: Path, depth: int) -> Iterator[Path]:
     """Yield the folder if it is a run's, else the run folders up to `depth` levels below it.
 
-    The tuning runs of a comparison are left out: they have chosen values of its other runs.
+    The tuning runs of a comparison are left out: they have chosen values of its other runs. So are
+    runs with values that a later tuning has replaced.
     """
     if is_run(folder):
         yield folder
     elif depth and folder.is_dir():
         has_tuning = (folder / TUNING_FILE).exists()
+        replaced = superseded_runs(folder / TUNING_FILE)
         for subfolder in sorted(folder.iterdir()):
-            if not (has_tuning and subfolder.name == TUNING_FOLDER):
+            is_tuning = has_tuning and subfolder.name == TUNING_FOLDER
+            if not is_tuning and fingerprint_in(subfolder.name) not in replaced:
                 yield from iter_run_folders(subfolder, depth - 1)
 
 

@@ -265,7 +265,7 @@ def show_estimate(console: Console, estimate: RunEstimate, config: Settings) -> 
 def estimate_lines(estimate: RunEstimate, config: Settings) -> dict[str, str]:
     """Return what a run would take, in words, by the kind of resource."""
     rounds = estimate.rounds
-    model_bytes = estimate.parameters * estimate.bytes_per_parameter
+    model_bytes = estimate.parameters * estimate.dtype.itemsize
     traffic = estimate.cohort * (estimate.bytes_down + estimate.bytes_up)
     seconds = rounds * estimate.round_seconds
     held = ""

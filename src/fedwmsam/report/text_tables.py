@@ -406,6 +406,9 @@ def tuning_notes(table: ResultTable) -> Iterator[str]:
         others = [row.label for row in table.rows if row.label not in tuning.by_row]
         untuned = f" Not tuned: {', '.join(others)}." if others else ""
         yield f"Tuned on validation data: {'; '.join(rows)}.{untuned}"
+    earlier = [f"{result.row} {words_of(result.best.values)}" for result in tuning.earlier]
+    if earlier:
+        yield f"Chosen by an earlier tuning, no longer counted: {', '.join(earlier)}."
 
 
 def choice_notes(results: Sequence[TuningResult]) -> Iterator[str]:

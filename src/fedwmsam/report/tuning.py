@@ -10,7 +10,13 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from fedwmsam.comparison.tuning import TUNING_FILE, TriedValues, TuningResult
+from fedwmsam.comparison.tuning import (
+    TUNING_FILE,
+    TriedValues,
+    TuningResult,
+    fingerprint_in,
+    superseded_runs,
+)
 from fedwmsam.engine.records import read_json
 from fedwmsam.errors import InputError, printable
 from fedwmsam.report.runs import to_float
@@ -34,6 +40,8 @@ class TableTuning:
     """The choices by the label of the row; rows with values that nobody tuned are not there."""
     problems: tuple[str, ...] = ()
     """Why files that should tell cannot be read."""
+    earlier: tuple[TuningResult, ...] = ()
+    """Choices of these rows that later ones have replaced, and whose runs are not counted."""
 
     @property
     def results(self) -> list[TuningResult]:
@@ -45,11 +53,16 @@ def find_tuning(table: ResultTable) -> TableTuning:
     """Return how the values of the rows of a table were chosen, as far as their folders tell."""
     results: dict[tuple[Path, str], TuningResult] = {}
     problems = []
+    replaced = []
     paths = chain.from_iterable(map(run_paths, table.rows))
     for folder in dict.fromkeys(path.parent for path in paths):
         try:
+            left_out = superseded_runs(folder / TUNING_FILE)
             for result in read_tuning_file(folder / TUNING_FILE):
-                results |= {(folder, fingerprint_in(name)): result for name in result.runs}
+                fingerprints = list(map(fingerprint_in, result.runs))
+                results |= {(folder, fingerprint): result for fingerprint in fingerprints}
+                if left_out.issuperset(fingerprints):
+                    replaced.append(result)
         except InputError as error:
             problems.append(printable(error).rstrip("."))
     by_row = {}
@@ -58,7 +71,9 @@ def find_tuning(table: ResultTable) -> TableTuning:
         found = dict.fromkeys(results[key] for key in keys if key in results)
         if found:
             by_row[row.label] = tuple(found)
-    return TableTuning(by_row, tuple(problems))
+    asked = {result.asked for result in chain.from_iterable(by_row.values())}
+    earlier = tuple(result for result in replaced if result.asked in asked)
+    return TableTuning(by_row, tuple(problems), earlier)
 
 
 def run_paths(row: ResultRow) -> Iterator[Path]:
@@ -67,11 +82,6 @@ def run_paths(row: ResultRow) -> Iterator[Path]:
         yield score.run.path.resolve()
     for run in row.excluded_runs:
         yield run.path.resolve()
-
-
-def fingerprint_in(folder_name: str) -> str:
-    """Return the fingerprint with which the name of a comparison's run ends."""
-    return folder_name.rpartition("-")[2]
 
 
 def read_tuning_file(path: Path) -> list[TuningResult]:
@@ -100,6 +110,7 @@ def check_result(path: Path, entry: object) -> TuningResult:
         seeds=tuple(seeds),
         candidates=tuple(candidates),
         runs=tuple(text((path, "runs"), name) for name in list_at(path, values, "runs")),
+        asked=text((path, "asked"), values.get("asked", "")),
     )
     keys = [list(candidate.values) for candidate in candidates]
     if not seeds or not keys or any(names != keys[0] for names in keys):
