@@ -190,6 +190,16 @@ def test_no_text_in_a_label_trips_a_picture(template: Path, tmp_path: Path) -> N
     assert save_comparison_plots(comparison, tmp_path / "plots")
 
 
+def test_a_list_in_place_of_a_hash_is_damage(template: Path, tmp_path: Path) -> None:
+    """Runs are paired by the hash of their partition, so that it must be a key."""
+    for run in template.iterdir():
+        shutil.copytree(run, tmp_path / run.name)
+    forge(tmp_path / "fedwmsam-0", "data.json", "partition_hash", [])
+    runs = find_runs([tmp_path])[0]
+    assert [run.path.name for run in runs if not run.is_usable] == ["fedwmsam-0"]
+    summarise(runs, ACCURACY, "fedavg")
+
+
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_nothing_in_several_keys_trips_a_report(

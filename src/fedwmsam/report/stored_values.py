@@ -136,10 +136,10 @@ def check_data(path: Path, data: Mapping[str, Any]) -> Record:
         place = (path, key)
         if key == "class_counts":
             checked[key] = class_counts(place, value)
-        elif isinstance(value, list):
-            checked[key] = scalars(place, value)
         elif key in ("data_hash", "partition_hash") and value is not None:
             checked[key] = text(place, value)
+        elif isinstance(value, list):
+            checked[key] = scalars(place, value)
         else:
             checked[printable(key, MAX_KEY)] = scalar(place, value)
     return checked
