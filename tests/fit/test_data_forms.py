@@ -57,9 +57,11 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_the_same_data_gives_the_same_model(form: str) -> None:
-    expected = fit(stateful_model, CLIENTS, test=TEST, **QUICK)
-    result = fit(stateful_model, test=TEST, **FORMS[form], **QUICK)
+@pytest.mark.parametrize("test", [None, TEST], ids=["no test data", "test data"])
+def test_every_form_of_the_same_data_gives_the_same_model(form: str, test: Arrays | None) -> None:
+    """Without test data a client's batches are the first that the model is tried on."""
+    expected = fit(stateful_model, CLIENTS, test=test, **QUICK)
+    result = fit(stateful_model, test=test, **FORMS[form], **QUICK)
     assert are_equal(result.model, expected.model)
     assert result.rows == expected.rows
 
@@ -135,6 +137,24 @@ def join_padded(samples: list[dict[str, Any]]) -> dict[str, Any]:
     tokens = [torch.tensor(sample["tokens"]) for sample in samples]
     labels = torch.tensor([sample["labels"] for sample in samples])
     return {"tokens": pad_sequence(tokens, batch_first=True), "labels": labels}
+
+
+def test_a_batch_of_a_new_length_leaves_the_model_in_training_mode() -> None:
+    """The model is tried on each new shape, which padded text has all the time."""
+    modes: list[bool] = []
+
+    class Spy(TokenModel):
+        def forward(self, tokens: Tensor, labels: Tensor | None = None) -> Any:
+            if torch.is_grad_enabled():
+                modes.append(self.training)
+            return super().forward(tokens, labels)
+
+    clients = [list(make_tokens(2, length, length)) for length in (3, 5, 4, 7)]
+    rows = [sum(clients[:2], []), sum(clients[2:], [])]
+    settings = FULL_PARTICIPATION | {"batch_size": 1, "rounds": 2}
+    fit(Spy, rows, collate=join_padded, **settings)
+    assert len(modes) == 16
+    assert all(modes)
 
 
 @pytest.mark.parametrize("batch_size", [6, 8])

@@ -275,10 +275,9 @@ def infer_output_shape(task: Task, name: str, inputs: Any) -> torch.Size:
     Raise InputError, which begins with `name`, if the model cannot take the inputs or does not
     return a tensor.
     """
-    task.model.eval()
     first = map_tensors(take_rows(inputs, slice(1)), lambda part: part.to(task.device))
     try:
-        with torch.no_grad():
+        with task.in_evaluation_mode(), torch.no_grad():
             return compute_output(task.model, first).values.shape
     except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
         if isinstance(error, InputError):

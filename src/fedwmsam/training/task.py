@@ -280,6 +280,20 @@ class Task:
         for module in self._eval_modules:
             module.training = False
 
+    @contextmanager
+    def in_evaluation_mode(self) -> Iterator[None]:
+        """Switch to evaluation mode for the block; afterwards each part is in the mode it was in.
+
+        For an output in between, such as one while a client's training reads its next batch.
+        """
+        modes = [(module, module.training) for module in self.model.modules()]
+        self.model.eval()
+        try:
+            yield
+        finally:
+            for module, is_training in modes:
+                module.training = is_training
+
     def load_buffers(self, buffers: Vectors) -> None:
         """Copy buffers, by their names, into the model."""
         for name, value in buffers.items():
