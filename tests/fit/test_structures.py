@@ -375,6 +375,20 @@ def test_the_models_own_loss_is_minimised():
     )
 
 
+def test_a_loss_of_the_users_replaces_the_models():
+    model = Huggable()
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([5.0, 1.0]))
+    batches = [{"values": A[:9], "labels": Y[:9]}, {"values": A[9:], "labels": Y[9:]}]
+    rows = [{"values": A[i], "labels": Y[i]} for i in range(24)]
+    pairs = [({"values": A[:9]}, Y[:9]), ({"values": A[9:]}, Y[9:])]
+    expected = fit(model, pairs, test=({"values": A}, Y), loss=loss, **PLAIN)
+    for clients in (batches, [rows[:9], rows[9:]]):
+        result = fit(model, clients, test={"values": A, "labels": Y}, loss=loss, **PLAIN)
+        for name, value in result.model.items():
+            torch.testing.assert_close(value, expected.model[name])
+        assert result.last("loss") == pytest.approx(expected.last("loss"))
+
+
 # Parts in evaluation mode
 
 

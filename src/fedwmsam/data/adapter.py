@@ -48,14 +48,14 @@ class DataAdapter:
         device: torch.device,
         check: "DataCheck",
         collate: Collate | None,
-        class_labels: bool,
+        objective: Objective,
         target: str | None = None,
     ) -> None:
         self.dtype = dtype
         self.device = device
         self.check = check
         self.collate = collate
-        self.class_labels = class_labels
+        self.objective = objective
         self.frames = FrameReader(target)
 
     def to_samples(self, data: Any, name: str) -> Samples:
@@ -122,8 +122,12 @@ class DataAdapter:
     def to_tensors(self, inputs: Any, targets: Any, name: str) -> Batch:
         """Return inputs and targets as tensors of the model's type, where they are.
 
-        Raise InputError if they are not numbers, or if there is not one row of each for a sample.
+        Inputs lose their labels where the loss is the user's: a model that gets them computes its
+        own. Raise InputError if they are not numbers, or if there is not one row of each for a
+        sample.
         """
+        if self.objective.replaces_models_loss and isinstance(inputs, Mapping):
+            inputs = {key: part for key, part in inputs.items() if key != LABELS}
         inputs = self._inputs_to_tensors(inputs, name)
         targets = self._targets_to_tensor(targets, name)
         for part in parts_of(inputs):
@@ -150,7 +154,7 @@ class DataAdapter:
                 "take them apart in a loss of your own."
             )
         tensor = self._to_tensor(value, f"{name}: the targets")
-        is_class = self.class_labels and not tensor.is_floating_point()
+        is_class = self.objective.class_labels and not tensor.is_floating_point()
         return tensor.long() if is_class else tensor
 
     def to_clients(self, clients: Any, count: int | None) -> Clients:
@@ -240,9 +244,7 @@ def make_data_adapter(
 
     `target` is the column to predict, where data are tables.
     """
-    return DataAdapter(
-        task.dtype, task.device, DataCheck(task), collate, task.objective.class_labels, target
-    )
+    return DataAdapter(task.dtype, task.device, DataCheck(task), collate, task.objective, target)
 
 
 # Checks of data against the model and the loss

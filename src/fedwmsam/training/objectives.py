@@ -31,6 +31,8 @@ class Objective:
     """Whether the targets are class numbers, which can be checked beforehand."""
     ignore_index: int = -100
     """The class number of targets that count neither for the loss nor for the accuracy."""
+    replaces_models_loss: bool = False
+    """Whether a model that computes a loss itself is trained on this one, of its outputs."""
 
     def count(self, targets: Tensor) -> int:
         """Return how many targets count: one for each sample, or for each label not ignored."""
@@ -227,9 +229,9 @@ def function_objective(loss: MetricFunction) -> Objective:
             "use 'mean' or 'sum'."
         )
     if not isinstance(loss, nn.CrossEntropyLoss):
-        return Objective(loss)
+        return Objective(loss, replaces_models_loss=True)
     metric = partial(accuracy, ignore_index=loss.ignore_index)
-    return Objective(loss, {"accuracy": metric}, "accuracy", False, True, loss.ignore_index)
+    return Objective(loss, {"accuracy": metric}, "accuracy", False, True, loss.ignore_index, True)
 
 
 def check_function(what: str, value: Any) -> None:
