@@ -139,6 +139,10 @@ def join_padded(samples: list[dict[str, Any]]) -> dict[str, Any]:
     return {"tokens": pad_sequence(tokens, batch_first=True), "labels": labels}
 
 
+LENGTHS = ((3, 5), (4, 7))
+"""The lengths of two clients' texts."""
+
+
 def test_a_batch_of_a_new_length_leaves_the_model_in_training_mode() -> None:
     """The model is tried on each new shape, which padded text has all the time."""
     modes: list[bool] = []
@@ -149,8 +153,7 @@ def test_a_batch_of_a_new_length_leaves_the_model_in_training_mode() -> None:
                 modes.append(self.training)
             return super().forward(tokens, labels)
 
-    clients = [list(make_tokens(2, length, length)) for length in (3, 5, 4, 7)]
-    rows = [sum(clients[:2], []), sum(clients[2:], [])]
+    rows = [[row for length in pair for row in make_tokens(2, length, 0)] for pair in LENGTHS]
     settings = FULL_PARTICIPATION | {"batch_size": 1, "rounds": 2}
     fit(Spy, rows, collate=join_padded, **settings)
     assert len(modes) == 16
