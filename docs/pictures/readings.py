@@ -52,7 +52,7 @@ class PrintedCorrection(FedWMSAM):
 
 
 class LemmaCorrection(FedWMSAM):
-    """FedWMSAM with D4 as in Lemma 5: + (c_k − c)."""
+    """FedWMSAM with D4 as Lemma 5 begins: + (c_k − c)."""
 
     def momentum(self, server: Vectors, memory: Vectors) -> Tensor:
         k = server["alpha"] / (1 - server["alpha"])
@@ -101,7 +101,7 @@ LINES = {
     "D1, D4, D6: the update reversed": Line(ReversedUpdate(), "#E69F00", "-"),
     "D6: c over the cohort": Line(OverTheCohort(), "#0072B2", "-."),
     "D4: + c_k (Eq. 1)": Line(PrintedCorrection(), "#CC79A7", "--"),
-    "D4: + (c_k − c) (Lemma 5)": Line(LemmaCorrection(), "#CC79A7", ":"),
+    "D4: + (c_k − c) (as Lemma 5 begins)": Line(LemmaCorrection(), "#CC79A7", ":"),
     "D1: sign of Δ": Line(PrintedSign(), "#009E73", "-"),
     "D2: no 1/B": Line(WithoutSteps(), "#56B4E9", "-"),
     "D1–D3: server step": Line(PrintedServerStep(), "black", "-"),

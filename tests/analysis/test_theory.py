@@ -7,6 +7,7 @@ known losses.
 import itertools
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from fedwmsam.analysis.theory import (
     batch_variance,
     check_lemma_3,
     check_lemma_4,
+    check_step_sizes,
     compute_bound,
     largest_absolute_eigenvalue,
 )
@@ -171,6 +173,23 @@ def test_a_run_has_its_constants_and_the_verdict_on_each_condition(tmp_path):
     assert found["Algorithm", "no clipping"] == "holds"
     assert found["Lemma 7", "c_i is the mean local gradient"] == "holds"
     assert found["Lemma 2", "gradients have no common bias: (L ρ)² = 0"] == "holds"
+
+
+def test_conditions_hold_for_every_alpha_of_a_run():
+    points = [{"client_squared_gradients": [1.0]}]
+    described = SimpleNamespace(
+        config=SimpleNamespace(lr=2e-4),
+        federation=SimpleNamespace(method=make_method("fedwmsam")),
+        round_records=[{"alpha": 0.1}, {"alpha": 0.5}],
+    )
+    found = {row.text: row for row in check_step_sizes(described, PARAMETERS, points)}
+    # γ = η K = 0.01 and γ L = 0.05.
+    assert found["γ L ≤ α/6, as its proof uses"].found == "0.05 against 0.0167"
+    assert found["γ ≤ α/L"].found == "0.01 against 0.02"
+    assert found["γ L ≤ √(1/(2 α))"].found == "0.05 against 1"
+    assert found["η K L ≤ 1/α"].found == "0.05 against 2"
+    assert found["α ≤ √(L Δ S²)/(G₀ N), as printed"].found == "0.5 against 0.0316"
+    assert found["α ≤ √(L Δ S²/(G₀ N)), as its units ask"].found == "0.5 against 1"
 
 
 def test_the_theorem_does_not_apply_to_other_methods(tmp_path):

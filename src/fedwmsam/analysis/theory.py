@@ -6,9 +6,9 @@ The theorem (its Appendix A) bounds (1/R) Σ_r E‖∇f(x_r)‖², up to a const
 
 with L the smoothness, Δ = f(x_0) − f*, σ² the variance of a mini-batch gradient, ρ the radius of
 the perturbation, S of N clients per round, K local steps and R rounds. Its Lemma 4,
-E‖∇F(x + δ; ξ) − ∇f(x)‖² ≤ σ² + (L ρ)², is right. But (L ρ)² is there the square of a bias, the same
-in every gradient: the mean of S K of them keeps it. The proof takes it for a variance and divides
-it by S K. What can be kept is √(L Δ σ² / (S K R)) + (L ρ)² + …: `Bound` has both forms.
+E‖∇F(x + δ; ξ) − ∇f_i(x)‖² ≤ σ² + (L ρ)², is right. But (L ρ)² is there the square of a bias, the
+same in every gradient: the mean of S K of them keeps it. The proof takes it for a variance and
+divides it by S K. What can be kept is √(L Δ σ² / (S K R)) + (L ρ)² + …: `Bound` has both forms.
 
 For a run with kept states, `analyse_theory` estimates these constants, compares the bound with the
 gradients that were measured, and checks each condition of the theorem.
@@ -553,7 +553,8 @@ def check_step_sizes(
 ) -> Iterator[Condition]:
     """Yield the conditions on γ, η and α; step sizes are those of the first round.
 
-    Where the paper writes ≲, an unnamed constant factor is hidden: it is taken as 1 here.
+    A condition must hold for the smallest and the largest α of the run. Where the paper
+    writes ≲, an unnamed constant factor is hidden: it is taken as 1 here.
     """
     L = parameters.smoothness
     S = parameters.cohort
@@ -567,42 +568,51 @@ def check_step_sizes(
     G0 = fmean(points[0]["client_squared_gradients"])
     height = L * parameters.gap
     alphas = [record["alpha"] for record in run.round_records if "alpha" in record]
-    alpha = max(alphas) if alphas else getattr(method, "alpha", None)
+    if not alphas and hasattr(method, "alpha"):
+        alphas = [method.alpha]
+    alpha = max(alphas, default=0.0)
 
     def at_most(where: str, text: str, left: float, right: Callable[[float], float]) -> Condition:
-        if alpha is None:
+        if not alphas:
             return Condition(where, text, NOT_HERE, "the method has no α")
-        limit = right(alpha)
+        limit = min(right(min(alphas)), right(max(alphas)))
         verdict = HOLDS if left <= limit else FAILS
         return Condition(where, text, verdict, f"{left:.3g} against {limit:.3g}")
 
     yield at_most("Lemma 1", "γ L ≤ 1/24", gamma * L, lambda a: 1 / 24)
     yield at_most("Lemma 5", "γ L ≤ 1/(2 α), as printed", gamma * L, lambda a: 1 / (2 * a))
     yield at_most("Lemma 5", "γ L ≤ α/6, as its proof uses", gamma * L, lambda a: a / 6)
-    yield at_most("Lemma 6", "η K L ≤ 1/α", local * L, lambda a: 1 / a)
+    yield at_most("Lemmas 6, 7", "γ L ≤ √(1/(2 α))", gamma * L, lambda a: (1 / (2 * a)) ** 0.5)
+    yield at_most("Lemmas 6, 7", "η K L ≤ 1/α", local * L, lambda a: 1 / a)
     yield at_most(
-        "Lemma 7", "α η K L ≤ 1/(24 K^¼)", (alpha or 0) * local * L, lambda a: 1 / (24 * K**0.25)
+        "Lemma 7", "α η K L ≤ 1/(24 K^¼)", alpha * local * L, lambda a: 1 / (24 * K**0.25)
     )
     yield at_most("Lemma 7", "η K ≤ 5 γ/(N S)", local, lambda a: 5 * gamma / (N * S))
     yield at_most("Theorem", "γ ≤ α/L", gamma, lambda a: divide_or_inf(a, L))
-    yield at_most("Theorem", "α ≤ S/N^⅔", alpha or 0, lambda a: S / N ** (2 / 3))
+    yield at_most("Theorem", "α ≤ S/N^⅔", alpha, lambda a: S / N ** (2 / 3))
     yield at_most(
         "Theorem",
         "α ≤ √(L Δ S K)/(σ_ρ² R), as printed",
-        alpha or 0,
+        alpha,
         lambda a: divide_or_inf((height * S * K) ** 0.5, variance * R),
     )
     yield at_most(
         "Theorem",
         "α ≤ √(L Δ S K/(σ_ρ² R)), as its proof uses",
-        alpha or 0,
+        alpha,
         lambda a: divide_or_inf(height * S * K, variance * R) ** 0.5,
     )
     yield at_most(
         "Theorem",
-        "α ≤ √(L Δ S²)/(G₀ N)",
-        alpha or 0,
+        "α ≤ √(L Δ S²)/(G₀ N), as printed",
+        alpha,
         lambda a: divide_or_inf((height * S**2) ** 0.5, G0 * N),
+    )
+    yield at_most(
+        "Theorem",
+        "α ≤ √(L Δ S²/(G₀ N)), as its units ask",
+        alpha,
+        lambda a: divide_or_inf(height * S**2, G0 * N) ** 0.5,
     )
     yield at_most(
         "Theorem",

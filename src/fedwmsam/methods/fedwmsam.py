@@ -14,8 +14,9 @@ One round, with every vector in gradient units except positions (w, t) and updat
 
 Where the printed paper contradicts itself we read: Δ with the sign and size of a gradient (as
 printed it ascends), c − c_k in Eq. 1 (its proof), 1/N in Eq. 5 (so that c stays the mean of the
-c_k), and the target t_b as the point that the momentum leads to (as printed, t_b = w_0 + b m_k, it
-becomes a descent direction). docs/methods/fedwmsam.md tells why.
+c_k), and the target t_b as the point that the momentum leads to (as printed, t_b = w_0 + b m_k, ε
+becomes a descent direction of the client's own loss, and climbs the federation's).
+docs/methods/fedwmsam.md tells why.
 """
 
 from collections.abc import Mapping

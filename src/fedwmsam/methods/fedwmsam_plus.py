@@ -6,10 +6,11 @@
               β_r = max((γ + 1)/(r + γ + 1), |P_r|/N)
 
 Δ_0 is zero, so with α_0 = 0.1 FedWMSAM's first rounds take a tenth of a step and need about 1/α
-rounds to fill the momentum. With 1/(r + 1) the momentum is the plain mean of all directions so far,
-until 1/(r + 1) falls below α_r. Each x_r leans towards the clients of its round;
-`average.py` tells why the average is weighted as it is, and any other method may have it, too,
-beside its model (the setting `twin`). Neither change costs traffic or backprops.
+rounds to fill the momentum. With 1/(r + 1) the momentum is nearly the plain mean of all directions
+so far (α_max = 0.9 lets the first count 0.9), until 1/(r + 1) falls below α_r. Each x_r leans
+towards the clients of its round; `average.py` tells why the average is weighted as it is, and any
+other method may have it, too, beside its model (the setting `twin`). Neither change costs traffic
+or backprops.
 """
 
 from dataclasses import dataclass
