@@ -128,6 +128,14 @@ class TokenModel(nn.Module):
         return SimpleNamespace(logits=logits, loss=loss)
 
 
+class LookUp(TokenModel):
+    """The classifier with the embedding that models of transformers have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Sequential(nn.Embedding(20, 3), nn.Flatten(), nn.Linear(15, 3))
+
+
 def make_tokens(samples: int, length: int, seed: int) -> TokenDataset:
     rng = np.random.default_rng(seed)
     return TokenDataset(rng.integers(1, 20, (samples, length)), rng.integers(3, size=samples))
@@ -153,11 +161,19 @@ def test_a_batch_of_a_new_length_leaves_the_model_in_training_mode() -> None:
                 modes.append(self.training)
             return super().forward(tokens, labels)
 
-    rows = [[row for length in pair for row in make_tokens(2, length, 0)] for pair in LENGTHS]
+    rows = [[*make_tokens(2, short, 0), *make_tokens(2, long, 0)] for short, long in LENGTHS]
     settings = FULL_PARTICIPATION | {"batch_size": 1, "rounds": 2}
     fit(Spy, rows, collate=join_padded, **settings)
     assert len(modes) == 16
     assert all(modes)
+
+
+def test_a_number_without_a_row_in_the_embedding_is_refused_by_client() -> None:
+    """The first row of a client's is tried before training; this one is not the first."""
+    data = make_tokens(8, 5, 0)
+    data.x[5, 2] = 20
+    with pytest.raises(InputError, match=r"^Client 1 has a number for which .* tokenizer"):
+        fit(LookUp, [make_tokens(8, 5, 1), data], collate=join_padded, **FULL_PARTICIPATION)
 
 
 @pytest.mark.parametrize("batch_size", [6, 8])

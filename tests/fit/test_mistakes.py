@@ -161,6 +161,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "epochs": ({"epochs": 3}, ["argument of fit 'epochs'", "Did you mean 'local_epochs'?"]),
     "learning rate": ({"learning_rate": 0.1}, ["'learning_rate'", "Did you mean 'lr'?"]),
+    "an option": ({"rho": 0.1}, ["option of the method: pass method=FedWMSAM(rho=...)"]),
+    "early stopping": ({"early_stopping": 3}, ["Did you mean 'patience'?"]),
     "a typo": ({"round": 3}, ["'round'", "Did you mean 'rounds'?"]),
     "resume nothing": ({"resume": True}, ["resume=True", "run_folder="]),
     "monitor nothing": ({"monitor": "accuracy"}, ["'accuracy'", "validation="]),

@@ -255,7 +255,7 @@ def split_targets(data: Any, name: str) -> tuple[Any, Any]:
     if isinstance(data, Mapping):
         raise InputError(
             f"{name}: the data have the names {', '.join(map(str, data))}, but no {LABELS!r}; "
-            "pass (inputs, targets), with collate= for a dataset."
+            "rename the targets, or pass (inputs, targets), with collate= for a dataset."
         )
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise InputError(

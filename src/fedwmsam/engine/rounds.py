@@ -290,15 +290,15 @@ def train_cohort(federation: Federation, jobs: Iterable[Job]) -> Iterator[tuple[
 def train_client(federation: Federation, job: Job) -> LocalResult:
     """Train one client and return its result.
 
-    Raise InputError if BatchNorm meets a batch of one sample, on which it cannot train.
+    Raise InputError for data that the model cannot train on; a note of any other error names the
+    client and the round.
     """
-    samples = federation.clients[job.client]
-    schedule = federation.schedule
-    info = job.info
-    if federation.faults:
-        samples = federation.faults.training_samples(job.client, samples)
-    steps = schedule.steps(info.round, job.client, len(samples))[: info.steps]
     try:
+        samples = federation.clients[job.client]
+        schedule = federation.schedule
+        if federation.faults:
+            samples = federation.faults.training_samples(job.client, samples)
+        steps = schedule.steps(job.info.round, job.client, len(samples))[: job.info.steps]
         return train_locally(
             federation.task,
             federation.method,
@@ -306,18 +306,29 @@ def train_client(federation: Federation, job: Job) -> LocalResult:
             job.buffers,
             samples,
             steps,
-            info,
+            job.info,
             federation.local_rules,
             steps_per_epoch=schedule.steps_per_epoch(len(samples)),
         )
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise InputError(
-            f"Client {client_label(federation.clients, job.client)} has a batch of one sample "
-            f"(it has {len(samples)}), on which BatchNorm cannot train; choose another "
-            "batch_size, or a model with GroupNorm."
-        ) from error
+    except Exception as error:
+        label = client_label(federation.clients, job.client)
+        for fragment, what in UNTRAINABLE.items():
+            if fragment in str(error):
+                raise InputError(f"Client {label} has {what}.") from error
+        if not isinstance(error, InputError):
+            error.add_note(
+                f"It happened while client {label} was trained in round {job.info.round}."
+            )
+        raise
+
+
+UNTRAINABLE = {
+    "more than 1 value per channel": "a batch of one sample, on which BatchNorm cannot train; "
+    "choose another batch_size, or a model with GroupNorm",
+    "index out of range in self": "a number for which the model's embedding has no row; "
+    "was its text read with the model's own tokenizer?",
+}
+"""Words of PyTorch's errors → what a client has that the model cannot train on."""
 
 
 class RoundMetrics:

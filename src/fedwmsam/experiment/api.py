@@ -29,7 +29,7 @@ from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method, make_method
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import Settings
-from fedwmsam.settings.method_table import allow_import
+from fedwmsam.settings.method_table import allow_import, method_class, methods_with_option
 from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
@@ -50,10 +50,22 @@ def refuse_unknown_names(
         for name in kwargs:
             if name not in names:
                 what = f"argument of {function.__name__}"
-                raise InputError(unknown_name_message(what, name, names))
+                message = option_message(
+                    name, kwargs.get("method", args[2] if len(args) > 2 else "fedwmsam")
+                )
+                raise InputError(message or unknown_name_message(what, name, names))
         return function(*args, **kwargs)
 
     return checked
+
+
+def option_message(name: str, method: object) -> str | None:
+    """Return how an option of a method is passed, or None if no method has one of that name."""
+    owners = methods_with_option(name)
+    if not owners:
+        return None
+    owner = method_class(method if method in owners else owners[0]).__name__
+    return f"{name} is an option of the method: pass method={owner}({name}=...)."
 
 
 @refuse_unknown_names
