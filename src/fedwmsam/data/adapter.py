@@ -242,8 +242,11 @@ def make_data_adapter(
 ) -> DataAdapter:
     """Return the adapter for a task's model, device and loss.
 
-    `target` is the column to predict, where data are tables.
+    `target` is the column to predict, where data are tables. Raise InputError if `collate` is no
+    function.
     """
+    if collate is not None and not callable(collate):
+        raise InputError(f"collate must be a function of a list of samples, not {collate!r}.")
     return DataAdapter(task.dtype, task.device, DataCheck(task), collate, task.objective, target)
 
 

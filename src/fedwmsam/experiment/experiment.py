@@ -354,7 +354,8 @@ def load_config(folder: Path, trust: Trust = UNTRUSTED) -> RunConfig:
     values = toml.load(require_run_folder(folder) / "config.toml")
     if "dataset" not in values:
         raise InputError(
-            f"{folder} was made by fit() from Python; go on there with fit(..., resume=True)."
+            f"{folder} was made by fit() from Python; go on there with fit(..., resume=True), or "
+            "use Result.load(folder, model)."
         )
     if is_natural(values.get("partition")):
         values.pop("clients", None)  # the data set says how many there are

@@ -151,7 +151,7 @@ class Result:
         """
         points = self._points(name)
         if not points and self.rows and name not in self._known_columns():
-            raise InputError(unknown_name_message("column", str(name), self._known_columns()))
+            raise InputError(unknown_name_message("column", str(name), self.columns))
         return points[-1][1] if points else None
 
     def to_pandas(self) -> Any:

@@ -368,7 +368,7 @@ def reading_notes(table: ResultTable, paper_columns: bool) -> Iterator[str]:
         )
     yield from environment_notes([score.run for score in table.scores])
     if table.shared_settings["dataset"] is None:
-        yield "Runs of fit() do not record their data: that these had the same is for you to know."
+        yield "Data given to fit() are not compared: that runs had the same is for you to know."
 
 
 def seed_notes(table: ResultTable) -> Iterator[str]:

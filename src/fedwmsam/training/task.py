@@ -377,9 +377,15 @@ def check_trainable(model: nn.Module) -> None:
                 f"The parameter {name!r} has no shape yet: the model has lazy modules; "
                 "run a batch through it first."
             )
-        if parameter.requires_grad and parameter.dtype == torch.float16:
+        if parameter.is_meta:
             raise InputError(
-                f"The parameter {name!r} is float16, which loses small steps; convert "
+                f"The parameter {name!r} is on the meta device, without values; "
+                "make the model on the CPU."
+            )
+        if parameter.requires_grad and parameter.dtype in (torch.float16, torch.bfloat16):
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise InputError(
+                f"The parameter {name!r} is {kind}, which loses small steps; convert "
                 "the model with .float() and use precision='bf16'."
             )
     for name, module in model.named_modules():
