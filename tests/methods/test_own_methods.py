@@ -233,9 +233,56 @@ def test_an_option_of_a_file_survives_the_same_method_in_another_case():
 
 
 @pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("FadingProx", "package.module:FadingProx"),
+        ("fading_prox.FadingProx", "fading_prox:FadingProx"),
+        ("fading_prox.py", "fading_prox:Class"),
+        ("own/fading_prox.py", "own.fading_prox:Class"),
+    ],
+)
+def test_what_looks_like_a_file_or_a_class_is_answered_with_its_path_first(typed, named):
+    with pytest.raises(InputError) as caught:
+        canonical_name(typed)
+    start = f"Unknown method {typed!r}. A method of your own is named as {named!r}."
+    assert str(caught.value).startswith(start)
+
+
+def test_a_mistyped_method_of_the_library_is_answered_with_the_nearest_first():
+    with pytest.raises(
+        InputError, match=r"'fedsan'\. Did you mean 'fedsam'.*package\.module:Class"
+    ):
+        canonical_name("fedsan")
+
+
+def test_a_path_with_the_end_of_a_file_is_answered_with_the_path(folder):
+    outcome = run(folder, "run", "--method", "fading_prox.py:FadingProx")
+    assert outcome.returncode == 2 and "here 'fading_prox:FadingProx'" in outcome.stderr
+
+
+@pytest.mark.parametrize("module", ["fading_prox", "mine"])
+def test_of_a_module_only_the_methods_that_it_or_a_part_of_it_defines_are_listed(folder, module):
+    with (folder / "fading_prox.py").open("a", encoding="utf-8") as file:
+        file.write("def helper(): pass\nclass Helper: pass\n")
+    (folder / "mine").mkdir()
+    shutil.copy(folder / "fading_prox.py", folder / "mine" / "inner.py")
+    (folder / "mine" / "__init__.py").write_text("from .inner import *", "utf-8")
+    outcome = run(folder, "run", "--method", f"{module}:Fading")
+    assert outcome.returncode == 2
+    assert outcome.stderr.endswith("Did you mean 'FadingProx'? Known: FadingProx.\n")
+
+
+OWN = """
+import fedwmsam, dataclasses
+@dataclasses.dataclass(frozen=True)
+class X(fedwmsam.FedAvg):
+"""
+
+
+@pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("", "Unknown class in the module 'mine'"),
+        ("", "Unknown class in the module 'mine' 'X'. Known: none."),
         ("X = 3", "must be a class derived from fedwmsam.Method"),
         ("import missing_package", "cannot be imported"),
         ("class X: pass", "must be a class derived from fedwmsam.Method"),
