@@ -9,7 +9,6 @@ Each check below is a function of a method that raises AssertionError with a sen
 author. They run a few rounds of a small federation in float64, and take a second together.
 """
 
-import difflib
 import inspect
 import tempfile
 import traceback
@@ -29,7 +28,7 @@ from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State, first_state, run_round, train_client
 from fedwmsam.engine.schedule import LearningRate, SeededSchedule
 from fedwmsam.errors import InputError
-from fedwmsam.methods.base import Averaging, Info, Method
+from fedwmsam.methods.base import FUNCTIONS, Info, Method
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import setting_names
 from fedwmsam.settings.method_table import check_class
@@ -38,18 +37,6 @@ from fedwmsam.training.local import LocalResult, LocalRules
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task, deterministic_torch
 
-FUNCTIONS = (
-    "server_init",
-    "memory_init",
-    "downlink",
-    "begin",
-    "direction",
-    "pull",
-    "uplink",
-    "settle",
-    "aggregate",
-)
-"""The functions of the contract, each of which must be pure."""
 LOCAL_RULES = LocalRules(weight_decay=1e-3, weight_decay_mode="objective", clip_norm=1.0)
 """Local steps with weight decay and clipping."""
 
@@ -163,13 +150,6 @@ def check_declaration(cls: type[Method]) -> None:
         require(
             f.name not in setting_names(),
             f"The option {f.name!r} is the name of a setting: rename it.",
-        )
-    for name in set(dir(cls)) - set(dir(Averaging)) - {f.name for f in fields(cls)}:
-        meant = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.8)
-        require(
-            not meant,
-            f"{cls.__name__} has a function {name}, which nobody calls: "
-            f"did you mean {''.join(meant)}?",
         )
 
 

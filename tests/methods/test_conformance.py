@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import fedwmsam
+from fedwmsam import InputError
 from fedwmsam.engine.rounds import Info
 from fedwmsam.methods import (
     METHODS,
@@ -286,6 +288,40 @@ class Misspelt(FedAvg):
 
 
 @dataclass(frozen=True)
+class ScratchForgotten(FedAvg):
+    """Take too little."""
+
+    def direction(self, w, grad, down):
+        return grad(w), {}
+
+
+@dataclass(frozen=True)
+class WithHelper(FedAvg):
+    """Have a function of its own, called by another, whose name is like one of the contract's."""
+
+    def direction(self, w, grad, down, scratch):
+        return self.sam_direction(w, grad), scratch
+
+    def sam_direction(self, w, grad):
+        return grad(w)
+
+    @staticmethod
+    def pull(w, down):
+        return None
+
+
+def test_a_function_that_is_called_is_not_misspelt_and_one_may_be_static():
+    check_method(WithHelper)
+
+
+@pytest.mark.parametrize("cls", [Misspelt, ScratchForgotten])
+def test_fit_refuses_functions_that_it_could_not_call(cls: type[Method]):
+    clients = [(torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))] * 2
+    with pytest.raises(InputError, match=r"agregate, which nobody calls|must take"):
+        fedwmsam.fit(torch.nn.Linear(2, 2), clients, cls(), rounds=1, progress=False)
+
+
+@dataclass(frozen=True)
 class WithSetting(FedAvg):
     """Have an option with the name of a setting."""
 
@@ -296,6 +332,7 @@ class WithSetting(FedAvg):
     ("cls", "message"),
     [
         (Misspelt, "has a function agregate, which nobody calls: did you mean aggregate"),
+        (ScratchForgotten, r"^direction of .* must take \(w, grad, down, scratch\): too many pos"),
         (WithSetting, "'lr' is the name of a setting"),
         (Undecorated, "must be a @dataclass"),
         (Nameless, "has no name"),

@@ -287,6 +287,8 @@ class X(fedwmsam.FedAvg):
         ("import missing_package", "cannot be imported"),
         ("class X: pass", "must be a class derived from fedwmsam.Method"),
         ("import fedwmsam\nclass X(fedwmsam.FedAvg): pass", "must be a @dataclass"),
+        (f"{OWN}    def agregate(self, server, mean, info): pass", "did you mean aggregate?"),
+        (f"{OWN}    def begin(self, down): pass", "must take (down, full_gradient, info)"),
     ],
 )
 def test_what_is_no_method_is_refused_in_one_sentence(tmp_path, source, message):

@@ -319,8 +319,7 @@ def check_class(name: str, cls: Any) -> None:
 
     `fedwmsam.testing.check_method` tests whether it keeps the contract.
     """
-    base = import_module("fedwmsam.methods.base").Method
-    if not isinstance(cls, type) or not issubclass(cls, base):
+    if not is_method_class(cls):
         raise InputError(f"The method {name!r} must be a class derived from fedwmsam.Method.")
     if "__dataclass_params__" not in vars(cls) or not is_dataclass(cls):
         raise InputError(f"The method {name!r} must be a @dataclass(frozen=True): decorate it.")
@@ -329,8 +328,10 @@ def check_class(name: str, cls: Any) -> None:
             raise InputError(
                 f"The method {name!r} has no {attribute}: add {attribute}: ClassVar[str]."
             )
+    base = import_module("fedwmsam.methods.base")
+    base.check_functions(cls)
     for function in ("direction", "aggregate"):
-        if getattr(cls, function) is getattr(base, function):
+        if getattr(cls, function) is getattr(base.Method, function):
             raise InputError(f"The method {name!r} defines no {function}: write one.")
     for f in fields(cls):
         if "help" not in f.metadata or f.default is MISSING:
