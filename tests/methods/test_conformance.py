@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
@@ -216,11 +217,30 @@ class PlainNumber(FedAvg):
         return {"w": w, "beta": 0.5}
 
 
+@dataclass(frozen=True)
+class Counting(FedAvg):
+    """Count its calls on itself."""
+
+    def aggregate(self, server, mean, info):
+        object.__setattr__(self, "calls", getattr(self, "calls", 0) + 1)
+        return {"w": server["w"] + self.calls * mean["delta"]}
+
+
+@dataclass(frozen=True)
+class WithoutDelta(FedAvg):
+    """Contribute nothing that the inherited `aggregate` could use."""
+
+    def settle(self, server, memory, up, info):
+        return memory, {"update": up["delta"]}
+
+
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
+        (Counting, "aggregate gave two results .* and remember nothing on self"),
+        (WithoutDelta, "^settle's contribution has no 'delta', which aggregate uses"),
         (PlainNumber, "^server_init returns 'beta' as float; state is made of tensors"),
-        (Unpacked, "^Unpacked fails with what one of its functions returned: ValueError: too many"),
+        (Unpacked, r"^direction returned torch\.Tensor; it must return two values, \(direction, "),
         (NotSent, r"^NotSent fails in direction, line \d+: KeyError: 'delta'"),
         (Meaningless, r"means must be {}, not {'c': 'c_k'}"),
         (InPlace, "aggregate changed one of its arguments"),
@@ -241,6 +261,38 @@ class PlainNumber(FedAvg):
 def test_a_mistake_is_named(cls: type[Method], message: str):
     with pytest.raises(AssertionError, match=message):
         check_method(cls)
+
+
+A_PAIR = r"it must return two values, \(memory, contribution\): dictionaries of tensors"
+
+
+@pytest.mark.parametrize(
+    ("function", "returned", "message"),
+    [
+        *(
+            (name, None, f"^{name} returned None; it must return a dictionary of tensors")
+            for name in ("server_init", "memory_init", "downlink", "begin", "uplink", "aggregate")
+        ),
+        ("direction", None, r"^direction returned None; it must return two values, \(direction, "),
+        (
+            "direction",
+            (numpy.ones(51), {}),
+            r"^direction returned \(numpy\.ndarray, dict\); it must",
+        ),
+        ("settle", None, f"^settle returned None; {A_PAIR}"),
+        ("settle", {}, f"^settle returned dict; {A_PAIR}"),
+        ("settle", ({}, {}, {}), rf"^settle returned \(dict, dict, dict\); {A_PAIR}"),
+        ("pull", 0.0, "^pull returned float; it must return a tensor or None"),
+        ("begin", ({},), r"^begin returned \(dict\); it must return a dictionary"),
+        ("begin", {"c": numpy.ones(51)}, "^begin returns 'c' as numpy.ndarray"),
+    ],
+)
+def test_what_a_function_returns_must_have_the_form_of_the_contract(
+    function: str, returned: object, message: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Greedy, function, lambda *_: returned)
+    with pytest.raises(AssertionError, match=message):
+        check_method(Greedy)
 
 
 class Undecorated(FedAvg):
