@@ -310,7 +310,19 @@ def test_an_error_in_a_round_of_an_own_method_names_its_test(tmp_path, monkeypat
     (tmp_path / "mine.py").write_text("\n".join(lines))
     outcome = run(tmp_path, "run", "--method", "mine:Mine", "--out", "a", "--quiet")
     assert outcome.returncode == 1
-    assert "fedwmsam.testing.check_method(Mine) says what is wrong" in outcome.stderr
+    test = re.search(r"Is it Mine\? (.+) says what is wrong\.", outcome.stderr)[1]
+    told = subprocess.run(test, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert "AssertionError: direction returned torch.Tensor; it must return two" in told.stderr
+
+
+def test_an_error_in_a_method_that_no_module_has_names_its_test_too():
+    cls = example_class()
+    broken = type("Broken", (cls,), {"direction": lambda self, w, grad, down, scratch: 1 / 0})
+    clients = [load_data(client, {}) for client in range(CLIENTS)]
+    with pytest.raises(ZeroDivisionError) as caught:
+        fedwmsam.fit(network, clients, broken(), **SETTINGS)
+    note = "Is it Broken? fedwmsam.testing.check_method(Broken) says what is wrong."
+    assert caught.value.__notes__ == [note]
 
 
 def test_an_option_with_the_name_of_a_setting_is_refused(tmp_path):
