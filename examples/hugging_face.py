@@ -1,6 +1,6 @@
 """A pretrained Hugging Face model, adapted by four clinics: all of its weights, or LoRA's only.
 
-python examples/hugging_face.py        # needs transformers and peft
+python examples/hugging_face.py        # needs pip install transformers peft
 
 Nothing is downloaded: a small BERT is made from a configuration and pretrained here, on public
 notes. With a network, `AutoModelForSequenceClassification.from_pretrained` and its tokenizer take
@@ -8,15 +8,20 @@ the place of `pretrain` and `write_notes`.
 """
 
 import random
+import sys
 
 import torch
-from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from transformers import BertConfig, BertForSequenceClassification
 
 import fedwmsam
+
+try:
+    from peft import LoraConfig, get_peft_model
+    from transformers import BertConfig, BertForSequenceClassification
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}: {sys.executable} -m pip install transformers peft") from error
 
 URGENT = ["bleeding", "collapse", "seizure", "poisoning", "fracture"]
 ROUTINE = ["checkup", "vaccination", "renewal", "certificate", "advice"]

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,14 @@ def test_the_table_example_reads_a_file_of_the_user(tmp_path: Path):
     (tmp_path / "visits.csv").write_text("\n".join(["a,b,label", *lines]))
     printed = run("tabular_quantity_skew.py", "--file", tmp_path / "visits.csv")
     assert printed.startswith("160 rows") and len(read_table(printed)) == 4
+
+
+def test_without_peft_the_example_of_hugging_face_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(SystemExit, match=r"peft.*pip install transformers peft"):
+        runpy.run_path(str(EXAMPLES / "hugging_face.py"))
 
 
 @pytest.mark.slow

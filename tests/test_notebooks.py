@@ -2,6 +2,8 @@
 
 import json
 import re
+import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 from helpers.markdown_pages import ROOT
 
+EXECUTE = ROOT / "notebooks" / "execute.py"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SIZE_LIMIT = 300_000
 """Bytes that a notebook with its outputs may have."""
@@ -52,6 +55,23 @@ def test_the_links_of_a_notebook_lead_somewhere(path: Path):
     targets = re.findall(r"\]\(([^)#]+)\)", text)
     targets += ["../" + page for page in re.findall(r"`(docs/[\w/-]+\.md)`", text)]
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+def test_without_the_extra_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "nbformat", None)
+    with pytest.raises(SystemExit, match=r"nbformat.*pip install .*'\.\[notebooks\]'"):
+        runpy.run_path(str(EXECUTE))
+
+
+@pytest.mark.slow
+def test_a_notebook_is_named_by_its_path_and_runs_in_its_folder(tmp_path: Path):
+    nbformat = pytest.importorskip("nbformat", reason="needs fedwmsam[notebooks]")
+    path = tmp_path / "mine" / "small.ipynb"
+    path.parent.mkdir()
+    cell = nbformat.v4.new_code_cell("from pathlib import Path; Path.cwd().name")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    subprocess.run([sys.executable, EXECUTE, "mine/small.ipynb"], cwd=tmp_path, check=True)
+    assert read_cells(path, "code")[0]["outputs"][0]["data"] == {"text/plain": ["'mine'"]}
 
 
 @pytest.mark.slow

@@ -54,18 +54,20 @@ class InputError(ValueError):
     """
 
 
-def unknown_name_message(what: str, name: str, known_names: Iterable[str]) -> str:
+def unknown_name_message(what: str, name: str, known_names: Iterable[str], first: str = "") -> str:
     """Return the message for a name that does not exist.
 
     It suggests the known name that is most similar, if one is similar at all, and lists all of
     them; of a stranger's file, which may hold any number of any length, the first. `what` says what
-    the name should have been the name of.
+    the name should have been the name of. A sentence `first` comes before the suggestion.
     """
     names = [printable(known, 100) for known in sorted(known_names)[:200]]
     similar = same_meaning(name, names)
     similar = similar or difflib.get_close_matches(name.lower()[:100], names, n=1, cutoff=0.4)
     hint = f" Did you mean {similar[0]!r}?" if similar else ""
-    return f"Unknown {what} {name[:100]!r}.{hint} Known: {printable(', '.join(names), 4000)}."
+    advice = f" {first}" if first else ""
+    known = printable(", ".join(names), 4000) or "none"
+    return f"Unknown {what} {name[:100]!r}.{advice}{hint} Known: {known}."
 
 
 def install_command(extra: str) -> str:

@@ -9,7 +9,6 @@ Each check below is a function of a method that raises AssertionError with a sen
 author. They run a few rounds of a small federation in float64, and take a second together.
 """
 
-import difflib
 import inspect
 import tempfile
 import traceback
@@ -29,7 +28,7 @@ from fedwmsam.engine.records import Record
 from fedwmsam.engine.rounds import Federation, Job, State, first_state, run_round, train_client
 from fedwmsam.engine.schedule import LearningRate, SeededSchedule
 from fedwmsam.errors import InputError
-from fedwmsam.methods.base import Averaging, Info, Method
+from fedwmsam.methods.base import FUNCTIONS, Info, Method
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import setting_names
 from fedwmsam.settings.method_table import check_class
@@ -38,18 +37,15 @@ from fedwmsam.training.local import LocalResult, LocalRules
 from fedwmsam.training.objectives import OBJECTIVES
 from fedwmsam.training.task import Task, deterministic_torch
 
-FUNCTIONS = (
-    "server_init",
-    "memory_init",
-    "downlink",
-    "begin",
-    "direction",
-    "pull",
-    "uplink",
-    "settle",
-    "aggregate",
-)
-"""The functions of the contract, each of which must be pure."""
+RETURNS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "direction": (
+        (Tensor, dict),
+        "two values, (direction, scratch): a tensor and a dictionary of tensors",
+    ),
+    "settle": ((dict, dict), "two values, (memory, contribution): dictionaries of tensors"),
+    "pull": ((Tensor | None,), "a tensor or None"),
+}
+"""The functions that do not return a dictionary → the types of what they return, and in words."""
 LOCAL_RULES = LocalRules(weight_decay=1e-3, weight_decay_mode="objective", clip_norm=1.0)
 """Local steps with weight decay and clipping."""
 
@@ -164,13 +160,6 @@ def check_declaration(cls: type[Method]) -> None:
             f.name not in setting_names(),
             f"The option {f.name!r} is the name of a setting: rename it.",
         )
-    for name in set(dir(cls)) - set(dir(Averaging)) - {f.name for f in fields(cls)}:
-        meant = difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.8)
-        require(
-            not meant,
-            f"{cls.__name__} has a function {name}, which nobody calls: "
-            f"did you mean {''.join(meant)}?",
-        )
 
 
 def check_options(method: Method) -> None:
@@ -188,7 +177,10 @@ def check_options(method: Method) -> None:
 
 
 class CheckedMethod:
-    """A method whose every call is made twice, with its arguments compared before and after."""
+    """A method whose every call is made twice, with its arguments compared before and after.
+
+    What it returns must have the form that the contract asks for.
+    """
 
     def __init__(self, method: Method) -> None:
         self.method = method
@@ -201,16 +193,39 @@ class CheckedMethod:
         def call(*arguments: Any) -> Any:
             before = [deep_copy(argument) for argument in arguments]
             first = function(*arguments)
+            check_returned(name, first)
             second = function(*arguments)
             for argument, copy in zip(arguments, before, strict=True):
                 require(is_same(argument, copy), f"{name} changed one of its arguments in place.")
             require(
                 is_same(first, second),
-                f"{name} gave two results for the same input: it must draw no random numbers.",
+                f"{name} gave two results for the same input: it must draw no random numbers "
+                "and remember nothing on self.",
             )
             return first
 
         return call
+
+
+def check_returned(function: str, value: Any) -> None:
+    """Raise AssertionError unless what a function returned has the form that the contract asks."""
+    kinds, words = RETURNS.get(function, ((dict,), "a dictionary of tensors"))
+    parts = value if isinstance(value, tuple) and len(kinds) > 1 else (value,)
+    require(
+        len(parts) == len(kinds) and all(map(isinstance, parts, kinds)),
+        f"{function} returned {type_name(value)}; it must return {words}.",
+    )
+    for part in parts:
+        if isinstance(part, dict):
+            require_tensors(function, part)
+
+
+def type_name(value: object) -> str:
+    """Return the name of a value's type for a message; of a tuple, those of its elements."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(type_name, value))})"
+    cls = type(value)
+    return "None" if value is None else f"{cls.__module__}.{cls.__name__}".removeprefix("builtins.")
 
 
 def deep_copy(value: Any) -> Any:
@@ -247,19 +262,18 @@ def check_purity(method: Method) -> None:
 
 def check_shapes(method: Method) -> None:
     """Check that every vector keeps its name, shape and type from round to round."""
+    checked: Any = CheckedMethod(method)
     for dtype in (torch.float32, torch.float64):
         w = make_federation(method).task.initial_weights.to(dtype)
-        server = method.server_init(w)
-        memory = method.memory_init(w)
+        server = checked.server_init(w)
+        memory = checked.memory_init(w)
         info = Info(round=0, lr=0.1, clients=5, cohort=2, share=0.4, steps=3, samples=9)
-        require_tensors("server_init", server)
-        require_tensors("memory_init", memory)
-        down = method.downlink(server, memory, info)
+        down = checked.downlink(server, memory, info)
         require("w" in down, 'downlink must send "w", the model that training starts at.')
-        up = train_three_steps(method, down, info)
+        up = train_three_steps(checked, down, info)
         require("delta" in up, 'uplink must send "delta", the update.')
-        new_memory, contribution = method.settle(server, memory, up, info)
-        new_server = method.aggregate(server, contribution, info)
+        new_memory, contribution = checked.settle(server, memory, up, info)
+        new_server = checked.aggregate(server, Contribution(contribution), info)
         require_same_shapes("aggregate", "server's state", server, new_server)
         require_same_shapes("settle", "client's memory", memory, new_memory)
         for what, bundle in (("downlink", down), ("uplink", up), ("settle", contribution)):
@@ -269,6 +283,13 @@ def check_shapes(method: Method) -> None:
                     f"{what} returns {name!r} as {value.dtype} of shape {tuple(value.shape)}: it "
                     f"must be a vector like w or a single number, in the model's {dtype}.",
                 )
+
+
+class Contribution(dict[str, Tensor]):
+    """What `settle` contributes, which says what it lacks."""
+
+    def __missing__(self, name: str) -> Tensor:
+        raise AssertionError(f"settle's contribution has no {name!r}, which aggregate uses.")
 
 
 def train_three_steps(method: Method, down: Vectors, info: Info) -> Vectors:
@@ -294,7 +315,7 @@ def require_tensors(function: str, bundle: Vectors) -> None:
     for name, value in bundle.items():
         require(
             isinstance(value, Tensor),
-            f"{function} returns {name!r} as {type(value).__name__}; state is made of tensors: a "
+            f"{function} returns {name!r} as {type_name(value)}; state is made of tensors: a "
             "single number is w.new_tensor(number).",
         )
 

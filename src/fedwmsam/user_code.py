@@ -3,7 +3,7 @@
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,28 +11,38 @@ from typing import Any
 from fedwmsam.errors import InputError, describe_error, unknown_name_message
 
 
-def import_named(kind: str, name: str, what: str) -> Any:
+def import_named(
+    kind: str, name: str, what: str, is_meant: Callable[[object], bool] = callable
+) -> Any:
     """Return the function or class that a path names.
 
-    `kind` and `what` are words of the messages, such as "model" and "function". Raise InputError if
-    the path is none, or if nothing can be imported from there.
+    `kind` and `what` are words of the messages, such as "model" and "function"; `is_meant` tells
+    which of a module's values are such. Raise InputError if the path is none, or if nothing can be
+    imported from there.
     """
     path, _, attribute = name.partition(":")
-    if not all(part.isidentifier() for part in [*path.split("."), attribute]):
+    is_file = path.endswith(".py")
+    if is_file or not all(map(str.isidentifier, [*path.split("."), attribute])):
+        example = f", here '{Path(path).stem}:{attribute}'" if is_file else ""
         raise InputError(
-            f"The {kind} {name!r} is not a path to a {kind}: expected 'package.module:{what}'."
+            f"The {kind} {name!r} is not a path to a {kind}: "
+            f"expected 'package.module:{what}'{example}."
         )
     module = _import_module(kind, name, path)
     if not hasattr(module, attribute):
-        public = [
-            key
-            for key, value in vars(module).items()
-            if callable(value) and not key.startswith("_")
-        ]
+        known = [key for key, value in own_values(module) if is_meant(value)]
         raise InputError(
-            unknown_name_message(f"{what.lower()} in the module {path!r}", attribute, public)
+            unknown_name_message(f"{what.lower()} in the module {path!r}", attribute, known)
         )
     return getattr(module, attribute)
+
+
+def own_values(module: ModuleType) -> Iterator[tuple[str, object]]:
+    """Yield the public functions and classes that a module or a part of it defines, by name."""
+    for name, value in vars(module).items():
+        home = f"{getattr(value, '__module__', '')}."
+        if home.startswith(f"{module.__name__}.") and not name.startswith("_"):
+            yield name, value
 
 
 def _import_module(kind: str, name: str, path: str) -> ModuleType:

@@ -4,10 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
 
+import fedwmsam
+from fedwmsam import InputError
 from fedwmsam.engine.rounds import Info
 from fedwmsam.methods import (
     METHODS,
@@ -214,11 +217,30 @@ class PlainNumber(FedAvg):
         return {"w": w, "beta": 0.5}
 
 
+@dataclass(frozen=True)
+class Counting(FedAvg):
+    """Count its calls on itself."""
+
+    def aggregate(self, server, mean, info):
+        object.__setattr__(self, "calls", getattr(self, "calls", 0) + 1)
+        return {"w": server["w"] + self.calls * mean["delta"]}
+
+
+@dataclass(frozen=True)
+class WithoutDelta(FedAvg):
+    """Contribute nothing that the inherited `aggregate` could use."""
+
+    def settle(self, server, memory, up, info):
+        return memory, {"update": up["delta"]}
+
+
 @pytest.mark.parametrize(
     ("cls", "message"),
     [
+        (Counting, "aggregate gave two results .* and remember nothing on self"),
+        (WithoutDelta, "^settle's contribution has no 'delta', which aggregate uses"),
         (PlainNumber, "^server_init returns 'beta' as float; state is made of tensors"),
-        (Unpacked, "^Unpacked fails with what one of its functions returned: ValueError: too many"),
+        (Unpacked, r"^direction returned torch\.Tensor; it must return two values, \(direction, "),
         (NotSent, r"^NotSent fails in direction, line \d+: KeyError: 'delta'"),
         (Meaningless, r"means must be {}, not {'c': 'c_k'}"),
         (InPlace, "aggregate changed one of its arguments"),
@@ -239,6 +261,38 @@ class PlainNumber(FedAvg):
 def test_a_mistake_is_named(cls: type[Method], message: str):
     with pytest.raises(AssertionError, match=message):
         check_method(cls)
+
+
+A_PAIR = r"it must return two values, \(memory, contribution\): dictionaries of tensors"
+
+
+@pytest.mark.parametrize(
+    ("function", "returned", "message"),
+    [
+        *(
+            (name, None, f"^{name} returned None; it must return a dictionary of tensors")
+            for name in ("server_init", "memory_init", "downlink", "begin", "uplink", "aggregate")
+        ),
+        ("direction", None, r"^direction returned None; it must return two values, \(direction, "),
+        (
+            "direction",
+            (numpy.ones(51), {}),
+            r"^direction returned \(numpy\.ndarray, dict\); it must",
+        ),
+        ("settle", None, f"^settle returned None; {A_PAIR}"),
+        ("settle", {}, f"^settle returned dict; {A_PAIR}"),
+        ("settle", ({}, {}, {}), rf"^settle returned \(dict, dict, dict\); {A_PAIR}"),
+        ("pull", 0.0, "^pull returned float; it must return a tensor or None"),
+        ("begin", ({},), r"^begin returned \(dict\); it must return a dictionary"),
+        ("begin", {"c": numpy.ones(51)}, "^begin returns 'c' as numpy.ndarray"),
+    ],
+)
+def test_what_a_function_returns_must_have_the_form_of_the_contract(
+    function: str, returned: object, message: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(Greedy, function, lambda *_: returned)
+    with pytest.raises(AssertionError, match=message):
+        check_method(Greedy)
 
 
 class Undecorated(FedAvg):
@@ -286,6 +340,40 @@ class Misspelt(FedAvg):
 
 
 @dataclass(frozen=True)
+class ScratchForgotten(FedAvg):
+    """Take too little."""
+
+    def direction(self, w, grad, down):
+        return grad(w), {}
+
+
+@dataclass(frozen=True)
+class WithHelper(FedAvg):
+    """Have a function of its own, called by another, whose name is like one of the contract's."""
+
+    def direction(self, w, grad, down, scratch):
+        return self.sam_direction(w, grad), scratch
+
+    def sam_direction(self, w, grad):
+        return grad(w)
+
+    @staticmethod
+    def pull(w, down):
+        return None
+
+
+def test_a_function_that_is_called_is_not_misspelt_and_one_may_be_static():
+    check_method(WithHelper)
+
+
+@pytest.mark.parametrize("cls", [Misspelt, ScratchForgotten])
+def test_fit_refuses_functions_that_it_could_not_call(cls: type[Method]):
+    clients = [(torch.ones(4, 2), torch.tensor([0, 1, 0, 1]))] * 2
+    with pytest.raises(InputError, match=r"agregate, which nobody calls|must take"):
+        fedwmsam.fit(torch.nn.Linear(2, 2), clients, cls(), rounds=1, progress=False)
+
+
+@dataclass(frozen=True)
 class WithSetting(FedAvg):
     """Have an option with the name of a setting."""
 
@@ -296,6 +384,7 @@ class WithSetting(FedAvg):
     ("cls", "message"),
     [
         (Misspelt, "has a function agregate, which nobody calls: did you mean aggregate"),
+        (ScratchForgotten, r"^direction of .* must take \(w, grad, down, scratch\): too many pos"),
         (WithSetting, "'lr' is the name of a setting"),
         (Undecorated, "must be a @dataclass"),
         (Nameless, "has no name"),

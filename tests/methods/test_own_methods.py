@@ -233,13 +233,62 @@ def test_an_option_of_a_file_survives_the_same_method_in_another_case():
 
 
 @pytest.mark.parametrize(
+    ("typed", "named"),
+    [
+        ("FadingProx", "package.module:FadingProx"),
+        ("fading_prox.FadingProx", "fading_prox:FadingProx"),
+        ("fading_prox.py", "fading_prox:Class"),
+        ("own/fading_prox.py", "own.fading_prox:Class"),
+    ],
+)
+def test_what_looks_like_a_file_or_a_class_is_answered_with_its_path_first(typed, named):
+    with pytest.raises(InputError) as caught:
+        canonical_name(typed)
+    start = f"Unknown method {typed!r}. A method of your own is named as {named!r}."
+    assert str(caught.value).startswith(start)
+
+
+def test_a_mistyped_method_of_the_library_is_answered_with_the_nearest_first():
+    with pytest.raises(
+        InputError, match=r"'fedsan'\. Did you mean 'fedsam'.*package\.module:Class"
+    ):
+        canonical_name("fedsan")
+
+
+def test_a_path_with_the_end_of_a_file_is_answered_with_the_path(folder):
+    outcome = run(folder, "run", "--method", "fading_prox.py:FadingProx")
+    assert outcome.returncode == 2 and "here 'fading_prox:FadingProx'" in outcome.stderr
+
+
+@pytest.mark.parametrize("module", ["fading_prox", "mine"])
+def test_of_a_module_only_the_methods_that_it_or_a_part_of_it_defines_are_listed(folder, module):
+    with (folder / "fading_prox.py").open("a", encoding="utf-8") as file:
+        file.write("def helper(): pass\nclass Helper: pass\n")
+    (folder / "mine").mkdir()
+    shutil.copy(folder / "fading_prox.py", folder / "mine" / "inner.py")
+    (folder / "mine" / "__init__.py").write_text("from .inner import *", "utf-8")
+    outcome = run(folder, "run", "--method", f"{module}:Fading")
+    assert outcome.returncode == 2
+    assert outcome.stderr.endswith("Did you mean 'FadingProx'? Known: FadingProx.\n")
+
+
+OWN = """
+import fedwmsam, dataclasses
+@dataclasses.dataclass(frozen=True)
+class X(fedwmsam.FedAvg):
+"""
+
+
+@pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("", "Unknown class in the module 'mine'"),
+        ("", "Unknown class in the module 'mine' 'X'. Known: none."),
         ("X = 3", "must be a class derived from fedwmsam.Method"),
         ("import missing_package", "cannot be imported"),
         ("class X: pass", "must be a class derived from fedwmsam.Method"),
         ("import fedwmsam\nclass X(fedwmsam.FedAvg): pass", "must be a @dataclass"),
+        (f"{OWN}    def agregate(self, server, mean, info): pass", "did you mean aggregate?"),
+        (f"{OWN}    def begin(self, down): pass", "must take (down, full_gradient, info)"),
     ],
 )
 def test_what_is_no_method_is_refused_in_one_sentence(tmp_path, source, message):
@@ -261,7 +310,19 @@ def test_an_error_in_a_round_of_an_own_method_names_its_test(tmp_path, monkeypat
     (tmp_path / "mine.py").write_text("\n".join(lines))
     outcome = run(tmp_path, "run", "--method", "mine:Mine", "--out", "a", "--quiet")
     assert outcome.returncode == 1
-    assert "fedwmsam.testing.check_method(Mine) says what is wrong" in outcome.stderr
+    test = re.search(r"Is it Mine\? (.+) says what is wrong\.", outcome.stderr)[1]
+    told = subprocess.run(test, shell=True, cwd=tmp_path, capture_output=True, text=True)
+    assert "AssertionError: direction returned torch.Tensor; it must return two" in told.stderr
+
+
+def test_an_error_in_a_method_that_no_module_has_names_its_test_too():
+    cls = example_class()
+    broken = type("Broken", (cls,), {"direction": lambda self, w, grad, down, scratch: 1 / 0})
+    clients = [load_data(client, {}) for client in range(CLIENTS)]
+    with pytest.raises(ZeroDivisionError) as caught:
+        fedwmsam.fit(network, clients, broken(), **SETTINGS)
+    note = "Is it Broken? fedwmsam.testing.check_method(Broken) says what is wrong."
+    assert caught.value.__notes__ == [note]
 
 
 def test_an_option_with_the_name_of_a_setting_is_refused(tmp_path):

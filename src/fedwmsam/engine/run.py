@@ -7,6 +7,8 @@ be resumed, and its outcome when it is over.
 
 import contextlib
 import logging
+import shlex
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -536,9 +538,15 @@ class Run:
 
 def note_own_method(error: Exception, method: type[Method]) -> None:
     """Add to an error in a round how a method of the user's own is tested, if there is one."""
-    if not method.__module__.startswith("fedwmsam.") and not isinstance(error, InputError):
-        name = method.__name__
-        error.add_note(f"Is it {name}? fedwmsam.testing.check_method({name}) says what is wrong.")
+    if method.__module__.startswith("fedwmsam.") or isinstance(error, InputError):
+        return
+    name = method.__name__
+    check = f"fedwmsam.testing.check_method({name})"
+    module = method.__module__
+    if module != "__main__" and getattr(sys.modules.get(module), name, None) is method:
+        test = f"import fedwmsam.testing as t, {module} as m; t.check_method(m.{name})"
+        check = f'{shlex.quote(sys.executable)} -c "{test}"'
+    error.add_note(f"Is it {name}? {check} says what is wrong.")
 
 
 def checkpoint_of(run: "Run") -> Checkpoint:

@@ -43,6 +43,7 @@ from fedwmsam.errors import InputError
 from fedwmsam.experiment.evaluation import AccuracyBreakdown
 from fedwmsam.experiment.result import Result
 from fedwmsam.methods import Method
+from fedwmsam.methods.base import check_functions
 from fedwmsam.recording.recorder import DynamicsRecorder
 from fedwmsam.settings.config import (
     ALWAYS_IDENTIFYING,
@@ -251,8 +252,9 @@ def check_method_settings(settings: Settings, method: Method, task: Task) -> Non
     """Raise InputError if the method or the model does not support a setting.
 
     These are the aggregation rule, averaging by size, the clients' optimizer and differential
-    privacy.
+    privacy. Nor may a function of the method be misspelt or take other arguments.
     """
+    check_functions(type(method))
     if method.needs_plain_gradients and make_local_rules(settings).make_preconditioner():
         raise InputError(
             f"{method.name} needs optimizer=sgd without momentum: {method.needs_plain_gradients}."

@@ -12,13 +12,17 @@ changed, no random number is drawn. One round, in the order in which the engine 
                   server = aggregate(server, mean of contributions)
 """
 
+import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedwmsam.errors import InputError
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.options import option, validate_fields
 
@@ -164,6 +168,36 @@ class Method:
         `server` is the state at the beginning of the round, the same that `settle` received.
         """
         raise AssertionError(f"{type(self).__name__} defines no aggregate")
+
+
+FUNCTIONS = {
+    name: tuple(inspect.signature(function).parameters)[1:]
+    for name, function in inspect.getmembers(Method, inspect.isfunction)
+    if not name.startswith("_")
+}
+"""The functions of the contract, each with the names of its arguments."""
+
+
+def check_functions(cls: type[Method]) -> None:
+    """Raise InputError for a function with a misspelt name, and for one with other arguments.
+
+    A misspelt one would be called by nobody, and that of the base class in its place.
+    """
+    functions = dict(inspect.getmembers(cls, inspect.isfunction))
+    called = chain.from_iterable(function.__code__.co_names for function in functions.values())
+    for name in sorted(functions.keys() - set(dir(Method)) - set(called)):
+        for meant in difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.8):
+            raise InputError(
+                f"{cls.__name__} has a function {name}, which nobody calls: did you mean {meant}?"
+            )
+    method = object.__new__(cls)  # bound to it, a function's arguments are those without self
+    for name, arguments in FUNCTIONS.items():
+        try:
+            inspect.signature(getattr(method, name)).bind(*arguments)
+        except TypeError as error:
+            raise InputError(
+                f"{name} of {cls.__name__} must take ({', '.join(arguments)}): {error}."
+            ) from error
 
 
 @dataclass(frozen=True)

@@ -220,8 +220,22 @@ def canonical_name(name: str) -> str:
     plain = name.lower().replace("_", "-")
     if plain in METHOD_TABLE or plain in registered_methods():
         return plain
-    message = unknown_name_message("method", name, [*METHOD_TABLE, *registered_methods()])
-    raise InputError(f"{message} A method of your own is named as 'package.module:Class'.")
+    known = [*METHOD_TABLE, *registered_methods()]
+    own = f"A method of your own is named as {meant_path(name)!r}."
+    if "." in name or name != name.lower():
+        raise InputError(unknown_name_message("method", name, known, first=own))
+    raise InputError(f"{unknown_name_message('method', name, known)} {own}")
+
+
+def meant_path(name: str) -> str:
+    """Return the path of a class that may be meant by a file's name, by dots or by a class alone.
+
+    "fading_prox.FadingProx" gives "fading_prox:FadingProx"; what the name does not say is a word
+    such as "Class".
+    """
+    module, _, last = printable(name, 100).replace("/", ".").rpartition(".")
+    class_name = "Class" if last == last.lower() else last
+    return f"{module.strip('.') or 'package.module'}:{class_name}"
 
 
 @cache
@@ -270,7 +284,10 @@ def load_class(name: str) -> Any:
     if name in METHOD_TABLE:
         module, _, class_name = METHOD_TABLE[name].class_path.partition(".")
         return getattr(import_module(f"fedwmsam.methods.{module}"), class_name)
-    cls = import_named("method", name, "Class") if is_path(name) else load_registered(name)
+    if is_path(name):
+        cls = import_named("method", name, "Class", is_method_class)
+    else:
+        cls = load_registered(name)
     check_class(name, cls)
     return cls
 
@@ -302,8 +319,7 @@ def check_class(name: str, cls: Any) -> None:
 
     `fedwmsam.testing.check_method` tests whether it keeps the contract.
     """
-    base = import_module("fedwmsam.methods.base").Method
-    if not isinstance(cls, type) or not issubclass(cls, base):
+    if not is_method_class(cls):
         raise InputError(f"The method {name!r} must be a class derived from fedwmsam.Method.")
     if "__dataclass_params__" not in vars(cls) or not is_dataclass(cls):
         raise InputError(f"The method {name!r} must be a @dataclass(frozen=True): decorate it.")
@@ -312,8 +328,10 @@ def check_class(name: str, cls: Any) -> None:
             raise InputError(
                 f"The method {name!r} has no {attribute}: add {attribute}: ClassVar[str]."
             )
+    base = import_module("fedwmsam.methods.base")
+    base.check_functions(cls)
     for function in ("direction", "aggregate"):
-        if getattr(cls, function) is getattr(base, function):
+        if getattr(cls, function) is getattr(base.Method, function):
             raise InputError(f"The method {name!r} defines no {function}: write one.")
     for f in fields(cls):
         if "help" not in f.metadata or f.default is MISSING:
@@ -321,6 +339,12 @@ def check_class(name: str, cls: Any) -> None:
                 f"The field {f.name!r} of the method {name!r} is no option: "
                 "declare it as option(default, meaning)."
             )
+
+
+def is_method_class(value: object) -> bool:
+    """Return whether a value is a class derived from `fedwmsam.Method`."""
+    base = import_module("fedwmsam.methods.base").Method
+    return isinstance(value, type) and issubclass(value, base)
 
 
 def known_class(name: object) -> Any:
