@@ -330,7 +330,7 @@ def test_what_a_model_cannot_train_on_is_explained_and_other_errors_name_the_cli
 
     federation = make_federation(Fails())
     with pytest.raises(
-        ValueError, match=r"^my own mistake\n.* client \d was trained in round 0\.$"
+        ValueError, match=r"^my own mistake\n.* client \d was trained in round 1\.$"
     ):
         run_round(federation, first_state(federation))
 

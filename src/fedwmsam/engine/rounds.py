@@ -316,9 +316,8 @@ def train_client(federation: Federation, job: Job) -> LocalResult:
             if fragment in str(error):
                 raise InputError(f"Client {label} has {what}.") from error
         if not isinstance(error, InputError):
-            error.add_note(
-                f"It happened while client {label} was trained in round {job.info.round}."
-            )
+            round = job.info.round + 1
+            error.add_note(f"It happened while client {label} was trained in round {round}.")
         raise
 
 
