@@ -39,7 +39,8 @@ def call_command_line(*arguments: str | Path) -> Outcome:
     err = io.StringIO()
     code = 0
     argv = sys.argv
-    handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    handlers = {name: signal.getsignal(getattr(signal, name)) for name in names}
     sys.argv = ["fedwmsam", *map(str, arguments)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -48,8 +49,8 @@ def call_command_line(*arguments: str | Path) -> Outcome:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     finally:
         sys.argv = argv
-        for kind, handler in handlers.items():
-            signal.signal(kind, handler)
+        for name, handler in handlers.items():
+            signal.signal(getattr(signal, name), handler)
     return Outcome(code, out.getvalue(), err.getvalue())
 
 

@@ -414,8 +414,9 @@ def test_going_on_is_refused_where_the_data_changed(cli: Cli, copy: Path) -> Non
     assert len(rows(copy)) == 3
 
 
-def test_a_stopped_run_is_saved_and_goes_on_exactly(cli: Cli) -> None:
-    """SIGTERM, as a cluster sends it, in the middle of a real process."""
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGHUP"])
+def test_a_stopped_run_is_saved_and_goes_on_exactly(cli: Cli, signal_name: str) -> None:
+    """SIGTERM, as a cluster sends it, or SIGHUP, as a closed terminal, to a real process."""
     settings: Arguments = [
         "--model",
         "linear",
@@ -436,7 +437,7 @@ def test_a_stopped_run_is_saved_and_goes_on_exactly(cli: Cli) -> None:
         metrics.exists() and metrics.read_bytes().count(b"\n") > 3
     ):
         time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(getattr(signal, signal_name))
     _, err = process.communicate(timeout=60)
     assert process.returncode in (130, 143)
     assert "fedwmsam resume runs/stopped" in err and "Traceback" not in err

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: one ends the program cleanly, a second one in a hurry does not disturb it."""
+"""Ctrl-C, SIGTERM and SIGHUP: one ends the program cleanly, a second in a hurry does nothing."""
 
 import os
 import signal
@@ -28,16 +28,19 @@ lifetime = Lifetime()
 
 
 def install_handlers(can_be_interrupted: bool = False) -> None:
-    """Let SIGTERM end the program in the way Ctrl-C does.
+    """Let SIGTERM, and the SIGHUP of a closed terminal, end the program in the way Ctrl-C does.
 
-    This also works where a shell started it in the background with Ctrl-C switched off.
+    This also works where a shell started it in the background with Ctrl-C switched off. What
+    `nohup` has switched off stays so.
     """
     lifetime.can_be_interrupted = can_be_interrupted
     lifetime.interrupted_at = None
     lifetime.exit_code = None
     signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, interrupt)
+    for name in ("SIGINT", "SIGHUP"):  # Windows has no SIGHUP
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
 
 
 def interrupt_main_thread() -> None:

@@ -64,6 +64,10 @@ def test_a_comparison_runs_once_and_is_then_done(cli, tmp_path):
     again = cli("compare", *arguments, "--out", tmp_path / "c")
     assert again.code == 0 and "3 of them done before" in again.out
     assert modification_times(tmp_path / "c") == before and len(before) == 3
+    more = cli("compare", "--methods", "fedavg", "--rounds", "1", "--out", tmp_path / "c")
+    assert "3 finished runs with other settings" in more.out, more.err
+    nothing = cli("compare", "--rounds", "1", "--out", tmp_path / "c")
+    assert nothing.code == 2 and "--methods" in nothing.err and nothing.err.count("\n") == 1
 
 
 def test_methods_of_one_seed_share_clients_and_seeds_do_not(cli, tmp_path):

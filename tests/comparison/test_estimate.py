@@ -114,11 +114,12 @@ def test_a_comparison_says_first_what_it_takes(cli, tmp_path, probed):
     assert [run.seed for run in find_runs([tmp_path / "c"])[0]] == [7]
 
 
-def test_a_comparison_that_cannot_be_probed_still_names_the_runs_that_fail(cli, tmp_path):
+@pytest.mark.parametrize("dry_run", [[], ["--dry-run"]])
+def test_a_mistake_that_all_runs_share_is_said_once_and_leaves_nothing(cli, tmp_path, dry_run):
     flags = ("--methods", "fedavg", *SMALL, "--dataset", "no-such-data", "--out", tmp_path / "c")
-    assert "No run succeeded" in cli("compare", *flags).err
-    outcome = cli("compare", *flags, "--dry-run")
-    assert outcome.code == 2 and "no-such-data" in outcome.err
+    outcome = cli("compare", *flags, "--seeds", "3", *dry_run)
+    assert outcome.code == 2 and outcome.err.count("no-such-data") == 1
+    assert not (tmp_path / "c").exists()
 
 
 def test_a_count_of_seeds_and_one_seed_are_not_both(cli, tmp_path):

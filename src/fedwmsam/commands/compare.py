@@ -27,7 +27,7 @@ from fedwmsam.commands.places import (
     parse_place,
     print_status,
 )
-from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.errors import InputError, printable, unknown_name_message
 from fedwmsam.settings.config import setting_names
 
 if TYPE_CHECKING:
@@ -149,10 +149,13 @@ def compare(
         estimate = estimate_comparison(planned, place.workers)
         show_comparison_estimate(output.console, estimate, grid_spec)
         return
+    if not (path or methods or grid or tune):
+        refuse_other_comparison(grid_spec, out)
+    planned = []
+    with contextlib.suppress(InputError):  # a folder that is in the way: `run_comparison` says
+        planned = planned_runs(grid_spec, out, plan)
     if not quiet:
-        with contextlib.suppress(InputError):  # a folder that is in the way: `run_comparison` says
-            planned = planned_runs(grid_spec, out, plan)
-            announce(grid_spec, planned, place, yes)
+        announce(grid_spec, planned, place, yes)
     with print_hint_on_interrupt(place.hint_on_interrupt(out)):
         folders = run_comparison(grid_spec, out, place, plan, display)
     if html is not None or not quiet:
@@ -161,6 +164,25 @@ def compare(
         say(f"Runs: {out}; more with: fedwmsam report {out} --help")
     if not all((folder / "summary.json").exists() for folder in folders):
         sys.exit(1)
+
+
+def refuse_other_comparison(grid_spec: "Grid", out: Path) -> None:
+    """Raise InputError if `out` holds a comparison of other runs than these.
+
+    Without a file and methods it is the default method's, which nobody means who wants to go on.
+    """
+    from fedwmsam.comparison.queue_folder import QueueFolder
+
+    queue = QueueFolder(out)
+    if not queue.exists():
+        return
+    plan = queue.read_plan()
+    if not {run.name for run in plan.runs} & {spec.folder_name for spec in grid_spec.run_specs()}:
+        command = " ".join(map(printable, plan.command))
+        raise InputError(
+            f"{out} holds another comparison; go on with the command that made it, {command!r}, "
+            "or say which --methods to compare."
+        )
 
 
 def split_words(words: list[str], methods: str | None) -> tuple[Path | None, str | None]:
@@ -229,17 +251,22 @@ def announce(
 ) -> None:
     """Say what the runs will take, and on a terminal ask before very many are started.
 
-    What keeps a probe from being made is left to the runs, which say it one by one. Runs on other
-    machines are not probed on this one.
+    What keeps a probe from being made is left to the runs, which say it one by one. Raise
+    InputError for what keeps all of them from beginning. Runs on other machines are not probed on
+    this one.
     """
-    from fedwmsam.comparison.estimate import estimate_comparison
+    from fedwmsam.comparison.estimate import check_shared_data, estimate_comparison
     from fedwmsam.report.terminal import comparison_estimate_lines
 
-    with contextlib.suppress(Exception):
+    try:
         if place.is_this_machine:
             estimate = estimate_comparison(planned, place.workers, ANNOUNCEMENT_SECONDS)
             for line in comparison_estimate_lines(estimate, grid_spec):
                 say(line)
+    except InputError:
+        check_shared_data(planned)
+    except Exception:
+        pass
     ahead = sum(not run.is_finished for run in planned)
     if ahead > MANY_RUNS and not yes and sys.stdin.isatty() and sys.stdout.isatty():
         count = len(grid_spec.seeds)

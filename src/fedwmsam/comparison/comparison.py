@@ -128,6 +128,14 @@ class ComparisonRunner:
                 f"The plan has changed: {len(left)} unfinished runs of the call before are not in "
                 "it and are left as they are."
             )
+        finished = [
+            path for path in self.out.glob("*/summary.json") if path.parent.name not in asked_for
+        ]
+        if finished:
+            self.display.note(
+                f"{len(finished)} finished runs with other settings are in {self.out}, too, and "
+                f"have rows of their own in `fedwmsam report {self.out}`."
+            )
 
     def report_failures(self, runs: Sequence[QueuedRun]) -> None:
         """Print the status of each failed run; raise InputError if all of them failed."""

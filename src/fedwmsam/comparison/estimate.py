@@ -130,6 +130,16 @@ def estimate_comparison(
     return ComparisonEstimate(tuple(estimates), len(runs) - len(ahead), jobs or cores())
 
 
+def check_shared_data(runs: Sequence[QueuedRun]) -> None:
+    """Raise InputError if all runs are to have the same data and model, and cannot have them.
+
+    Runs that have begun had them.
+    """
+    shared = {values_of(run.spec.config, DATA_SETTINGS) for run in runs}
+    if len(shared) == 1 and not any(run.path.exists() for run in runs):
+        prepare(runs[0].spec.config)
+
+
 class Probes:
     """Probes of runs, one of all that cost the same, as long as there is time."""
 
