@@ -12,7 +12,7 @@ export OMP_NUM_THREADS = 1
 .PHONY: demo test test-slow test-systems faults hostile endurance coverage mutation check docs notebooks release-check bench results clean
 
 demo: $(VENV)/base
-	$(BIN)/fedwmsam compare --methods fedavg,fedcm,mofedsam,fedwmsam --seeds 2 --baseline fedavg --html comparison/report.html
+	$(BIN)/fedwmsam compare --methods fedavg,fedcm,scaffold,fedwmsam --seeds 2 --baseline fedavg --out demo --html demo/report.html
 
 test: $(VENV)/installed
 	$(BIN)/python -m pytest --numprocesses 2

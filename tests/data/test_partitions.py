@@ -613,3 +613,9 @@ def test_heterogeneity_by_hand() -> None:
     assert mixed.mean_tv_distance == pytest.approx((1 / 2 + 1 / 6) / 2)
     assert mixed.max_tv_distance == pytest.approx(1 / 2)
     assert mixed.effective_classes == pytest.approx((1 + 3 / 2 ** (2 / 3)) / 2)
+
+
+@pytest.mark.parametrize("written", ["Dirichlet(0.1)", "dirichlet-0.1", "dirichlet=0.1"])
+def test_a_rule_as_papers_write_it_is_answered_with_ours(written: str) -> None:
+    with pytest.raises(InputError, match=r"Did you mean 'dirichlet:0\.1'\?"):
+        parse_partition_rule(written)

@@ -5,6 +5,7 @@ it names is applied to some labels.
 """
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,6 +65,11 @@ def parse_rule_text(rule: str, specs: Mapping[str, RuleSpec]) -> PartitionRule:
     head, *parts = (part.strip() for part in rule.split(","))
     name, colon, text = head.partition(":")
     if name not in specs:
+        papers = re.fullmatch(r"([a-z-]+?)[-_ (=]*([\d.]+)\)?", name.lower())
+        if papers and papers[1] in specs:  # as in Dirichlet(0.1)
+            raise InputError(
+                f"Unknown partition rule {name!r}. Did you mean '{papers[1]}:{papers[2]}'?"
+            )
         raise InputError(unknown_name_message("partition rule", name, specs))
     spec = specs[name]
     if spec.value is None:
