@@ -68,6 +68,7 @@ def test_a_comparison_runs_once_and_is_then_done(cli, tmp_path):
     assert "3 finished runs with other settings" in more.out, more.err
     nothing = cli("compare", "--rounds", "1", "--out", tmp_path / "c")
     assert nothing.code == 2 and "--methods" in nothing.err and nothing.err.count("\n") == 1
+    assert "command that made a comparison" in cli("resume", tmp_path / "c").err
 
 
 def test_methods_of_one_seed_share_clients_and_seeds_do_not(cli, tmp_path):

@@ -67,6 +67,8 @@ def print_status(out: Path) -> None:
             say(line)
         if slurm.has_slurm():
             jobs = slurm.list_jobs(name=slurm.job_name(queue.out))
+            if jobs is None and not any(queue.log_folder.glob("*")):
+                continue  # no job has printed anything: Slurm has nothing to do with it
             words = "Slurm does not answer" if jobs is None else slurm.describe_jobs(jobs) or "none"
             say(f"  jobs in Slurm's queue: {words}")
 

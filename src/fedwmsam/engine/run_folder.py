@@ -333,7 +333,9 @@ def require_run_folder(path: Path) -> Path:
     if not path.exists():
         raise InputError(f"There is no run folder {path}.")
     if not is_run(path):
-        raise InputError(f"{path} is not a run folder: it has no config.toml.")
+        runs = sum(map(is_run, path.iterdir())) if path.is_dir() else 0
+        advice = "; the command that made a comparison goes on with it" if runs else ""
+        raise InputError(f"{path} is not a run folder: it has no config.toml{advice}.")
     return path
 
 
