@@ -219,3 +219,26 @@ def test_tables_of_pandas():
     pair = (frame[["u", "v"]].to_numpy(), frame["class"].to_numpy())
     assert fit(model, arrays, test=pair, **PLAIN).rows == result.rows
     assert result.predict(frame).shape == (40, 2)
+
+
+def test_texts_of_a_tokenizer_are_padded_by_its_collator(transformers):
+    """Rows as a tokenizer makes them, of lists and with `label`: the usual form of text data."""
+    words = {"[PAD]": 0, "[UNK]": 1, **{f"w{number}": number for number in range(2, WORDS)}}
+    tokenizers = pytest.importorskip("tokenizers")
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+    core.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="[PAD]", unk_token="[UNK]"
+    )
+    rows = []
+    for number in range(16):
+        text = " ".join(f"w{2 + (number + place) % 5}" for place in range(2 + number % 4))
+        rows.append({**tokenizer(text), "label": number % 2})
+    collate = transformers.DataCollatorWithPadding(tokenizer)
+    model = transformers.BertForSequenceClassification(
+        small_bert_config(transformers, num_labels=2)
+    )
+    clients = [rows[:6], rows[6:]]
+    result = fit(model, clients, test=rows, collate=collate, **PLAIN)
+    batches = [dict(collate(client)) for client in clients]
+    assert_same_weights(result.model, train_own_loss(model, batches))
