@@ -474,7 +474,7 @@ def test_the_verdict_and_the_differences_fit(
     show: Open, small: tuple[Path, Comparison], width: int
 ) -> None:
     page = show(small[0], width=width)
-    assert "fedavg leads fedavgm by" in page.locator(".verdict").inner_text()
+    assert "fedavg is ahead of fedavgm by" in page.locator(".verdict").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     frame = page.locator("figure.forest .frame")
     assert frame.locator("circle").count() == 3

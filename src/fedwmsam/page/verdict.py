@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedwmsam.engine.records import Record
 from fedwmsam.report.summary import (
     Goal,
     PairedDifference,
@@ -11,7 +12,7 @@ from fedwmsam.report.summary import (
     ResultTable,
     compute_difference,
 )
-from fedwmsam.report.text_tables import COSTS, TextTable
+from fedwmsam.report.text_tables import COSTS, TextTable, can_be_significant, seeds_needed
 
 FOREST_WIDTH = 760
 FOREST_LABELS = 210
@@ -22,14 +23,14 @@ ROW_HEIGHT = 26
 
 
 def verdict(table: ResultTable, goal: Goal) -> str:
-    """Return in a sentence who leads a table and by how much.
+    """Return in a sentence who is ahead in a table, by how much, and how surely.
 
     It is empty if there is nobody to compare, or if nobody knows which way the metric is better.
     """
-    ranked = rank_rows(table, goal)
-    if len(ranked) < 2:
+    compared = choose_rows(table, goal)
+    if compared is None:
         return ""
-    leader, second = ranked[:2]
+    leader, second = compared
     difference = compute_difference(leader, second, goal)
     count = len(difference.seeds)
     if count == 0:
@@ -41,6 +42,12 @@ def verdict(table: ResultTable, goal: Goal) -> str:
             f"{leader.label} is ahead of {second.label} by {lead} on the one seed that both have, "
             f"for {cost}; whether another seed would turn that round is not known."
         )
+    tests = count_comparisons(table)
+    if not can_be_significant(count, tests):
+        return (
+            f"{leader.label} is ahead of {second.label} by {lead} on {count} seeds, too few to "
+            f"settle it (that takes {seeds_needed(tests)}), for {cost}."
+        )
     low, high = sorted(map(abs, difference.interval))
     if is_told_apart(difference):
         return (
@@ -51,6 +58,58 @@ def verdict(table: ResultTable, goal: Goal) -> str:
         f"{leader.label} and {second.label} cannot be told apart on {count} seeds: {lead} is "
         f"between them, and the 95% interval holds 0; {leader.label} takes {cost}."
     )
+
+
+def choose_rows(table: ResultTable, goal: Goal) -> tuple[ResultRow, ResultRow] | None:
+    """Return the two rows that the verdict compares, the better one first, None if there are none.
+
+    They are the baseline, if one was named, and the best other row; else the row that leads and the
+    best one of another method, if there is another. A row and the average of its own models are not
+    compared, and averages with averages where that is possible.
+    """
+    ranked = rank_rows(table, goal)
+    named = [row for row in ranked if row.label == table.baseline]
+    references = named or ranked[:1]
+    if not references:
+        return None
+    reference = references[0]
+    others = [row for row in ranked if trained_config(row) != trained_config(reference)]
+    if not named:
+        others = [row for row in others if row.method != reference.method] or others
+    others = select_alike(others, reference)
+    if not others:
+        return None
+    first, second = sorted((reference, others[0]), key=ranked.index)
+    return first, second
+
+
+def trained_config(row: ResultRow) -> Record:
+    """Return the settings of a row's runs, which those of their average share."""
+    return {key: value for key, value in row.config.items() if key != "twin"}
+
+
+def select_alike(rows: Sequence[ResultRow], reference: ResultRow) -> Sequence[ResultRow]:
+    """Return the averages of rows to compare with an average, else those that are no twins.
+
+    If there are none, all rows are returned.
+    """
+    if is_average(reference):
+        alike = [row for row in rows if is_average(row)]
+    else:
+        alike = [row for row in rows if not row.is_averaged_model]
+    return alike or rows
+
+
+def is_average(row: ResultRow) -> bool:
+    """Return whether a row's models are averages: a twin, or what FedWMSAM-plus hands over."""
+    return row.is_averaged_model or "average_power" in row.config
+
+
+def count_comparisons(table: ResultTable) -> int:
+    """Return how many differences the reader of a table is shown, of which one may be chance."""
+    if table.baseline is not None:
+        return sum(bool(difference.seeds) for difference in table.differences)
+    return sum(bool(row.scores) for row in table.rows) - 1
 
 
 def rank_rows(table: ResultTable, goal: Goal) -> list[ResultRow]:

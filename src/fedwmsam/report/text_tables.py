@@ -534,7 +534,7 @@ def significance_notes(table: ResultTable) -> Iterator[str]:
         return
     tests = len(seed_counts)
     most = max(seed_counts)
-    if smallest_p(most) * tests >= SIGNIFICANT:
+    if not can_be_significant(most, tests):
         comparisons = f"{tests} comparisons" if tests > 1 else "one comparison"
         yield (
             f"With {format_seeds(most)} p cannot fall below {smallest_p(most):.3g}, whatever the "
@@ -558,13 +558,18 @@ def format_seeds(count: int) -> str:
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
-def seeds_needed(tests: int) -> int:
-    """Return the fewest seeds with which one of so many tests can be significant.
+def can_be_significant(seeds: int, tests: int) -> bool:
+    """Return whether one of so many tests can be significant with that many seeds.
 
-    With these, a difference of the same sign at every seed is significant after correction.
+    If so, a difference of the same sign at every seed is significant after correction.
     """
+    return smallest_p(seeds) * tests < SIGNIFICANT
+
+
+def seeds_needed(tests: int) -> int:
+    """Return the fewest seeds with which one of so many tests can be significant."""
     seeds = 1
-    while smallest_p(seeds) * tests >= SIGNIFICANT:
+    while not can_be_significant(seeds, tests):
         seeds += 1
     return seeds
 
