@@ -129,6 +129,10 @@ def report(
     from fedwmsam.report.text_tables import csv_curves, csv_texts, make_text_tables, markdown_text
 
     goal = make_goal(metric, parse_targets(targets or ""), better and better.value, first_crossing)
+    if plots is not None:
+        from fedwmsam.report.plots import require_matplotlib, save_comparison_plots
+
+        require_matplotlib()  # else the other files would be there, and the command have failed
 
     def load() -> "tuple[list[LoadedRun], list[str]]":
         loaded_runs, empty_folders = find_runs(runs)
@@ -166,8 +170,6 @@ def report(
 
         written.append(write_page(html, comparison, paper_columns))
     if plots is not None:
-        from fedwmsam.report.plots import save_comparison_plots
-
         written += save_comparison_plots(comparison, plots, format.value)
     print_written(written)
 

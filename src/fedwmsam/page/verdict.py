@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedwmsam.engine.records import Record
 from fedwmsam.report.summary import (
     Goal,
     PairedDifference,
@@ -73,7 +72,7 @@ def choose_rows(table: ResultTable, goal: Goal) -> tuple[ResultRow, ResultRow] |
     if not references:
         return None
     reference = references[0]
-    others = [row for row in ranked if trained_config(row) != trained_config(reference)]
+    others = [row for row in ranked if row.trained_config != reference.trained_config]
     if not named:
         others = [row for row in others if row.method != reference.method] or others
     others = select_alike(others, reference)
@@ -81,11 +80,6 @@ def choose_rows(table: ResultTable, goal: Goal) -> tuple[ResultRow, ResultRow] |
         return None
     first, second = sorted((reference, others[0]), key=ranked.index)
     return first, second
-
-
-def trained_config(row: ResultRow) -> Record:
-    """Return the settings of a row's runs, which those of their average share."""
-    return {key: value for key, value in row.config.items() if key != "twin"}
 
 
 def select_alike(rows: Sequence[ResultRow], reference: ResultRow) -> Sequence[ResultRow]:
