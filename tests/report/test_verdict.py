@@ -149,7 +149,8 @@ def test_the_picture_has_the_differences_to_the_baseline_or_to_the_leader(tmp_pa
     assert plot is not None and plot.reference == "fedcm"
     by_label = {row.label: row for row in plot.rows}
     assert set(by_label) == {"fedavg", "fedsam"}
-    assert by_label["fedsam"].x < by_label["fedavg"].x < plot.zero
+    assert 0 < by_label["fedsam"].x < by_label["fedavg"].x < plot.zero == 98
+    assert plot.zero_anchor == "end"
     assert by_label["fedavg"].text.startswith("−0.1017 (−0.")
     with_baseline = summarise(find_runs([tmp_path])[0], comparison.goal, "fedavg")
     plot = forest_plot(with_baseline.tables[0], comparison.goal)

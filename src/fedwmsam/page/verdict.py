@@ -13,12 +13,10 @@ from fedwmsam.report.summary import (
 )
 from fedwmsam.report.text_tables import COSTS, TextTable, can_be_significant, seeds_needed
 
-FOREST_WIDTH = 760
-FOREST_LABELS = 210
-"""The part of the picture's width that the labels of the rows have."""
-FOREST_VALUES = 200
-"""The part of the picture's width that the differences have as text."""
-ROW_HEIGHT = 26
+ROW_HEIGHT = 46
+"""Pixels of a row of the picture: a line of text, the interval, and on phones another line."""
+MARGIN = 2.0
+"""Percent of the picture's width on either side, where the ends of the intervals have space."""
 
 
 def verdict(table: ResultTable, goal: Goal) -> str:
@@ -169,12 +167,14 @@ def leading_number(cell: str) -> float | None:
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A paired difference as it is drawn; positions are in pixels."""
+    """A paired difference as it is drawn."""
 
     label: str
     text: str
-    y: float
+    top: int
+    """The upper edge of the row in pixels."""
     x: float
+    """The position of the difference, as others in percent of the picture's width."""
     low: float | None
     """The interval's ends; None for both if there is no interval."""
     high: float | None
@@ -188,8 +188,14 @@ class ForestPlot:
     rows: Sequence[ForestRow]
     zero: float
     """The position of no difference."""
-    width: int
     height: int
+
+    @property
+    def zero_anchor(self) -> str:
+        """Return which end of the words at zero stands there, so that none is cut off."""
+        if self.zero < 30:
+            return "start"
+        return "end" if self.zero > 70 else "middle"
 
 
 def forest_plot(table: ResultTable, goal: Goal) -> ForestPlot | None:
@@ -211,10 +217,9 @@ def forest_plot(table: ResultTable, goal: Goal) -> ForestPlot | None:
         ends += filter(math.isfinite, (difference.mean, *difference.interval))
     lowest = min(ends)
     span = max(ends) - lowest or 1.0
-    room = FOREST_WIDTH - FOREST_LABELS - FOREST_VALUES - 40
 
     def place(value: float) -> float:
-        return round(FOREST_LABELS + 20 + (value - lowest) / span * room, 1)
+        return round(MARGIN + (value - lowest) / span * (100 - 2 * MARGIN), 2)
 
     rows = []
     for number, difference in enumerate(shown):
@@ -224,13 +229,13 @@ def forest_plot(table: ResultTable, goal: Goal) -> ForestPlot | None:
             ForestRow(
                 difference.label,
                 describe_difference(difference),
-                ROW_HEIGHT * number + ROW_HEIGHT / 2,
+                ROW_HEIGHT * number,
                 place(difference.mean),
                 low,
                 high,
             )
         )
-    return ForestPlot(reference, rows, place(0.0), FOREST_WIDTH, ROW_HEIGHT * len(rows) + 24)
+    return ForestPlot(reference, rows, place(0.0), ROW_HEIGHT * len(rows) + 24)
 
 
 def describe_difference(difference: PairedDifference) -> str:
