@@ -120,7 +120,7 @@ def report(
     - `fedwmsam report runs --baseline "scaffold averaged"`
     - `fedwmsam report runs --provenance`
     """
-    from fedwmsam.report.latex import latex_text, with_paper_names
+    from fedwmsam.report.latex import latex_text, paper_tables
     from fedwmsam.report.output_files import write_texts
     from fedwmsam.report.percent import in_percent
     from fedwmsam.report.pivot import pivot_text_tables
@@ -162,8 +162,8 @@ def report(
     if markdown is not None:
         texts[markdown] = markdown_text(tables)
     if latex is not None:
-        paper_tables = make_text_tables(with_paper_names(shown), paper_columns)
-        texts[latex] = latex_text([*paper_tables, *pivot_tables], width.value)
+        latex_tables = [*paper_tables(shown, paper_columns), *pivot_tables]
+        texts[latex] = latex_text(latex_tables, width.value)
     written = write_texts(texts)
     if html is not None:
         from fedwmsam.page.page import write_page

@@ -58,6 +58,8 @@ class Goal:
     """Values of the metric; the report says what reaching them cost."""
     target_window: int = TAIL_EVALUATIONS
     """Evaluations whose mean must reach a target; 1 is the first crossing, which rewards noise."""
+    is_percent: bool = False
+    """Whether the metric is a share that was multiplied by a hundred."""
 
 
 ACCURACY = Goal("accuracy", higher_is_better=True)
