@@ -73,10 +73,10 @@ def choose_rows(table: ResultTable, goal: Goal) -> tuple[ResultRow, ResultRow] |
     others = [row for row in ranked if row.trained_config != reference.trained_config]
     if not named:
         others = [row for row in others if row.method != reference.method] or others
-    others = select_alike(others, reference)
-    if not others:
+    rivals = select_alike(others, reference)
+    if not rivals:
         return None
-    first, second = sorted((reference, others[0]), key=ranked.index)
+    first, second = sorted((reference, rivals[0]), key=ranked.index)
     return first, second
 
 
