@@ -16,7 +16,7 @@ from fedwmsam import toml
 from fedwmsam.engine.records import read_json, read_lines
 from fedwmsam.errors import InputError
 from fedwmsam.page.page import render_page
-from fedwmsam.report.latex import latex_text, with_paper_names
+from fedwmsam.report.latex import latex_text, paper_tables
 from fedwmsam.report.percent import in_percent
 from fedwmsam.report.pivot import pivot_text_tables
 from fedwmsam.report.plots import save_comparison_plots
@@ -152,7 +152,7 @@ def every_output(folder: Path, goals: Sequence[Goal] = GOALS) -> Iterator[str]:
             tables += pivot_text_tables(comparison, key)
         yield from (csv_rows(comparison), csv_runs(comparison), csv_curves(comparison))
         yield from (markdown_text(tables), latex_text(tables))
-        yield latex_text(make_text_tables(with_paper_names(comparison)), "page")
+        yield latex_text(paper_tables(comparison), "page")
         for table in tables:
             yield from texts_of_table(table)
     yield render_page(comparison)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from helpers.run_folders import write_run
 
-from fedwmsam.report.latex import latex_cell, latex_text, with_paper_names
+from fedwmsam.report.latex import latex_cell, latex_text, paper_tables
 from fedwmsam.report.pivot import pivot_text_tables
 from fedwmsam.report.runs import find_runs
 from fedwmsam.report.summary import Comparison, make_goal, summarise
-from fedwmsam.report.text_tables import TextTable, make_text_tables
+from fedwmsam.report.text_tables import TextTable
 
 ARTICLE = r"\documentclass{article}"
 TWO_COLUMNS = r"\documentclass[twocolumn]{article}"
@@ -39,7 +39,7 @@ def comparison(tmp_path: Path) -> Comparison:
 
 
 def report(comparison: Comparison, width: Any = "column") -> str:
-    tables = make_text_tables(with_paper_names(comparison), paper_columns=True)
+    tables = paper_tables(comparison, paper_columns=True)
     return latex_text([*tables, *pivot_text_tables(comparison, None)], width)
 
 

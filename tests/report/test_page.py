@@ -376,6 +376,20 @@ def test_runs_that_kept_no_client_accuracies_are_left_out_and_named(tmp_path: Pa
     assert "Accuracy by client" in page.texts["h2"] and len(page.numbers["charts"]) == 1
 
 
+def test_a_twin_has_no_row_among_the_clients_and_no_advice_to_resume(tmp_path: Path) -> None:
+    columns = {"averaged_accuracy": [0.6]}
+    for seed, accuracies in enumerate(([0.25, 0.75], None)):
+        folder = tmp_path / str(seed)
+        write_run(folder, [0.5], columns=columns, seed=seed, twin=8.0, client_accuracy=accuracies)
+    runs = add_averaged_model_runs(find_runs([tmp_path])[0])
+    page = read(summarise(runs))
+    _, *rows = cells_of(page, "Accuracy over the clients, mean over the seeds")
+    assert [row[0] for row in rows] == ["fedavg"]
+    notes = [text for text in page.texts["li"] if "clients.json" in text]
+    assert len(notes) == 1 and notes[0].startswith("fedavg, seed 1: left out here")
+    assert sum("trained model only" in text for text in page.texts["li"]) == 1
+
+
 def test_runs_that_look_at_no_client_have_no_such_section(tmp_path: Path) -> None:
     write_run(tmp_path / "a0", [0.5])
     assert "Accuracy by client" not in read(compared(tmp_path)).texts["h2"]

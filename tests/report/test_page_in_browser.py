@@ -19,7 +19,7 @@ from helpers.browser import start_browser
 from helpers.run_folders import write_run
 
 from fedwmsam.page.page import write_page
-from fedwmsam.report.runs import find_runs
+from fedwmsam.report.runs import add_averaged_model_runs, find_runs
 from fedwmsam.report.series import compute_curve
 from fedwmsam.report.summary import Comparison, make_goal, summarise
 
@@ -469,15 +469,52 @@ def test_every_table_and_picture_is_saved_as_a_file(
     assert b"fedcm" in saved.value.path().read_bytes()
 
 
+def do_overlap(box: dict[str, float], other: dict[str, float]) -> bool:
+    """Return whether two rectangles of the page have a pixel in common."""
+    is_apart = (
+        box["right"] <= other["left"]
+        or other["right"] <= box["left"]
+        or box["bottom"] <= other["top"]
+        or other["bottom"] <= box["top"]
+    )
+    return not is_apart
+
+
+def overlapping_texts(frame: Any) -> int:
+    """Return how many pairs of texts in a picture have a pixel in common."""
+    boxes = frame.locator("text").evaluate_all("texts => texts.map(e => e.getBoundingClientRect())")
+    return sum(do_overlap(box, other) for box, other in itertools.combinations(boxes, 2))
+
+
+def test_on_a_phone_names_break_between_words_and_differences_have_space(
+    show: Open, tmp_path: Path
+) -> None:
+    for method, seed in itertools.product(("fedlesam-d", "fedwmsam-plus"), (0, 1)):
+        columns = {"averaged_accuracy": [0.6, 0.7 + seed / 10]}
+        settings: dict[str, Any] = {"method": method, "seed": seed, "twin": 8.0}
+        write_run(tmp_path / f"{method}-{seed}", [0.5, 0.6], columns=columns, **settings)
+    runs = add_averaged_model_runs(find_runs([tmp_path])[0])
+    page = show(write_page(tmp_path / "page.html", summarise(runs)), width=380)
+    lines_of_words = page.locator("tbody th .word").evaluate_all(
+        "words => words.map(word => word.getClientRects().length)"
+    )
+    assert set(lines_of_words) == {1}
+    names = page.locator("table").first.locator("tbody th").all_text_contents()
+    assert names[1] == "fedlesam-d averaged twin=8"
+    assert overlapping_texts(page.locator("figure.forest")) == 0
+
+
 @pytest.mark.parametrize("width", [1400, 380])
 def test_the_verdict_and_the_differences_fit(
     show: Open, small: tuple[Path, Comparison], width: int
 ) -> None:
     page = show(small[0], width=width)
-    assert "fedavg leads fedavgm by" in page.locator(".verdict").inner_text()
+    assert "fedavg is ahead of fedavgm by" in page.locator(".verdict").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     frame = page.locator("figure.forest .frame")
     assert frame.locator("circle").count() == 3
+    assert frame.evaluate("e => e.scrollWidth <= e.clientWidth && e.scrollHeight <= e.clientHeight")
+    assert overlapping_texts(frame) == 0
     if width == 1400:
         cut = page.locator("main .frame:visible").evaluate_all(
             "frames => frames.filter((frame) => frame.scrollWidth > frame.clientWidth + 1).length"

@@ -241,6 +241,17 @@ def test_a_comparison_over_a_setting_ends_with_the_table(cli: Cli, tmp_path: Pat
     assert "accuracy by partition: digits, linear, 4 clients, 1 round" in done.out
 
 
+def test_percentages_have_two_decimals_whatever_their_size(cli: Cli, tmp_path: Path) -> None:
+    for method, value in {"fedavg": 0.0925, "fedsam": 0.0512}.items():
+        for seed in (0, 1):
+            accuracies = [value + seed / 100]
+            write_run(tmp_path / f"{method}{seed}", accuracies, method=method, seed=seed)
+    done = cli("report", tmp_path, "--baseline", "fedavg", "--percent")
+    assert done.code == 0, done.err
+    assert "9.75 ± 0.71" in done.out and "│ -4.13 " in done.out
+    assert "-4.13 to -4.13" in done.out
+
+
 def test_percent_is_for_shares(cli: Cli, tmp_path: Path) -> None:
     write_run(tmp_path / "a", [0.5], columns={"loss": [1.5]})
     done = cli("report", tmp_path, "--metric", "loss", "--percent")

@@ -12,7 +12,7 @@ from helpers.run_folders import write_run
 
 from fedwmsam.errors import InputError
 from fedwmsam.report import plots
-from fedwmsam.report.runs import find_runs
+from fedwmsam.report.runs import add_averaged_model_runs, find_runs
 from fedwmsam.report.summary import Comparison, make_goal, summarise
 
 pytest.importorskip("matplotlib")
@@ -181,6 +181,37 @@ def test_curves_differ_without_colour_too() -> None:
     assert len(set(dashes_and_markers[:8])) == 8
 
 
+def test_a_method_and_its_average_have_one_colour_and_the_average_is_dashed(
+    tmp_path: Path,
+) -> None:
+    methods = ("fedavg", "fedcm", "fedprox", "fedsam", "scaffold", "fedwmsam")
+    for method in methods:
+        columns = {"averaged_accuracy": [0.6, 0.7]}
+        write_run(tmp_path / method, [0.5, 0.6], columns=columns, method=method, twin=8.0)
+    runs = add_averaged_model_runs(find_runs([tmp_path])[0])
+    result = summarise(runs, make_goal("accuracy"))
+    figure = dict(figures(result))["accuracy-over-rounds"]
+    lines = {line.get_label(): line for line in figure.axes[0].get_lines()}
+    assert len({line.get_color() for line in lines.values()}) == len(methods)
+    for method in methods:
+        trained = lines[method]
+        average = lines[f"{method} averaged twin=8"]
+        assert (trained.get_color(), trained.get_marker()) == (
+            average.get_color(),
+            average.get_marker(),
+        )
+        assert (trained.get_linestyle(), average.get_linestyle()) == ("-", "--")
+
+
+def test_many_methods_and_their_averages_all_look_different(tmp_path: Path) -> None:
+    for number in range(20):
+        columns = {"averaged_accuracy": [0.6]}
+        write_run(tmp_path / f"{number}", [0.5], columns=columns, lr=0.1 + number, twin=8.0)
+    runs = add_averaged_model_runs(find_runs([tmp_path])[0])
+    rows = summarise(runs, make_goal("accuracy")).tables[0].rows
+    assert len(rows) == 40 and len(set(map(str, plots.row_styles(rows)))) == 40
+
+
 def test_a_seed_that_did_not_reach_the_target_is_told_in_the_plot(tmp_path: Path) -> None:
     for seed, top in enumerate((0.9, 0.5)):
         write_run(tmp_path / f"{seed}", [0.1, *[top] * 10], seed=seed)
@@ -197,3 +228,14 @@ def test_without_matplotlib_it_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InputError, match=r"matplotlib.*--plots.*fedwmsam\[plot\]"):
         plots.save_comparison_plots(comparison(tmp_path), tmp_path)
+
+
+def test_without_matplotlib_a_report_writes_no_other_file_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Any
+) -> None:
+    write_run(tmp_path / "a", [0.5])
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    files = ("--csv", tmp_path / "a.csv", "--html", tmp_path / "a.html")
+    outcome = cli("report", tmp_path / "a", *files, "--plots", tmp_path / "plots")
+    assert outcome.code == 2 and "fedwmsam[plot]" in outcome.err
+    assert {path.name for path in tmp_path.iterdir()} == {"a"}

@@ -248,7 +248,7 @@ def test_a_regression_of_fit_is_compared_by_its_loss(cli: Cli, tmp_path: Path) -
         "report", tmp_path, "--metric", "loss", "--baseline", "fedavg", "--targets", "100"
     )
     assert outcome.code == 0, outcome.err
-    for words in ("data given to fit()", "2 of 2 seeds", "do not record"):
+    for words in ("data given to fit()", "2 of 2 seeds", "are not compared"):
         assert words in outcome.out
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedwmsam.errors import InputError
 from fedwmsam.page.page import render_page
 from fedwmsam.report.latex import latex_text
-from fedwmsam.report.runs import find_runs
+from fedwmsam.report.runs import add_averaged_model_runs, find_runs
 from fedwmsam.report.summary import Comparison, summarise
 from fedwmsam.report.text_tables import csv_rows, csv_tuning, make_text_tables
 
@@ -143,6 +143,35 @@ def test_every_format_has_the_choice(folder: Path, cli: Any):
     assert [row["tried_rho"] for row in tried] == ["0.1", "0.2", "0.3"]
     assert [row["choice"] for row in tried] == ["", "chosen", "diverged or failed"]
     assert float(tried[0]["validation_accuracy_mean"]) == pytest.approx(0.65)
+
+
+def test_a_paper_has_its_names_and_percent_in_the_choice_too(folder: Path, cli: Any):
+    outcome = cli("report", folder, "--latex", folder / "t.tex", "--percent")
+    assert outcome.code == 0, outcome.err
+    text = (folder / "t.tex").read_text()
+    assert "validation accuracy (\\%)" in text
+    assert "FedSAM & rho=0.2 & 2 & 75.00 $\\pm$ 7.07 & chosen" in text
+    assert "fedsam" not in text
+
+
+def test_a_choice_is_said_once_for_all_rows_that_have_it(tmp_path: Path):
+    entries = []
+    candidates = [{"values": {"lr": lr}, "scores": [0.7 - lr]} for lr in (0.1, 0.2)]
+    for method, fingerprint in (("fedcm", "0" * 8), ("fedsam", "1" * 8), ("fedavg", "")):
+        name = f"{method}-seed0-{fingerprint or '2' * 8}"
+        columns = {"averaged_accuracy": [0.6]}
+        write_run(tmp_path / name, [0.5], columns=columns, method=method, twin=8.0)
+        if fingerprint:
+            values = {"row": method, "method": method, "runs": [name], "chosen": {"lr": 0.1}}
+            entries.append(ENTRY | values | {"seeds": [0], "candidates": candidates})
+    write_choices(tmp_path, *entries)
+    runs = add_averaged_model_runs(find_runs([tmp_path])[0])
+    results, _ = make_text_tables(summarise(runs))
+    (note,) = (note for note in results.notes if note.startswith("Tuned"))
+    assert note == (
+        "Tuned on validation data: fedcm, fedsam: lr=0.1 of 2 tried, lr at the edge of the grid. "
+        "Not tuned: fedavg."
+    )
 
 
 def test_without_tuning_there_is_no_trace_of_it(folder: Path, cli: Any):

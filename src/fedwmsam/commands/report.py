@@ -120,7 +120,7 @@ def report(
     - `fedwmsam report runs --baseline "scaffold averaged"`
     - `fedwmsam report runs --provenance`
     """
-    from fedwmsam.report.latex import latex_text, with_paper_names
+    from fedwmsam.report.latex import latex_text, paper_tables
     from fedwmsam.report.output_files import write_texts
     from fedwmsam.report.percent import in_percent
     from fedwmsam.report.pivot import pivot_text_tables
@@ -129,6 +129,10 @@ def report(
     from fedwmsam.report.text_tables import csv_curves, csv_texts, make_text_tables, markdown_text
 
     goal = make_goal(metric, parse_targets(targets or ""), better and better.value, first_crossing)
+    if plots is not None:
+        from fedwmsam.report.plots import require_matplotlib, save_comparison_plots
+
+        require_matplotlib()  # else the other files would be there, and the command have failed
 
     def load() -> "tuple[list[LoadedRun], list[str]]":
         loaded_runs, empty_folders = find_runs(runs)
@@ -158,16 +162,14 @@ def report(
     if markdown is not None:
         texts[markdown] = markdown_text(tables)
     if latex is not None:
-        paper_tables = make_text_tables(with_paper_names(shown), paper_columns)
-        texts[latex] = latex_text([*paper_tables, *pivot_tables], width.value)
+        latex_tables = [*paper_tables(shown, paper_columns), *pivot_tables]
+        texts[latex] = latex_text(latex_tables, width.value)
     written = write_texts(texts)
     if html is not None:
         from fedwmsam.page.page import write_page
 
         written.append(write_page(html, comparison, paper_columns))
     if plots is not None:
-        from fedwmsam.report.plots import save_comparison_plots
-
         written += save_comparison_plots(comparison, plots, format.value)
     print_written(written)
 

@@ -178,6 +178,7 @@ def make_grid(file_values: SettingValues, cli_values: SettingValues) -> Grid:
     if not isinstance(axes, dict) or not all(map(is_nonempty_list, axes.values())):
         raise InputError("grid must be a table of lists, such as rho = [0.01, 0.05].")
     grid = Grid(common, variants or [{}], axes, parse_seeds(merged.get("seeds", 1)))
+    check_keys(grid)
     check_axes(grid, axes)
     variant_keys = set(itertools.chain.from_iterable(grid.variants))
     given_twice = variant_keys & set(common)
@@ -193,14 +194,34 @@ def is_nonempty_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value)
 
 
+def check_keys(grid: Grid) -> None:
+    """Raise InputError for a value of all runs that no method of the comparison knows.
+
+    The configuration of a run would find it, too, but not know what else a comparison's file has.
+    """
+    known_keys = keys_of_methods(grid)
+    for key in grid.common:
+        if key not in known_keys:
+            methods = dict.fromkeys(map(grid.method_of, grid.variants))
+            message = missing_option_message(key, list(methods))
+            known = {*known_keys, *GRID_KEYS}
+            raise InputError(message or unknown_name_message("key of a comparison", key, known))
+
+
+def keys_of_methods(grid: Grid) -> set[str]:
+    """Return all settings, and the options of the methods of a grid."""
+    known_keys = set(setting_names())
+    for variant in grid.variants:
+        known_keys |= set(option_names(grid.method_of(variant)))
+    return known_keys
+
+
 def check_axes(grid: Grid, axes: GridAxes, verb: str = "varied") -> None:
     """Raise InputError if an axis is unknown to all methods or has a fixed value as well.
 
     `verb` says what is done with the values of the axes.
     """
-    known_keys = set(setting_names())
-    for variant in grid.variants:
-        known_keys |= set(option_names(grid.method_of(variant)))
+    known_keys = keys_of_methods(grid)
     for key in axes:
         if key in ("seed", "method"):
             raise InputError(f"{key} cannot be {verb} like an option; use {key}s.")

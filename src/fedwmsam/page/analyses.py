@@ -24,6 +24,7 @@ from fedwmsam.page.figures import (
     runs_behind,
     seed_values,
 )
+from fedwmsam.report.plots import line_style
 from fedwmsam.report.summary import ResultTable
 from fedwmsam.report.text_tables import TextTable
 
@@ -75,7 +76,7 @@ def dynamics_chart(
 ) -> LineChart | None:
     """Return the chart of alignment, echo and drift over the rounds, None if there is no curve."""
     lines = [
-        make_chart_line(index, group.label, x={}, y=dynamics_curves(group))
+        make_chart_line(line_style(index), group.label, x={}, y=dynamics_curves(group))
         for index, group in enumerate(groups)
     ]
     recorded = set().union(*(line["y"] for line in lines))

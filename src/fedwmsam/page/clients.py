@@ -20,6 +20,7 @@ from fedwmsam.page.figures import (
     seed_values,
     to_strings,
 )
+from fedwmsam.report.plots import row_styles
 from fedwmsam.report.runs import LoadedRun
 from fedwmsam.report.summary import ResultRow, ResultTable
 from fedwmsam.report.text_tables import TextTable, spread_cell
@@ -81,11 +82,12 @@ def client_chart(table: ResultTable, figure_data: FigureData) -> LineChart | Non
     point_numbers = range(1, len(SHARES) + 1)
     x = {"share": round_values(SHARES)}
     lines = []
+    styles = row_styles(table.rows)
     for index, row in enumerate(table.rows):
         runs = runs_with_clients(row)
         if runs:
             y = {"accuracy": seed_values(point_numbers, quantiles(runs, SHARES))}
-            lines.append(make_chart_line(index, row.label, x, y))
+            lines.append(make_chart_line(styles[index], row.label, x, y))
     if not lines:
         return None
     axis = ChartAxis("share", "share of clients", is_discrete=True, starts_at_first_point=True)
@@ -112,12 +114,13 @@ def client_tables(table: ResultTable) -> Iterator[TextTable]:
 def quantile_table(table: ResultTable) -> TextTable:
     """Return the quantiles of the clients' accuracies for each row."""
     rows = tuple(
-        (row.label, *quantile_cells(runs_with_clients(row))) for row in table.rows if row.scores
+        (row.label, *quantile_cells(runs_with_clients(row))) for row in trained_rows(table)
     )
     notes = (
         "10%: a tenth of a seed's clients is served worse; the quartiles likewise. Between clients "
         "it is interpolated.",
         *no_test_data_notes(table),
+        *twin_notes(table),
         *missing_file_notes(table),
     )
     return TextTable(
@@ -140,9 +143,20 @@ def no_test_data_notes(table: ResultTable) -> Iterator[str]:
         yield "Clients for which there are no test samples have no accuracy and are left out."
 
 
+def trained_rows(table: ResultTable) -> list[ResultRow]:
+    """Return the rows with results, without those of averaged models."""
+    return [row for row in table.rows if row.scores and not row.is_averaged_model]
+
+
+def twin_notes(table: ResultTable) -> Iterator[str]:
+    """Yield a note if the table has averaged models, whose clients no run evaluates."""
+    if any(row.is_averaged_model for row in table.rows):
+        yield "Recorded for the trained model only: an averaged twin has no row here."
+
+
 def missing_file_notes(table: ResultTable) -> Iterator[str]:
     """Yield a note for each row on its runs that are not in the chart and tables of the clients."""
-    for row in table.rows:
+    for row in trained_rows(table):
         # Only to runs of the command line can it be added.
         runs = [score.run for score in row.scores if "dataset" in score.run.config]
         seeds = [run.seed for run in runs if not run.client_accuracies]

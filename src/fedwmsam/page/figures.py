@@ -17,7 +17,14 @@ import numpy as np
 
 from fedwmsam.data.partitions.partition import IntArray
 from fedwmsam.engine.records import Record
-from fedwmsam.report.plots import COLOURS, DASHES, X_AXIS_LABELS, display_name, line_style
+from fedwmsam.report.plots import (
+    COLOURS,
+    DASHES,
+    X_AXIS_LABELS,
+    display_name,
+    line_style,
+    row_styles,
+)
 from fedwmsam.report.runs import LoadedRun
 from fedwmsam.report.series import Sweep, SweepLine, values_by_seed
 from fedwmsam.report.summary import Goal, ResultRow, ResultTable
@@ -167,7 +174,9 @@ def available_axes(lines: Sequence[ChartLine]) -> list[ChartAxis]:
 def sweep_chart(sweep: Sweep, column: str, figure_data: FigureData) -> LineChart:
     """Return the chart of the results over the values of an option; `column` labels the y-axis."""
     lines = [
-        make_chart_line(index, line.label, x={sweep.option: line.x}, y={"tail": sweep_values(line)})
+        make_chart_line(
+            line_style(index), line.label, x={sweep.option: line.x}, y={"tail": sweep_values(line)}
+        )
         for index, line in enumerate(sweep.lines)
     ]
     values = list(chain.from_iterable(line.x for line in sweep.lines))
@@ -200,10 +209,11 @@ def make_curves(table: ResultTable, goal: Goal) -> tuple[list[ChartLine], list[s
     }
     names = select_columns(list(columns_by_row.values()), goal.metric)
     lines = []
+    styles = row_styles(table.rows)
     for index, columns in columns_by_row.items():
         row = table.rows[index]
         y = {name: columns[name] for name in names if name in columns}
-        lines.append(make_chart_line(index, row.label, x=mean_costs(row), y=y))
+        lines.append(make_chart_line(styles[index], row.label, x=mean_costs(row), y=y))
     return lines, names
 
 
@@ -260,16 +270,16 @@ def mean_costs(row: ResultRow) -> dict[str, list[float | None]]:
 
 
 def make_chart_line(
-    index: int,
+    style: Mapping[str, Any],
     label: str,
     x: Mapping[str, Sequence[float | None]],
     y: Mapping[str, SeedValues | MeanValues],
 ) -> ChartLine:
-    """Return a line in the style that the row with this index has in every figure."""
+    """Return a line in a style of `line_style` or `row_styles`, the same in every figure."""
     return {
         "label": label,
-        "colour": index % len(COLOURS),
-        "dash": dash_array(line_style(index)["linestyle"]),
+        "colour": COLOURS.index(style["color"]),
+        "dash": dash_array(style["linestyle"]),
         "x": x,
         "y": y,
     }

@@ -569,7 +569,8 @@ function lengths(rows, column) {
 
 // Files: every table as CSV, every picture as SVG or PNG
 
-const DRAWN = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font"];
+const DRAWN = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "opacity", "font",
+  "paint-order", "transform"];
 
 function download(name, kind, content) {
   const link = document.createElement("a");

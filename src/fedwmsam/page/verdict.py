@@ -11,25 +11,23 @@ from fedwmsam.report.summary import (
     ResultTable,
     compute_difference,
 )
-from fedwmsam.report.text_tables import COSTS, TextTable
+from fedwmsam.report.text_tables import COSTS, TextTable, can_be_significant, seeds_needed
 
-FOREST_WIDTH = 760
-FOREST_LABELS = 210
-"""The part of the picture's width that the labels of the rows have."""
-FOREST_VALUES = 200
-"""The part of the picture's width that the differences have as text."""
-ROW_HEIGHT = 26
+ROW_HEIGHT = 46
+"""Pixels of a row of the picture: a line of text, the interval, and on phones another line."""
+MARGIN = 2.0
+"""Percent of the picture's width on either side, where the ends of the intervals have space."""
 
 
 def verdict(table: ResultTable, goal: Goal) -> str:
-    """Return in a sentence who leads a table and by how much.
+    """Return in a sentence who is ahead in a table, by how much, and how surely.
 
     It is empty if there is nobody to compare, or if nobody knows which way the metric is better.
     """
-    ranked = rank_rows(table, goal)
-    if len(ranked) < 2:
+    compared = choose_rows(table, goal)
+    if compared is None:
         return ""
-    leader, second = ranked[:2]
+    leader, second = compared
     difference = compute_difference(leader, second, goal)
     count = len(difference.seeds)
     if count == 0:
@@ -41,6 +39,12 @@ def verdict(table: ResultTable, goal: Goal) -> str:
             f"{leader.label} is ahead of {second.label} by {lead} on the one seed that both have, "
             f"for {cost}; whether another seed would turn that round is not known."
         )
+    tests = count_comparisons(table)
+    if not can_be_significant(count, tests):
+        return (
+            f"{leader.label} is ahead of {second.label} by {lead} on {count} seeds, too few to "
+            f"settle it (that takes {seeds_needed(tests)}), for {cost}."
+        )
     low, high = sorted(map(abs, difference.interval))
     if is_told_apart(difference):
         return (
@@ -51,6 +55,53 @@ def verdict(table: ResultTable, goal: Goal) -> str:
         f"{leader.label} and {second.label} cannot be told apart on {count} seeds: {lead} is "
         f"between them, and the 95% interval holds 0; {leader.label} takes {cost}."
     )
+
+
+def choose_rows(table: ResultTable, goal: Goal) -> tuple[ResultRow, ResultRow] | None:
+    """Return the two rows that the verdict compares, the better one first, None if there are none.
+
+    They are the baseline, if one was named, and the best other row; else the row that leads and the
+    best one of another method, if there is another. A row and the average of its own models are not
+    compared, and averages with averages where that is possible.
+    """
+    ranked = rank_rows(table, goal)
+    named = [row for row in ranked if row.label == table.baseline]
+    references = named or ranked[:1]
+    if not references:
+        return None
+    reference = references[0]
+    others = [row for row in ranked if row.trained_config != reference.trained_config]
+    if not named:
+        others = [row for row in others if row.method != reference.method] or others
+    rivals = select_alike(others, reference)
+    if not rivals:
+        return None
+    first, second = sorted((reference, rivals[0]), key=ranked.index)
+    return first, second
+
+
+def select_alike(rows: Sequence[ResultRow], reference: ResultRow) -> Sequence[ResultRow]:
+    """Return the averages of rows to compare with an average, else those that are no twins.
+
+    If there are none, all rows are returned.
+    """
+    if is_average(reference):
+        alike = [row for row in rows if is_average(row)]
+    else:
+        alike = [row for row in rows if not row.is_averaged_model]
+    return alike or rows
+
+
+def is_average(row: ResultRow) -> bool:
+    """Return whether a row's models are averages: a twin, or what FedWMSAM-plus hands over."""
+    return row.is_averaged_model or "average_power" in row.config
+
+
+def count_comparisons(table: ResultTable) -> int:
+    """Return how many differences the reader of a table is shown, of which one may be chance."""
+    if table.baseline is not None:
+        return sum(bool(difference.seeds) for difference in table.differences)
+    return sum(bool(row.scores) for row in table.rows) - 1
 
 
 def rank_rows(table: ResultTable, goal: Goal) -> list[ResultRow]:
@@ -116,12 +167,14 @@ def leading_number(cell: str) -> float | None:
 
 @dataclass(frozen=True)
 class ForestRow:
-    """A paired difference as it is drawn; positions are in pixels."""
+    """A paired difference as it is drawn."""
 
     label: str
     text: str
-    y: float
+    top: int
+    """The upper edge of the row in pixels."""
     x: float
+    """The position of the difference, as others in percent of the picture's width."""
     low: float | None
     """The interval's ends; None for both if there is no interval."""
     high: float | None
@@ -135,8 +188,14 @@ class ForestPlot:
     rows: Sequence[ForestRow]
     zero: float
     """The position of no difference."""
-    width: int
     height: int
+
+    @property
+    def zero_anchor(self) -> str:
+        """Return which end of the words at zero stands there, so that none is cut off."""
+        if self.zero < 30:
+            return "start"
+        return "end" if self.zero > 70 else "middle"
 
 
 def forest_plot(table: ResultTable, goal: Goal) -> ForestPlot | None:
@@ -158,10 +217,9 @@ def forest_plot(table: ResultTable, goal: Goal) -> ForestPlot | None:
         ends += filter(math.isfinite, (difference.mean, *difference.interval))
     lowest = min(ends)
     span = max(ends) - lowest or 1.0
-    room = FOREST_WIDTH - FOREST_LABELS - FOREST_VALUES - 40
 
     def place(value: float) -> float:
-        return round(FOREST_LABELS + 20 + (value - lowest) / span * room, 1)
+        return round(MARGIN + (value - lowest) / span * (100 - 2 * MARGIN), 2)
 
     rows = []
     for number, difference in enumerate(shown):
@@ -171,13 +229,13 @@ def forest_plot(table: ResultTable, goal: Goal) -> ForestPlot | None:
             ForestRow(
                 difference.label,
                 describe_difference(difference),
-                ROW_HEIGHT * number + ROW_HEIGHT / 2,
+                ROW_HEIGHT * number,
                 place(difference.mean),
                 low,
                 high,
             )
         )
-    return ForestPlot(reference, rows, place(0.0), FOREST_WIDTH, ROW_HEIGHT * len(rows) + 24)
+    return ForestPlot(reference, rows, place(0.0), ROW_HEIGHT * len(rows) + 24)
 
 
 def describe_difference(difference: PairedDifference) -> str:

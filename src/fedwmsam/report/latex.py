@@ -1,8 +1,8 @@
 """Tables of a report in LaTeX, to be read into a paper with `\\input` as they are.
 
 Each table has a caption, a label and its notes below it, and is as wide as a column or the page at
-most. No text, whoever wrote it, becomes a command. `with_paper_names` gives a comparison the names
-that papers print.
+most. No text, whoever wrote it, becomes a command. `paper_tables` makes the tables of a comparison
+with the names that papers print.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Literal
 
 from fedwmsam.report.runs import LoadedRun
 from fedwmsam.report.summary import Comparison, ResultRow, ResultTable
-from fedwmsam.report.text_tables import TextTable, one_line
+from fedwmsam.report.text_tables import TextTable, make_text_tables, one_line
 from fedwmsam.settings.method_table import method_title
 
 Width = Literal["column", "page"]
@@ -130,6 +130,19 @@ def escape_latex(text: str) -> str:
 
 
 # Names as papers print them
+
+
+def paper_tables(comparison: Comparison, paper_columns: bool = False) -> list[TextTable]:
+    """Return the text tables of a comparison with the names that papers print."""
+    methods = list(dict.fromkeys(row.method for row in comparison.rows))
+    text_tables = make_text_tables(with_paper_names(comparison), paper_columns)
+    return [rename_tuned(t, methods) if t.kind == "tuning" else t for t in text_tables]
+
+
+def rename_tuned(text_table: TextTable, methods: Sequence[str]) -> TextTable:
+    """Return the table of what was tried, whose labels come from the tuning's file, renamed."""
+    rows = tuple((rename_label(label, methods), *cells) for label, *cells in text_table.rows)
+    return replace(text_table, rows=rows)
 
 
 def with_paper_names(comparison: Comparison) -> Comparison:

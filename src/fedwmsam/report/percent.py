@@ -30,7 +30,7 @@ def in_percent(runs: Sequence[LoadedRun], goal: Goal) -> tuple[list[LoadedRun], 
         records = [rename_and_scale(record, names) for record in run.round_records]
         converted_runs.append(replace(run, round_records=records))
     targets = tuple(100 * target for target in goal.targets)
-    return converted_runs, replace(goal, metric=percent, targets=targets)
+    return converted_runs, replace(goal, metric=percent, targets=targets, is_percent=True)
 
 
 def rename_and_scale(record: Record, names: dict[str, str]) -> Record:

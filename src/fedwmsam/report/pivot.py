@@ -26,6 +26,7 @@ from fedwmsam.report.text_tables import (
     MISSING,
     NOT_FINITE,
     TextTable,
+    digits_of,
     float_format,
     seeds_cell,
 )
@@ -314,7 +315,8 @@ def mean_rank(table: PivotTable, row: PivotRow, goal: Goal) -> float:
 def pivot_text_table(table: PivotTable, goal: Goal) -> TextTable:
     """Return the text of a pivot table: the best value of a column bold, with the mean ranks."""
     means = chain.from_iterable(table.means(column) for column in range(len(table.columns)))
-    digits = float_format(max(map(abs, filter(math.isfinite, means)), default=0.0))
+    largest = max(map(abs, filter(math.isfinite, means)), default=0.0)
+    digits = digits_of(goal) or float_format(largest)
     best_rows = [best_mean(table, column, goal) for column in range(len(table.columns))]
     best_cells = [
         None if best is None else table.rows[best].cells[column]

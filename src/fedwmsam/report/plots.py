@@ -10,12 +10,14 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedwmsam.engine.records import Record
 from fedwmsam.errors import InputError, install_command
 from fedwmsam.report.output_files import own_file
 from fedwmsam.report.runs import format_value
@@ -93,14 +95,10 @@ def save_plots(plots: Iterable[PlotSpec], folder: Path, format: str = "png") -> 
 
     Raise InputError if Matplotlib is not installed or a file cannot be written.
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError(
-            "Pictures need matplotlib, which is not installed (a report needs it only for "
-            f"--plots): {install_command('plot')}"
-        ) from error
+    require_matplotlib()
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
     paths = []
     with rc_context(STYLE):
         for name, height, draw in plots:
@@ -110,6 +108,17 @@ def save_plots(plots: Iterable[PlotSpec], folder: Path, format: str = "png") -> 
             save_figure(figure, path)
             paths.append(path)
     return paths
+
+
+def require_matplotlib() -> None:
+    """Raise InputError if Matplotlib is not installed, so that nothing is written before."""
+    try:
+        import_module("matplotlib")
+    except ImportError as error:
+        raise InputError(
+            "Pictures need matplotlib, which is not installed (a report needs it only for "
+            f"--plots): {install_command('plot')}"
+        ) from error
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
@@ -202,6 +211,26 @@ def line_style(number: int) -> dict[str, Any]:
     }
 
 
+def row_styles(rows: Sequence[ResultRow]) -> list[dict[str, Any]]:
+    """Return the style of the line of each row of a table.
+
+    A row and its averaged model have one colour. Where there are averaged models, dashes tell them
+    from the trained ones, whose lines are solid.
+    """
+    if not any(row.is_averaged_model for row in rows):
+        return list(map(line_style, range(len(rows))))
+    configs: list[Record] = []
+    styles = []
+    for row in rows:
+        if row.trained_config not in configs:
+            configs.append(row.trained_config)
+        number = configs.index(row.trained_config)
+        lap = number // len(COLOURS)
+        dashes = DASHES[(2 * lap + row.is_averaged_model) % len(DASHES)]
+        styles.append(line_style(number) | {"linestyle": dashes})
+    return styles
+
+
 def legend_columns(names: Sequence[str]) -> int:
     """Return how many of the names, which may have several lines, fit side by side."""
     lines = "\n".join(names).split("\n")
@@ -256,11 +285,12 @@ def draw_curves(table: ResultTable, column: str, x_axis: str, figure: "Figure") 
     window = smoothing_window(table, column)
     seed_counts = []
     late_values = []
+    styles = row_styles(table.rows)
     for number, row in enumerate(table.rows):
         curve = compute_curve(row, column, x_axis, window)
         if curve is None or not has_finite_points(curve):
             continue
-        draw_curve(axes, curve, row.label, number, len(table.rows))
+        draw_curve(axes, curve, row.label, styles[number], number, len(table.rows))
         seed_counts.append(len(row.scores))
         late_values.append(values_after_first_tenth(curve))
     if window > 1 and x_axis != "bytes":
@@ -273,9 +303,10 @@ def draw_curves(table: ResultTable, column: str, x_axis: str, figure: "Figure") 
     add_legend(figure, axes, describe_spread(seed_counts))
 
 
-def draw_curve(axes: "Axes", curve: Curve, label: str, number: int, lines: int) -> None:
+def draw_curve(
+    axes: "Axes", curve: Curve, label: str, style: dict[str, Any], number: int, lines: int
+) -> None:
     """Draw one of so many lines with its deviation as a band and a few markers."""
-    style = line_style(number)
     step = max(1, len(curve.x) // 6)
     markers = (number * step // lines, step)
     axes.plot(curve.x, curve.mean, label=label, markevery=markers, **style)

@@ -58,6 +58,8 @@ class Goal:
     """Values of the metric; the report says what reaching them cost."""
     target_window: int = TAIL_EVALUATIONS
     """Evaluations whose mean must reach a target; 1 is the first crossing, which rewards noise."""
+    is_percent: bool = False
+    """Whether the metric is a share that was multiplied by a hundred."""
 
 
 ACCURACY = Goal("accuracy", higher_is_better=True)
@@ -163,6 +165,11 @@ class ResultRow:
     def is_averaged_model(self) -> bool:
         """Return whether the row is of the averaged models (the twins) of another row's runs."""
         return self.config.get("twin") is not None
+
+    @property
+    def trained_config(self) -> Record:
+        """Return the configuration without the twin: equal for a row and its averaged models."""
+        return {key: value for key, value in self.config.items() if key != "twin"}
 
     @property
     def seeds(self) -> list[int]:
@@ -339,9 +346,8 @@ def make_table(
 
 def order_within_method(row: ResultRow) -> tuple[int, list[tuple[str, float, str]], bool]:
     """Return a key that sorts the rows of a method, an averaged model right after its method."""
-    config = {key: value for key, value in row.config.items() if key != "twin"}
     words = row.label.count(" ") - 2 * row.is_averaged_model  # "averaged twin=8"
-    return words, sort_key(config), row.is_averaged_model
+    return words, sort_key(row.trained_config), row.is_averaged_model
 
 
 def sort_key(config: Record) -> list[tuple[str, float, str]]:

@@ -127,7 +127,7 @@ def make_text_tables(comparison: Comparison, paper_columns: bool = False) -> lis
     for table in comparison.tables:
         text_tables.append(results_table(table, comparison.goal, paper_columns))
         if find_tuning(table).results:
-            text_tables.append(tuning_table(table))
+            text_tables.append(tuning_table(table, comparison.goal))
         if comparison.goal.targets:
             text_tables.append(target_cost_table(table, comparison.goal))
         if table.baseline is not None:
@@ -147,9 +147,10 @@ def results_table(table: ResultTable, goal: Goal, paper_columns: bool) -> TextTa
         quantities["best by validation"] = "best"
     if paper_columns:
         quantities["best on test (selected on test)"] = "best_on_test"
+    digits = digits_of(goal)
     rows = []
     for row in table.rows:
-        spreads = [spread_cell(row.spread(quantity)) for quantity in quantities.values()]
+        spreads = [spread_cell(row.spread(name), digits) for name in quantities.values()]
         costs = [cost_cell(row.total(name), unit) for name, unit in COSTS.values()]
         rows.append((row.label, seeds_cell(row), *spreads, *costs))
     return TextTable(
@@ -161,19 +162,24 @@ def results_table(table: ResultTable, goal: Goal, paper_columns: bool) -> TextTa
     )
 
 
-def tuning_table(table: ResultTable) -> TextTable:
-    """Return what was tried for the rows whose values were tuned, with the scores."""
+def tuning_table(table: ResultTable, goal: Goal) -> TextTable:
+    """Return what was tried for the rows whose values were tuned, with the scores.
+
+    These are in percent if the metric is.
+    """
+    unit = 100 if goal.is_percent else 1
     results = find_tuning(table).results
     rows = []
     for result in results:
         for candidate in result.candidates:
             seeds = str(len(result.seeds))
-            score = spread_cell(mean_spread(candidate.scores))
+            scores = [unit * score for score in candidate.scores]
+            score = spread_cell(mean_spread(scores), digits_of(goal))
             tried = words_of(candidate.values)
             rows.append((result.row, tried, seeds, score, choice_cell(result, candidate)))
     return TextTable(
         f"How the values were chosen: {table.title}",
-        ("method", "tried", "seeds", "validation accuracy", "choice"),
+        ("method", "tried", "seeds", f"validation accuracy{' (%)' * goal.is_percent}", "choice"),
         tuple(rows),
         tuple(choice_notes(results)),
         kind="tuning",
@@ -228,7 +234,7 @@ def differences_table(table: ResultTable, goal: Goal) -> TextTable:
             "p",
             "p (Holm)",
         ),
-        tuple(difference_cells(difference) for difference in table.differences),
+        tuple(difference_cells(difference, digits_of(goal)) for difference in table.differences),
         tuple(significance_notes(table)),
         kind="differences",
     )
@@ -243,8 +249,8 @@ def unreadable_runs_table(runs: Sequence[LoadedRun]) -> TextTable:
 # Cells
 
 
-def difference_cells(difference: PairedDifference) -> tuple[str, ...]:
-    """Return the row of a paired difference."""
+def difference_cells(difference: PairedDifference, digits: str | None) -> tuple[str, ...]:
+    """Return the row of a paired difference, with its own digits if none are given."""
     seeds = len(difference.seeds)
     mean = difference.mean
     if not seeds:
@@ -252,7 +258,7 @@ def difference_cells(difference: PairedDifference) -> tuple[str, ...]:
     if math.isnan(mean):
         return difference.label, str(seeds), NOT_FINITE, *(MISSING for _ in range(5))
     low, high = difference.interval
-    digits = float_format(mean)
+    digits = digits or float_format(mean)
     interval = MISSING if math.isnan(low) else f"{low:+{digits}} to {high:+{digits}}"
     return (
         difference.label,
@@ -298,18 +304,27 @@ def seeds_cell(row: ResultRow) -> str:
     return f"{seeds} of {seeds + len(row.excluded_runs)} ({', '.join(remarks)})"
 
 
-def spread_cell(spread: Spread | None) -> str:
+def spread_cell(spread: Spread | None, digits: str | None = None) -> str:
     """Return mean ± deviation, without the deviation where it is not known."""
     if spread is None:
         return MISSING
+    mean = number_cell(spread.mean, digits)
     if spread.n < 2 or math.isnan(spread.mean):
-        return number_cell(spread.mean)
-    return f"{number_cell(spread.mean)} ± {spread.deviation:{float_format(spread.mean)}}"
+        return mean
+    return f"{mean} ± {spread.deviation:{digits or float_format(spread.mean)}}"
 
 
-def number_cell(value: float) -> str:
-    """Return a number with about four digits, or the words for one that is not finite."""
-    return NOT_FINITE if math.isnan(value) else f"{value:{float_format(value)}}"
+def number_cell(value: float, digits: str | None = None) -> str:
+    """Return a number, with about four digits if none are given, or the words for a NaN."""
+    return NOT_FINITE if math.isnan(value) else f"{value:{digits or float_format(value)}}"
+
+
+def digits_of(goal: Goal) -> str | None:
+    """Return the format of all values of a metric: percentages have two decimals.
+
+    It is None where each value has its own, by `float_format`.
+    """
+    return ".2f" if goal.is_percent else None
 
 
 def float_format(value: float) -> str:
@@ -396,16 +411,19 @@ def tuning_notes(table: ResultTable) -> Iterator[str]:
     tuning = find_tuning(table)
     for problem in tuning.problems:
         yield f"How values were chosen cannot be read: {problem}."
-    rows = []
-    for label, results in tuning.by_row.items():
-        for result in results:
+    labels_by_choice: dict[str, list[str]] = {}
+    # An average is that of the runs of another row, for which the values were chosen.
+    labels = [row.label for row in table.rows if not row.is_averaged_model]
+    for label in labels:
+        for result in tuning.by_row.get(label, ()):
             tried = f"{words_of(result.best.values)} of {len(result.candidates)} tried"
             remarks = "".join(f", {remark}" for remark in result.remarks())
-            rows.append(f"{label}: {tried}{remarks}")
-    if rows:
-        others = [row.label for row in table.rows if row.label not in tuning.by_row]
+            labels_by_choice.setdefault(tried + remarks, []).append(label)
+    if labels_by_choice:
+        choices = [f"{', '.join(rows)}: {choice}" for choice, rows in labels_by_choice.items()]
+        others = [label for label in labels if label not in tuning.by_row]
         untuned = f" Not tuned: {', '.join(others)}." if others else ""
-        yield f"Tuned on validation data: {'; '.join(rows)}.{untuned}"
+        yield f"Tuned on validation data: {'; '.join(choices)}.{untuned}"
     earlier = [f"{result.row} {words_of(result.best.values)}" for result in tuning.earlier]
     if earlier:
         yield f"Chosen by an earlier tuning, no longer counted: {', '.join(earlier)}."
@@ -445,7 +463,9 @@ def run_notes(table: ResultTable, goal: Goal) -> Iterator[str]:
             continue  # All is said of the row whose runs these are.
         for run in row.excluded_runs:
             values = list(run.values_by_round(goal.metric).values())
-            last_value = f"; last {goal.metric} {number_cell(values[-1])}" if values else ""
+            last_value = ""
+            if values:
+                last_value = f"; last {goal.metric} {number_cell(values[-1], digits_of(goal))}"
             yield f"{run_name(row, run)}: {run.describe()}{last_value}; not counted."
         counted_runs = {score.run.seed: score.run for score in row.scores}
         for run in row.duplicate_runs:
@@ -534,7 +554,7 @@ def significance_notes(table: ResultTable) -> Iterator[str]:
         return
     tests = len(seed_counts)
     most = max(seed_counts)
-    if smallest_p(most) * tests >= SIGNIFICANT:
+    if not can_be_significant(most, tests):
         comparisons = f"{tests} comparisons" if tests > 1 else "one comparison"
         yield (
             f"With {format_seeds(most)} p cannot fall below {smallest_p(most):.3g}, whatever the "
@@ -558,13 +578,18 @@ def format_seeds(count: int) -> str:
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
-def seeds_needed(tests: int) -> int:
-    """Return the fewest seeds with which one of so many tests can be significant.
+def can_be_significant(seeds: int, tests: int) -> bool:
+    """Return whether one of so many tests can be significant with that many seeds.
 
-    With these, a difference of the same sign at every seed is significant after correction.
+    If so, a difference of the same sign at every seed is significant after correction.
     """
+    return smallest_p(seeds) * tests < SIGNIFICANT
+
+
+def seeds_needed(tests: int) -> int:
+    """Return the fewest seeds with which one of so many tests can be significant."""
     seeds = 1
-    while smallest_p(seeds) * tests >= SIGNIFICANT:
+    while not can_be_significant(seeds, tests):
         seeds += 1
     return seeds
 
