@@ -428,16 +428,19 @@ def test_a_stopped_run_is_saved_and_goes_on_exactly(cli: Cli, signal_name: str) 
         "1000",
     ]
     arguments = ["run", *settings, "--rounds", "100000", "--name", "stopped"]
+    number = getattr(signal, signal_name)
+    handler = signal.signal(number, signal.SIG_DFL)  # the tests may run under nohup
     process = subprocess.Popen(
         [*command(), *map(str, arguments)], stderr=subprocess.PIPE, text=True
     )
+    signal.signal(number, handler)
     metrics = Path("runs/stopped/metrics.jsonl")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (
         metrics.exists() and metrics.read_bytes().count(b"\n") > 3
     ):
         time.sleep(0.05)
-    process.send_signal(getattr(signal, signal_name))
+    process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode in (130, 143)
     assert "fedwmsam resume runs/stopped" in err and "Traceback" not in err

@@ -235,3 +235,9 @@ def test_clients_of_different_shapes_have_no_validation_share() -> None:
     bag = nn.EmbeddingBag(4, 3)
     with pytest.raises(InputError, match=r"differ in shape: \(2, 5\), \(2, 7\).*collate="):
         fit(bag, [sums(5), sums(7)], validation=0.25, **FULL_PARTICIPATION)
+
+
+def test_weights_in_bfloat16_are_trained_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    for model, is_warned in ((linear_model, False), (lambda: linear_model().bfloat16(), True)):
+        fit(model, CLIENTS, **FULL_PARTICIPATION)
+        assert ("loses small steps" in caplog.text) == is_warned

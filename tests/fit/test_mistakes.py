@@ -137,7 +137,6 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a word for a model": ({"model": "mlp"}, ["nn.Module", "str"]),
     "nothing for a model": ({"model": None}, ["nn.Module", "None"]),
     "a factory of words": ({"model": lambda: "mlp"}, ["nn.Module", "str"]),
-    "a model in bfloat16": ({"model": linear_model().bfloat16()}, ["bfloat16", ".float()"]),
     "a model without values": ({"model": linear_model().to("meta")}, ["'weight'", "meta device"]),
     "a word for collate": ({"collate": "pad"}, ["collate", "function", "'pad'"]),
     "weights lack one": ({"initial_weights": {"weight": torch.zeros(3, 4)}}, ["bias"]),

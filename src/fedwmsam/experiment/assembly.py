@@ -90,6 +90,11 @@ def make_run(
     check_stopping(settings, task.objective, test, validation)
     federation = make_federation(settings, method, task, clients, sizes, lr_function)
     warn_of_clipped_adam(settings, task.parameter_count)
+    if task.dtype == torch.bfloat16:  # as transformers loads a model that was saved so
+        log.warning(
+            "The model's weights are bfloat16, which loses small steps; convert it with .float() "
+            "and use precision='bf16', or keep it for its size."
+        )
     kinds = settings.recording_kinds()
     recorder = DynamicsRecorder(kinds, settings.record_every, settings.seed) if kinds else None
     return Run(federation, settings, test, validation, recorder=recorder, callbacks=callbacks)

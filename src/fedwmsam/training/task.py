@@ -382,10 +382,9 @@ def check_trainable(model: nn.Module) -> None:
                 f"The parameter {name!r} is on the meta device, without values; "
                 "make the model on the CPU."
             )
-        if parameter.requires_grad and parameter.dtype in (torch.float16, torch.bfloat16):
-            kind = str(parameter.dtype).removeprefix("torch.")
+        if parameter.requires_grad and parameter.dtype == torch.float16:
             raise InputError(
-                f"The parameter {name!r} is {kind}, which loses small steps; convert "
+                f"The parameter {name!r} is float16, which loses small steps; convert "
                 "the model with .float() and use precision='bf16'."
             )
     for name, module in model.named_modules():
