@@ -261,6 +261,12 @@ def point_style(method: str, methods: Sequence[str]) -> dict[str, Any]:
 SPECS = measured_specs()
 ALPHAS = load_run_specs("sharpness-alpha.toml")
 RADII = load_run_specs("sharpness-radius.toml")
+ZERO_RADIUS = [
+    spec
+    for spec in load_run_specs("tuning-step-size.toml")
+    if (spec.config.method, spec.config.lr) == ("fedavg", 0.1)
+]
+"""FedAvg is FedSAM with ρ = 0."""
 LAW = PageSection(
     lambda runs: [law_table(read_points(load_runs(SPECS, runs)))],
     run_specs=SPECS,
@@ -273,7 +279,9 @@ BY_ALPHA = PageSection(
     ALPHAS,
 )
 BY_RADIUS = PageSection(
-    lambda runs: varied_table(load_runs(RADII, runs), "FedSAM, step size 0.1", "rho"),
+    lambda runs: varied_table(
+        load_runs([*ZERO_RADIUS, *RADII], runs), "FedSAM, step size 0.1; FedAvg is ρ = 0", "rho"
+    ),
     compare_command("sharpness-radius.toml"),
     RADII,
 )
