@@ -85,6 +85,30 @@ class Lagged(FedWMSAMPlus):
 
 
 @dataclass(frozen=True)
+class LaggedGradient(FedWMSAMPlus):
+    """SAM ascends along the client's own gradients of the steps before: ε = ρ ĝ/‖ĝ‖.
+
+    ĝ begins as m_k, then ĝ ← β ĝ + (1 − β) g. FedSAM climbs the gradient of the step itself, which
+    lowers λ₁ but takes a second backprop.
+    """
+
+    lag: float = option(0.0, "β of the average of gradients", low=0.0, high=0.999)
+
+    name: ClassVar[str] = "lagged-gradient"
+
+    def begin(self, down: Vectors, full_gradient: Gradient, info: Info) -> Vectors:
+        return {"ascent": down["m"]}
+
+    def direction(
+        self, w: Tensor, grad: Gradient, down: Vectors, scratch: Vectors
+    ) -> tuple[Tensor, Vectors]:
+        ascent = scratch["ascent"]
+        gradient = grad(step_towards(w, ascent, self.rho, TAU))
+        ascent = torch.lerp(gradient, ascent, self.lag)
+        return lerp_into_end(down["m"], gradient, down["alpha"]), {"ascent": ascent}
+
+
+@dataclass(frozen=True)
 class AlongMomentum(FedWMSAMPlus):
     """SAM ascends along the client's momentum: ε = ρ m_k/‖m_k‖."""
 

@@ -100,7 +100,9 @@ def mean_of_last(rounds: int) -> RunQuantity:
     """Return the function that takes the mean accuracy of so many last rounds."""
 
     def quantity(run: LoadedRun) -> float:
-        return float(np.mean(list(run.values_by_round("accuracy").values())[-rounds:]))
+        by_round = run.values_by_round("accuracy")
+        first = max(by_round) - rounds
+        return float(np.mean([value for number, value in by_round.items() if number > first]))
 
     return quantity
 

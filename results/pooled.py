@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from eight_seeds import complete_rows
+from eight_seeds import EIGHT_SEEDS
+from fresh_seeds import complete_rows
 from paired import (
     SPANS,
     estimate,
@@ -26,7 +27,7 @@ def pooled_tables(runs: Path) -> list[TextTable]:
     """Return the table of the differences, for each set of seeds and for sets together."""
     first = load_rows(runs, "fashion-mnist-seeds.toml")
     second = load_rows(runs, "plus.toml")
-    fresh = complete_rows(runs)
+    fresh = complete_rows(EIGHT_SEEDS, runs)
     early = pair_runs(first["fedwmsam weight_decay_mode=objective"], first["scaffold"])
     late = pair_runs(second["fedwmsam"], second["scaffold"])
     eight = pair_runs(fresh["fedwmsam"], fresh["scaffold"])

@@ -24,6 +24,7 @@ import screened
 import sharpness
 import store
 import tuned
+from eight_seeds import EIGHT_SEEDS, OWN_STEPS
 from pooled import POOLED
 from sections import (
     PageSection,
@@ -138,8 +139,10 @@ PAGES: dict[Path, dict[str, PageSection]] = {
     ROOT / "docs" / "local-training.md": {"optimizers": PageSection(optimizer_tables)},
     FOLDER / "README.md": {"verdict": VERDICTS, "eight-seeds": eight_seeds.FOREST},
     FOLDER / "accuracy.md": {
-        "accuracies": eight_seeds.ACCURACIES,
-        "differences": eight_seeds.DIFFERENCES,
+        "accuracies": EIGHT_SEEDS.accuracy_section(),
+        "differences": EIGHT_SEEDS.difference_section(),
+        "own-steps": OWN_STEPS.accuracy_section(),
+        "own-steps-differences": OWN_STEPS.difference_section(),
         "pooled": POOLED,
         "seeds": comparison_section("fashion-mnist-seeds.toml", ["fedavg", "scaffold"]),
     },
@@ -155,14 +158,14 @@ PAGES: dict[Path, dict[str, PageSection]] = {
         "radii": tuned.RADII,
     },
     FOLDER / "speed.md": {
-        "targets": eight_seeds.SPEED,
-        "costs": eight_seeds.COSTS,
+        "targets": eight_seeds.TARGET_SECTION,
+        "costs": eight_seeds.COST_SECTION,
         "seeds-targets": target_section(
             compare_command("fashion-mnist-seeds.toml"), THREE_SEEDS, [0.8, 0.84]
         ),
     },
     FOLDER / "flatness.md": {
-        "fresh-flatness": flatness_section(eight_seeds.SPECS, eight_seeds.complete_runs),
+        "fresh-flatness": flatness_section(EIGHT_SEEDS.specs, EIGHT_SEEDS.complete_runs),
         "flatness": flatness_section(READINGS),
     },
     FOLDER / "sharpness.md": {

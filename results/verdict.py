@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tuned
-from eight_seeds import RIVALS, complete_rows, estimate_spans, is_complete
+from eight_seeds import EIGHT_SEEDS, RIVALS
+from fresh_seeds import Rows, complete_rows, estimate_spans
 from paired import (
     AVERAGED,
     Estimate,
@@ -79,7 +80,7 @@ def list_seeds(row: ResultRow) -> str:
     return ", ".join(map(str, row.seeds))
 
 
-def nearest_rival(rows: dict[str, ResultRow], ours: str, end: str) -> tuple[str, list[Estimate]]:
+def nearest_rival(rows: Rows, ours: str, end: str) -> tuple[str, list[Estimate]]:
     """Return the rival that ours leads least, and the differences to all, its own ones first."""
     by_rival = {rival: estimate_spans(rows[ours], rows[f"{rival}{end}"]) for rival in RIVALS}
     ordered = sorted(RIVALS, key=lambda rival: by_rival[rival][0].mean)
@@ -113,7 +114,7 @@ def accuracy_claims(runs: Path) -> list[Claim]:
             list_seeds(published["fedwmsam"]),
         )
     ]
-    rows = complete_rows(runs)
+    rows = complete_rows(EIGHT_SEEDS, runs)
     for setting, end in (("decay in the objective", ""), ("all models averaged alike", AVERAGED)):
         rival, estimates = nearest_rival(rows, f"fedwmsam{end}", end)
         measured = f"minus the nearest of five, {rival}, last 50"
@@ -123,7 +124,7 @@ def accuracy_claims(runs: Path) -> list[Claim]:
                 measured,
                 estimates,
                 list_seeds(rows["fedwmsam"]),
-                is_interim=not is_complete(runs),
+                is_interim=not EIGHT_SEEDS.is_complete(runs),
             )
         )
     return claims
@@ -131,7 +132,7 @@ def accuracy_claims(runs: Path) -> list[Claim]:
 
 def speed_claims(runs: Path) -> list[Claim]:
     """Return the claims on early rounds and cost."""
-    rows = complete_rows(runs)
+    rows = complete_rows(EIGHT_SEEDS, runs)
     claims = []
     for rival, name, target in (
         ("fedavg", "FedAvg", 0.8),
@@ -150,14 +151,14 @@ def speed_claims(runs: Path) -> list[Claim]:
 
 def fresh_claim(runs: Path, text: str, measured: str, value: Estimate) -> Claim:
     """Return a claim that something is smaller with FedWMSAM, on the fresh seeds."""
-    seeds = list_seeds(complete_rows(runs)["fedwmsam"])
-    is_interim = not is_complete(runs)
+    seeds = list_seeds(complete_rows(EIGHT_SEEDS, runs)["fedwmsam"])
+    is_interim = not EIGHT_SEEDS.is_complete(runs)
     return Claim(text, measured, [value], seeds, False, digits=1, is_interim=is_interim)
 
 
 def inside_claims(runs: Path) -> list[Claim]:
     """Return the claims on flatness, alignment and oscillation."""
-    rows = complete_rows(runs)
+    rows = complete_rows(EIGHT_SEEDS, runs)
     published = load_rows(runs, PUBLISHED)
     printed = load_rows(runs, "candidates.toml")[PRINTED]
     aligned = difference(published[OBJECTIVE], published["fedsam"], alignment)

@@ -9,10 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import eight_seeds
 import pytest
 import run_queue
 import store
+from eight_seeds import EIGHT_SEEDS
+from fresh_seeds import complete_rows
 from paired import Estimate, Ratio, difference, mean_of_last
 from safetensors.torch import load_file
 from sections import PageSection
@@ -272,7 +273,7 @@ def test_a_claim_holds_or_fails_only_if_all_its_intervals_say_so(
 
 
 def test_only_seeds_that_every_method_has_are_compared(tmp_path: Path) -> None:
-    rows = eight_seeds.complete_rows(store.unpack_runs(tmp_path))
+    rows = complete_rows(EIGHT_SEEDS, store.unpack_runs(tmp_path))
     seeds = [row.seeds for row in rows.values()]
     assert len(rows) == 14 and {10, 11, 12} <= set(seeds[0])
     assert all(others == seeds[0] for others in seeds)
