@@ -221,8 +221,10 @@ def complete_rows(plan: FreshSeeds, runs: Path) -> Rows:
     There are none before the first seed is complete.
     """
     loaded = add_averaged_model_runs(load_runs(plan.specs, runs))
-    tables = summarise(loaded).tables if loaded else ()
-    rows = {row_name(row): row for table in tables for row in table.rows}
+    if not loaded:
+        return {}
+    (table,) = summarise(loaded).tables
+    rows = {row_name(row): row for row in table.rows}
     if {*plan.methods} - rows.keys():
         return {}
     seeds = set.intersection(*(set(row.seeds) for row in rows.values()))
