@@ -1,22 +1,16 @@
 """Every method of the library once: the table of docs/results/all-methods.md."""
 
-import math
 from pathlib import Path
 
-from paired import top_eigenvalue
+from looks import method_cells
 from sections import PageSection, compare_command, load_run_specs, load_runs
 from tuned import chosen_steps
 
-from fedwmsam.report.runs import LoadedRun, add_averaged_model_runs
-from fedwmsam.report.summary import Goal, find_cost_to_target, score_run
-from fedwmsam.report.text_tables import MISSING, TextTable, number_cell
+from fedwmsam.report.runs import LoadedRun
+from fedwmsam.report.text_tables import TextTable
 
 PLAN = "all-methods.toml"
 SPECS = load_run_specs(PLAN)
-EVALUATED_ROUNDS = 2
-"""Rounds from one evaluation of these runs to the next."""
-GOAL = Goal("accuracy", True, (0.8,), target_window=10 // EVALUATED_ROUNDS)
-"""The mean of ten rounds, as elsewhere."""
 
 
 def make_tables(runs: Path) -> list[TextTable]:
@@ -41,26 +35,9 @@ def make_tables(runs: Path) -> list[TextTable]:
 
 
 def method_row(run: LoadedRun) -> tuple[str, ...]:
-    """Return the row of a method's run."""
-    method = run.config["method"]
-    name_and_step = (method, f"{run.config['lr']:g}", step_origin(method))
-    if not run.is_usable:
-        return (*name_and_step, str(run.status), MISSING, MISSING, MISSING)
-    model, *average = add_averaged_model_runs([run])
-    cost = find_cost_to_target(model, 0.8, GOAL)
-    sharpness = top_eigenvalue(model)
-    return (
-        *name_and_step,
-        number_cell(score_run(model, GOAL).tail),
-        number_cell(score_run(average[0], GOAL).tail) if average else MISSING,
-        f"{cost.rounds:.0f}" if cost else "not reached",
-        MISSING if math.isnan(sharpness) else f"{sharpness:.3g}",
-    )
-
-
-def step_origin(method: str) -> str:
-    """Return where the step size of a method comes from."""
-    return "tuned" if method in chosen_steps() else "published"
+    """Return the row of a method's run, with where its step size comes from."""
+    name, lr, *cells = method_cells(run, 0.8)
+    return (name, lr, "tuned" if name in chosen_steps() else "published", *cells)
 
 
 TABLE = PageSection(make_tables, compare_command(PLAN), SPECS)

@@ -19,6 +19,8 @@ from statistics import mean
 
 import all_methods
 import eight_seeds
+import looks
+import parts
 import run_queue
 import screened
 import sharpness
@@ -176,6 +178,7 @@ PAGES: dict[Path, dict[str, PageSection]] = {
     FOLDER / "alignment.md": {"dynamics": dynamics_section(READINGS, LATE_TABLES)},
     FOLDER / "ablation.md": {
         "table-5": recipe_section("table-5", 200, left_out=NOT_COMPARABLE),
+        "parts": parts.TABLE,
         "readings": grid_section("fedwmsam-readings.toml", READING_ROWS, "rho", ["tail"]),
         "candidates": comparison_section(
             "candidates.toml", ["fedwmsam rho=0.01 perturbation=trajectory"]
@@ -190,6 +193,9 @@ PAGES: dict[Path, dict[str, PageSection]] = {
             "heterogeneity.toml", ["method", "perturbation", "rho"], "partition", ["tail"]
         ),
         "elsewhere": PageSection(regression_tables),
+        "skew": looks.SKEW,
+        "epochs": looks.EPOCHS,
+        "shakespeare": looks.SHAKESPEARE,
     },
     FOLDER / "plus.md": {
         "plus": comparison_section("plus.toml", ["fedwmsam", "scaffold averaged twin=8"]),
@@ -210,7 +216,6 @@ PAGES: dict[Path, dict[str, PageSection]] = {
 }
 """Pages → their sections, by the name in the comments around them."""
 UNSHOWN = (
-    comparison_section("ablation.toml"),
     comparison_section("cifar-10-methods.toml"),
     recipe_section("table-1", 200, ["β = 0.6", "γ"]),
     recipe_section("table-4", 100),

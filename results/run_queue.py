@@ -93,9 +93,10 @@ QUEUED_PLANS = (
     QueuedPlan("sharpness-radius.toml"),
     QueuedPlan("candidates-screening.toml"),
     QueuedPlan("cifar-10-resnet18.toml", SHORTEST_ANALYSIS),
-    QueuedPlan("ablation-second.toml"),
+    QueuedPlan("ablation.toml"),
     QueuedPlan("skew.toml", chosen_by="tuning-step-size.toml"),
     QueuedPlan("epochs.toml"),
+    QueuedPlan("shakespeare.toml"),
 )
 """The plans in the order in which their runs are executed."""
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import run_queue
 from paired import top_eigenvalue
+from pivots import mean_of_tail
 from sections import PLANS, PageSection, compare_command, load_run_specs, load_runs
-from tuned import STEP_PLAN, mean_of_tail
+from tuned import STEP_PLAN
 
 from fedwmsam.report.runs import LoadedRun
 from fedwmsam.report.text_tables import TextTable, number_cell
