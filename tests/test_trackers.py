@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import math
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,40 @@ def test_an_interrupted_run_has_its_last_round_in_the_log() -> None:
     with pytest.raises(KeyboardInterrupt):
         small_fit([tracker, interrupt])
     assert [round for round, _ in tracker.logs[0]] == [1, 2, 3] and tracker.ends == ["interrupted"]
+
+
+class BrokenOffTracker(MemoryTracker):
+    """A tracker in which an interrupt breaks off a lock, once: its error hides the interrupt."""
+
+    def __init__(self, during: str) -> None:
+        super().__init__()
+        self.during = during
+
+    def open(self, progress: Progress) -> None:
+        super().open(progress)
+        if self.during == "open":
+            self.break_off()
+
+    def write(self, records: Sequence[Record]) -> None:
+        if self.during == "write" and len(self.logs[-1]) == 3:
+            self.during = ""
+            self.break_off()
+        super().write(records)
+
+    def break_off(self) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            threading.Lock().release()  # which nobody has acquired
+
+
+@pytest.mark.parametrize("during", ["open", "write"])
+def test_an_interrupt_that_an_error_of_the_package_hides_ends_the_run(during: str) -> None:
+    tracker = BrokenOffTracker(during)
+    with pytest.raises(KeyboardInterrupt):
+        small_fit([tracker])
+    rounds = [1, 2, 3, 4] if during == "write" else []
+    assert [round for round, _ in tracker.logs[0]] == rounds
 
 
 def test_only_finite_numbers_are_logged() -> None:
