@@ -4,11 +4,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import parts
 import pytest
 import run_queue
 import store
@@ -296,3 +298,36 @@ def test_the_pages_are_what_the_packed_runs_give() -> None:
     command = [sys.executable, ROOT / "results" / "rebuild.py", "--check"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
+
+
+def test_what_a_part_adds_is_the_run_with_it_minus_the_run_without_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Personalized momentum adds .01 (.02 beside SAM), SAM .003, the adaptive weight nothing."""
+
+    def accuracy(config: Mapping[str, Any]) -> float:
+        has_momentum = config["correction"] == "scaffold"
+        has_sam = config["perturbation"] == "trajectory"
+        return 0.8 + 0.01 * has_momentum * (1 + has_sam) + 0.003 * has_sam + config["seed"] / 100
+
+    def make_run(config: Mapping[str, Any]) -> SimpleNamespace:
+        rounds = dict.fromkeys(range(1, 201), accuracy(config))
+        return SimpleNamespace(
+            config=config, seed=config["seed"], values_by_round=lambda column: rounds
+        )
+
+    runs = [make_run(spec.config.to_flat_dict()) for spec in parts.SPECS]
+    monkeypatch.setattr(parts, "load_runs", lambda specs, folder: runs)
+    monkeypatch.setattr(parts, "top_eigenvalue", lambda run: 20.0)
+    accuracies, gains = parts.make_tables(tmp_path)
+    assert accuracies.rows[0][:2] == ("✓✓✓", "0.8230, 0.8330")
+    assert accuracies.rows[-1][:2] == ("×××", "0.8000, 0.8100")
+    added = {row[:2]: row[2] for row in gains.rows}
+    assert added["personalized momentum", "SAM and adaptive weight"] == "+0.0200, +0.0200"
+    assert added["personalized momentum", "–"] == "+0.0100, +0.0100"
+    assert added["SAM", "personalized momentum"] == "+0.0130, +0.0130"
+    assert added["SAM", "–"] == "+0.0030, +0.0030"
+    nothing = {gain for (part, _), gain in added.items() if part == "adaptive weight"}
+    assert nothing == {"+0.0000, +0.0000"}
+    monkeypatch.setattr(parts, "load_runs", lambda specs, folder: runs[1:])
+    assert parts.make_tables(tmp_path) == []
