@@ -92,6 +92,7 @@ QUEUED_PLANS = (
     QueuedPlan("sharpness-alpha.toml"),
     QueuedPlan("sharpness-radius.toml"),
     QueuedPlan("candidates-screening.toml"),
+    QueuedPlan("candidates-second.toml"),
     QueuedPlan("cifar-10-resnet18.toml", SHORTEST_ANALYSIS),
     QueuedPlan("ablation.toml"),
     QueuedPlan("skew.toml", chosen_by="tuning-step-size.toml"),
