@@ -93,6 +93,7 @@ QUEUED_PLANS = (
     QueuedPlan("sharpness-radius.toml"),
     QueuedPlan("candidates-screening.toml"),
     QueuedPlan("candidates-second.toml"),
+    QueuedPlan("candidates-fresh.toml", clients=5),
     QueuedPlan("cifar-10-resnet18.toml", SHORTEST_ANALYSIS),
     QueuedPlan("ablation.toml"),
     QueuedPlan("skew.toml", chosen_by="tuning-step-size.toml"),

@@ -1,58 +1,81 @@
-"""Candidates for a method that is accurate and flat, screened on validation data: the table."""
+"""Candidates for a method that is accurate and flat, screened on validation data: the tables."""
 
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import mean
 
 import run_queue
 from paired import top_eigenvalue
-from pivots import mean_of_tail
+from pivots import curvature_cell, mean_of_tail
 from sections import PLANS, PageSection, compare_command, load_run_specs, load_runs
 from tuned import STEP_PLAN
 
+from fedwmsam.comparison.grid import RunSpec
 from fedwmsam.report.runs import LoadedRun
 from fedwmsam.report.text_tables import TextTable, number_cell
 
-PLAN = "candidates-screening.toml"
-SPECS = load_run_specs(PLAN)
+FIRST_PLAN = "candidates-screening.toml"
+SECOND_PLAN = "candidates-second.toml"
 BAR = {"fedwmsam-plus": 0.3, "scaffold": 0.1}
 """Methods that set the bar → their step sizes: accuracy of the first, λ₁ of the second."""
 
 
-def make_tables(runs: Path) -> list[TextTable]:
-    """Return the table of the candidates whose runs have ended, below those that set the bar."""
-    accurate, flat = (load_bar(method, lr, runs) for method, lr in BAR.items())
-    bar = (mean_of_tail(accurate), top_eigenvalue(flat))
-    rows = [("the bar: FedWMSAM-plus, lr = 0.3", *cells(accurate), "")]
-    rows.append(("the bar: SCAFFOLD, lr = 0.1", *cells(flat), ""))
-    for variant, spec in zip(read_variants(), SPECS, strict=True):
-        for run in load_runs([spec], runs):
-            passed = mean_of_tail(run) >= bar[0] and top_eigenvalue(run) <= bar[1]
-            rows.append((describe_variant(variant), *cells(run), "yes" if passed else "no"))
+def first_tables(runs: Path) -> list[TextTable]:
+    """Return the table of the screening on one seed."""
     header = ("candidate", "validation accuracy", "λ₁", "goes on")
-    return [TextTable("Candidates, seed 100, 150 rounds", header, tuple(rows))]
+    return [TextTable("Candidates, seed 100, 150 rounds", header, table_rows(FIRST_PLAN, runs))]
 
 
-def load_bar(method: str, lr: float, runs: Path) -> LoadedRun:
-    """Return the tuning run of a method with this step size on the screening's seed."""
-    (seed,) = {spec.config.seed for spec in SPECS}
-    (run,) = (
+def second_tables(runs: Path) -> list[TextTable]:
+    """Return the table of the candidates on two seeds, with the neighbours in ρ."""
+    header = ("candidate", "validation accuracy, by seed", "mean", "λ₁, by seed", "within the bars")
+    rows = table_rows(SECOND_PLAN, runs)
+    return [TextTable("Candidates, seeds 100 and 101, 150 rounds", header, rows)]
+
+
+def table_rows(plan: str, runs: Path) -> tuple[tuple[str, ...], ...]:
+    """Return the rows of the candidates whose runs have ended, below those that set the bar."""
+    bars = [(method, load_bar(method, lr, plan, runs)) for method, lr in BAR.items()]
+    accurate, flat = (members for _, members in bars)
+    rows = [
+        (f"the bar: {method}, lr = {BAR[method]:g}", *cells(members), "")
+        for method, members in bars
+    ]
+    for variant, specs in variant_specs(plan):
+        members = load_runs(specs, runs)
+        if len(members) == len(specs):
+            passed = mean(map(mean_of_tail, members)) >= mean(map(mean_of_tail, accurate)) and all(
+                top_eigenvalue(run) <= top_eigenvalue(bar)
+                for run, bar in zip(members, flat, strict=True)
+            )
+            rows.append((describe_variant(variant), *cells(members), "yes" if passed else "no"))
+    return tuple(rows)
+
+
+def variant_specs(plan: str) -> list[tuple[Mapping[str, object], list[RunSpec]]]:
+    """Return the candidates of a plan with their runs, in the order of the seeds."""
+    variants = tomllib.loads((PLANS / plan).read_text())["variants"]
+    specs = load_run_specs(plan)
+    return [(variant, specs[number :: len(variants)]) for number, variant in enumerate(variants)]
+
+
+def load_bar(method: str, lr: float, plan: str, runs: Path) -> list[LoadedRun]:
+    """Return the tuning runs of a method with this step size on the seeds of the plan."""
+    seeds = {spec.config.seed for spec in load_run_specs(plan)}
+    return [
         run
         for run in load_runs(run_queue.load_run_specs(STEP_PLAN), runs)
-        if (run.config["method"], run.config["lr"], run.seed) == (method, lr, seed)
-    )
-    return run
+        if (run.config["method"], run.config["lr"]) == (method, lr) and run.seed in seeds
+    ]
 
 
-def cells(run: LoadedRun) -> tuple[str, str]:
-    """Return the cells of a run's accuracy and of λ₁ of the model that it returned."""
-    return number_cell(mean_of_tail(run)), f"{top_eigenvalue(run):.3g}"
-
-
-def read_variants() -> list[dict[str, object]]:
-    """Return what the plan says of each candidate, in the order of its runs."""
-    variants: list[dict[str, object]] = tomllib.loads((PLANS / PLAN).read_text())["variants"]
-    return variants
+def cells(runs: list[LoadedRun]) -> tuple[str, ...]:
+    """Return the cells of accuracies, with their mean if there are several, and of λ₁."""
+    scores = list(map(mean_of_tail, runs))
+    accuracies = ", ".join(map(number_cell, scores))
+    means = (number_cell(mean(scores)),) if len(scores) > 1 else ()
+    return (accuracies, *means, curvature_cell(runs))
 
 
 def describe_variant(variant: Mapping[str, object]) -> str:
@@ -61,4 +84,5 @@ def describe_variant(variant: Mapping[str, object]) -> str:
     return ", ".join([str(variant["method"]).partition(":")[2], *options])
 
 
-TABLE = PageSection(make_tables, compare_command(PLAN), SPECS)
+FIRST = PageSection(first_tables, compare_command(FIRST_PLAN), load_run_specs(FIRST_PLAN))
+SECOND = PageSection(second_tables, compare_command(SECOND_PLAN), load_run_specs(SECOND_PLAN))
