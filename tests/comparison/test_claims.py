@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -209,7 +210,40 @@ def test_a_claim_that_disappears_ends_its_worker(folder, monkeypatch):
     assert ends == ["has disappeared"]
 
 
+def test_signs_of_life_go_on_after_a_disk_did_not_answer(folder, monkeypatch):
+    heartbeat = Heartbeat(held_by(folder, Owner.this_process()), lambda: None, interval=0.01)
+    exists = Path.exists
+    failures = iter([False, True, False])
+
+    def exists_at_times(path):
+        if next(failures, False):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return exists(path)
+
+    monkeypatch.setattr(Path, "exists", exists_at_times)
+    with heartbeat:
+        time.sleep(0.2)
+        assert heartbeat.thread.is_alive()
+        begin = heartbeat.last_beat
+        time.sleep(0.2)
+        assert heartbeat.last_beat > begin
+
+
 # Who lives
+
+
+def test_where_no_beginning_is_known_a_process_must_also_give_signs_of_life(folder, monkeypatch):
+    """On macOS, after a restart, another process may have the number."""
+    now = [100.0]
+    monkeypatch.setattr(owners, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(owners, "process_start", lambda pid: "" if pid == 1 else None)
+    owner = replace(Owner.this_process(), pid=1, start="")
+    claim = held_by(folder, owner)
+    gone = replace(claim, owner=replace(owner, pid=2, token="other"))
+    observer = OwnerObserver(lease=30)
+    assert observer.judge([claim, gone]) == [Fate.UNKNOWN, Fate.CRASHED]
+    now[0] += 31
+    assert observer.judge([claim]) == [Fate.CRASHED]
 
 
 def test_a_process_of_this_machine_is_known_by_its_number_and_its_beginning(folder):

@@ -138,11 +138,23 @@ def test_lost_runs_get_new_workers_when_the_old_ones_are_gone(cluster, tmp_path)
     launcher = make_launcher(cluster, tmp_path)
     cluster.provide(launcher, open=6, waiting=6)
     cluster.run(1)
-    cluster.provide(launcher, open=3, waiting=2, lost=2)
+    cluster.provide(launcher, open=3, waiting=2, lost=2, claims=5)
     assert cluster.submitted == [5], "the worker that is left will take them"
     cluster.jobs = []
-    cluster.provide(launcher, open=2, waiting=2, lost=2)
+    cluster.provide(launcher, open=2, waiting=2, lost=2, claims=5)
     assert cluster.submitted == [5, 2]
+
+
+def test_workers_that_end_before_they_take_a_lost_run_are_not_submitted_again(cluster, tmp_path):
+    """Their program is not there, say: a claim on a lost run stays until somebody takes it."""
+    launcher = make_launcher(cluster, tmp_path)
+    cluster.provide(launcher, open=6, waiting=6)
+    cluster.jobs = []
+    with pytest.raises(InputError, match=r"queue with 2 runs to do: .*could not start"):
+        for _ in range(24):
+            cluster.provide(launcher, open=2, waiting=2, lost=2, claims=5)
+    assert cluster.submitted == [5, 2]
+    assert cluster.now > 100, "a disk may show claims later"
 
 
 def test_jobs_that_somebody_cancelled_are_not_submitted_again(cluster, tmp_path):

@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from helpers.run_folders import write_run
 
-from fedwmsam.comparison.grid import Grid, RunSpec, make_grid
+from fedwmsam.comparison.grid import Grid, RunSpec, config_fingerprint, make_grid
 from fedwmsam.comparison.tuning import (
     TriedValues,
     TuningResult,
+    count_again,
     make_plan,
     plan_trials,
+    superseded_runs,
     tune,
     write_tuning_file,
 )
@@ -215,6 +217,22 @@ def test_the_file_keeps_what_was_chosen_for_other_runs(tmp_path: Path):
         ("fedsam", {"rho": 0.1}),
     ]
     assert [entry["scores"] for entry in rows[1]["candidates"]] == [[0.6], [None]]
+
+
+def test_runs_that_are_asked_for_count_although_a_later_tuning_replaced_them(tmp_path: Path):
+    grid = {"methods": ["fedsam"], "seeds": 1, "grid": {"rho": [0.1, 0.2, 0.3]}}
+    first, second, third = make_grid(grid, {}).run_specs()
+    path = tmp_path / "tuning.json"
+    chosen = result({0.1: (0.5,)}, runs=(first.folder_name, second.folder_name), asked="row")
+    write_tuning_file(path, [chosen])
+    write_tuning_file(path, [result({0.3: (0.6,)}, runs=(third.folder_name,), asked="row")])
+    assert superseded_runs(path) == {config_fingerprint(s.config) for s in (first, second)}
+    count_again(path, [third])
+    assert superseded_runs(path) == {config_fingerprint(s.config) for s in (first, second)}
+    count_again(path, [first, third])
+    assert superseded_runs(path) == {config_fingerprint(second.config)}
+    count_again(path, [second])
+    assert [entry["chosen"] for entry in read_json(path)["rows"]] == [{"rho": 0.3}]
 
 
 @pytest.mark.parametrize("content", [{"rows": 3}, {"rows": [3]}, {"rows": [{}]}, {}])

@@ -15,8 +15,11 @@ import pytest
 
 from fedwmsam.comparison import worker as worker_module
 from fedwmsam.comparison.claims import DONE, RELEASED, Owner
+from fedwmsam.comparison.grid import make_grid
 from fedwmsam.comparison.owners import Fate, OwnerObserver
+from fedwmsam.comparison.queue import Demand, Follower, QueuedRun
 from fedwmsam.comparison.queue_folder import PlannedRun, QueueFolder, RunPlan
+from fedwmsam.comparison.status import describe_queue
 from fedwmsam.comparison.worker import RunWorker
 from fedwmsam.errors import InputError
 from fedwmsam.experiment.trust import UNTRUSTED, Trust
@@ -367,3 +370,24 @@ def test_a_worker_that_is_killed_is_found_and_its_run_ends_as_if_it_never_was(cl
     for file in ("metrics.jsonl", "model.safetensors", "config.toml", "summary.json"):
         whole = (tmp_path / "whole" / "run" / file).read_bytes()
         assert (tmp_path / "killed" / "run" / file).read_bytes() == whole
+
+
+# How far it is
+
+
+@pytest.mark.parametrize("state", [RELEASED, None])
+def test_a_run_that_is_saved_is_done_whatever_became_of_its_claim(bench, state):
+    """Its worker was interrupted, or killed, between the run's last file and the claim's."""
+    bench.write("a")
+    owner = replace(Owner.this_process(), start="12")  # no process of this machine
+    claim = bench.queue.claims.create("a", 1, owner, 0)
+    if state:
+        bench.queue.claims.create("a", 2, owner, 0, state)
+    bench.train(bench.queue.read_plan().runs[0])
+    assert claim
+    (spec,) = make_grid({"methods": ["fedavg"], "seeds": 1}, {}).run_specs()
+    run = QueuedRun(spec, bench.out / "a")
+    assert Follower(bench.queue, {"a": run}).update() == Demand(0, 0, 0, 2 if state else 1)
+    assert run.status == "completed"
+    line, *others = describe_queue(bench.queue)
+    assert line.endswith("1 runs, 1 done, 0 held by workers, 0 waiting, 0 failed") and not others

@@ -77,11 +77,15 @@ def cancel_comparison(out: Path) -> None:
     """Call a comparison off: its workers save their last rounds and end, wherever they are."""
     from fedwmsam.comparison import slurm
 
-    for queue in queues_of(out):
+    queues = list(queues_of(out))
+    for queue in queues:
         queue.cancel()
+    for queue in queues:
         if not slurm.has_slurm("scancel"):
             continue
         jobs = slurm.list_jobs(name=slurm.job_name(queue.out))
+        if jobs is None and not any(queue.log_folder.glob("*")):
+            continue  # no job has printed anything: Slurm has nothing to do with it
         reason = slurm.cancel(slurm.job_name(queue.out)) if jobs else None
         if jobs is None or reason:
             raise InputError(

@@ -226,17 +226,17 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Touch the claim, unless it is another's: then end this process."""
-        self.end_if_lost()
         try:
-            files.touch(self.claim.path)
-        except FileNotFoundError:
-            self.end_process("has disappeared")
+            self.end_if_lost()
+            try:
+                files.touch(self.claim.path)
+            except FileNotFoundError:
+                self.end_process("has disappeared")
+            self.last_beat = clock()
+            self.on_beat()
         except OSError:  # the disk does not answer: by and by others will take the run over
             if clock() - self.last_beat > LEASE / 2:
                 self.end_process("cannot be kept, the disk does not answer")
-            return
-        self.last_beat = clock()
-        self.on_beat()
 
     def check(self, *_: object) -> None:
         """Look whether the claim is still one's own, if the last sign of life is old."""

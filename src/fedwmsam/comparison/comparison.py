@@ -18,6 +18,7 @@ from fedwmsam.comparison.tuning import (
     TUNING_FILE,
     TUNING_FOLDER,
     TuningPlan,
+    count_again,
     describe_result,
     plan_trials,
     tune,
@@ -167,7 +168,9 @@ def run_comparison(
     with lock_folder(out):
         if plan is not None:
             grid = choose_values(grid, plan, out, place, display)
-        return ComparisonRunner(out, place, display).run(grid.run_specs())
+        specs = grid.run_specs()
+        count_again(out / TUNING_FILE, specs)
+        return ComparisonRunner(out, place, display).run(specs)
 
 
 def choose_values(

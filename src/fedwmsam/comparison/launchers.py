@@ -129,7 +129,8 @@ class SlurmLauncher:
         self.name = slurm.job_name(out)
         self.asked_at = float("-inf")
         self.has_looked = False
-        self.has_submitted = False
+        self.claims_before: int | None = None
+        """How many claims there had been when workers were last submitted; None before that."""
         self.is_answered = True
         self.without_jobs_since: float | None = None
 
@@ -143,7 +144,7 @@ class SlurmLauncher:
         """Submit workers if some are missing at first, or if all have ended and a run was lost.
 
         Raise InputError if those that were submitted here have ended in another way, which is
-        somebody's doing.
+        somebody's doing, or have ended without taking a run: so would the next ones.
         """
         now = time.monotonic()
         if now - self.asked_at < slurm.ASK_INTERVAL:
@@ -161,15 +162,15 @@ class SlurmLauncher:
             if jobs:
                 self.say(f"In Slurm's queue from before: {slurm.describe_jobs(jobs)}")
             staying = [job for job in jobs if job.state != "COMPLETING"]
-            self.submit(min(self.jobs, demand.open) - len(staying))
+            self.submit(min(self.jobs, demand.open) - len(staying), demand)
         elif jobs or not demand.waiting:
             self.without_jobs_since = None
-        elif demand.lost or not self.has_submitted:
-            self.submit(min(self.jobs, demand.waiting))
+        elif self.claims_before is None or (demand.lost and demand.claims > self.claims_before):
+            self.submit(min(self.jobs, demand.waiting), demand)
         else:
             self.check_jobs_left(now, demand)
 
-    def submit(self, workers: int) -> None:
+    def submit(self, workers: int, demand: Demand) -> None:
         """Submit so many workers; raise InputError if Slurm refuses them."""
         if workers < 1:
             return
@@ -181,7 +182,8 @@ class SlurmLauncher:
         # The worker takes the shell's place, and with it the signals that are sent to the script.
         script = "\n".join(["#!/bin/sh", *exports, f"exec {command}", ""])
         job = slurm.submit(words, script)
-        self.has_submitted = True
+        self.claims_before = demand.claims
+        self.without_jobs_since = None
         self.say(f"Submitted job {job} to Slurm: {workers} workers; {log_folder} has what they say")
 
     def check_jobs_left(self, now: float, demand: Demand) -> None:

@@ -3,7 +3,8 @@
 - A worker in a job of Slurm is dead if `squeue` no longer lists the job, or lists it as waiting or
   started again since: a job that was preempted has left its claim behind.
 - A worker on this machine is dead if there is no process with its number that began when it did;
-  Windows is not asked.
+  Windows is not asked. Where a process's beginning is not known, as on macOS, one that is there is
+  judged by its signs of life.
 - Of any other only the signs of life are seen. It is dead if its claim has not changed for LEASE
   seconds while somebody watched. Times of files are only compared with each other, and seconds are
   counted by the clock of whoever watches: clocks of machines need not agree.
@@ -59,8 +60,11 @@ class OwnerObserver:
             return fate
         if LISTS_PROCESSES and owner.space == process_space():
             start = process_start(owner.pid)
-            is_same = start is not None and start == owner.start
-            return Fate.ALIVE if is_same else Fate.CRASHED
+            if start is None or start != owner.start:
+                return Fate.CRASHED
+            if start:
+                return Fate.ALIVE
+            # Here nobody says when a process began: another one may have the number by now.
         return fate or self.fate_by_signs(claim)
 
     def fate_by_signs(self, claim: Claim) -> Fate:

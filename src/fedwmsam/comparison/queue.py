@@ -168,7 +168,7 @@ class Follower:
         return Demand(
             open=len(unfinished),
             waiting=sum(run.status == "waiting" for run in unfinished),
-            lost=sum(fate.is_dead for fate in fates.values()),
+            lost=sum(fates[name].is_dead for name in fates if not self.runs[name].is_finished),
             claims=sum(self.queue.claims.newest_numbers().values()),
         )
 
@@ -179,10 +179,10 @@ class Follower:
             self.update_rounds(run)
         if is_held:
             run.status = "running"
+        elif self.queue.is_finished(claim.run):  # whatever became of its worker after that
+            run.status = printable(read_json(run.path / "summary.json").get("status"))
         elif fate is not None or claim.is_free:
             run.status = "waiting"
-        elif self.queue.is_finished(claim.run):
-            run.status = printable(read_json(run.path / "summary.json").get("status"))
         elif claim.state.startswith("failed"):
             run.status = printable(claim.state)
         else:  # done, but the summary cannot be seen yet

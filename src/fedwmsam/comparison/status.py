@@ -22,13 +22,14 @@ def describe_queue(queue: QueueFolder) -> Iterator[str]:
     """Yield a line about all runs of a plan, and one for each that is held or has failed."""
     names = [run.name for run in queue.read_plan().runs]
     claims = queue.newest_claims(names)
-    held = [claim for claim in claims.values() if claim.is_held]
-    failed = [claim for claim in claims.values() if claim.state.startswith(FAILED)]
-    finished = sum(map(queue.is_finished, names))
-    waiting = len(names) - finished - len(held) - len(failed)
+    done = set(filter(queue.is_finished, names))
+    unfinished = [claim for claim in claims.values() if claim.run not in done]
+    held = [claim for claim in unfinished if claim.is_held]
+    failed = [claim for claim in unfinished if claim.state.startswith(FAILED)]
+    waiting = len(names) - len(done) - len(held) - len(failed)
     called_off = ", called off" if queue.is_cancelled() else ""
     yield (
-        f"{queue.out}: {len(names)} runs, {finished} done, {len(held)} held by workers, "
+        f"{queue.out}: {len(names)} runs, {len(done)} done, {len(held)} held by workers, "
         f"{waiting} waiting, {len(failed)} failed{called_off}"
     )
     for claim, fate in zip(held, OwnerObserver().judge(held), strict=True):

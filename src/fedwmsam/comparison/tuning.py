@@ -359,7 +359,24 @@ def write_tuning_file(path: Path, results: Sequence[TuningResult]) -> None:
     entries = [entry for entry in read_entries(path) if not runs & set(entry["runs"])]
     for result in results:
         entries.append(asdict(result) | {"chosen": result.best.values})
+    write_entries(path, entries)
+
+
+def write_entries(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Write the file with these entries."""
     write_text(path, json.dumps(nonfinite_to_none({"rows": entries}), indent=2) + "\n")
+
+
+def count_again(path: Path, specs: Sequence[RunSpec]) -> None:
+    """Let runs that are asked for count, also if their values were replaced by a later tuning."""
+    asked = superseded_runs(path) & {config_fingerprint(spec.config) for spec in specs}
+    if asked:
+        entries = []
+        for entry in read_entries(path):
+            runs = [run for run in entry["runs"] if fingerprint_in(run) not in asked]
+            if runs:
+                entries.append({**entry, "runs": runs})
+        write_entries(path, entries)
 
 
 def superseded_runs(path: Path) -> set[str]:
