@@ -163,6 +163,11 @@ MISTAKES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "epochs": ({"epochs": 3}, ["argument of fit 'epochs'", "Did you mean 'local_epochs'?"]),
     "learning rate": ({"learning_rate": 0.1}, ["'learning_rate'", "Did you mean 'lr'?"]),
+    "another paper's name of an option": (
+        {"mu": 0.1, "method": "fedprox"},
+        ["option of the method: pass method=FedProx(lam=...)"],
+    ),
+    "no device": ({"device": None}, ["device", "None"]),
     "an option": ({"rho": 0.1}, ["option of the method: pass method=FedWMSAM(rho=...)"]),
     "early stopping": ({"early_stopping": 3}, ["Did you mean 'patience'?"]),
     "a typo": ({"round": 3}, ["'round'", "Did you mean 'rounds'?"]),

@@ -274,6 +274,35 @@ def test_columns_of_tables_are_matched_by_name():
     assert torch.equal(lazy.model["weight"], result.model["weight"])
 
 
+def test_columns_of_inputs_in_pairs_are_matched_by_name_too():
+    def pair(*names):
+        return Frame({name: A[:, "uv".index(name)] for name in names}), Y
+
+    table = pair("u", "v")
+    other = pair("v", "u")
+    model = nn.Linear(2, 2)
+    settings = {"participation": 1.0} | PLAIN
+    expected = fit(model, [table, table], FedAvg(), test=table, **settings)
+    result = fit(model, [table, other], FedAvg(), test=other, **settings)
+    assert result.rows == expected.rows
+    assert torch.equal(result.predict(other[0]), expected.predict(table[0]))
+    one_client = settings | {"participation": 0.5, "rounds": 1}
+    for seed in (0, 1, 2):  # of these seeds not all begin with client 0
+        eager = fit(model, [other, table], FedAvg(), seed=seed, **one_client)
+        lazy = fit(
+            model, [other, table].__getitem__, FedAvg(), client_count=2, seed=seed, **one_client
+        )
+        assert torch.equal(lazy.model["weight"], eager.model["weight"])
+
+
+def test_numbers_as_objects_and_columns_with_numbers_for_names():
+    table = Frame({0: A[:, 0].numpy().astype(object), 1: A[:, 1], 2: Y})
+    model = nn.Linear(2, 2)
+    result = fit(model, [table], FedAvg(), target=2, **PLAIN)
+    expected = fit(model, [(A[:, :2], Y)], FedAvg(), **PLAIN)
+    assert torch.equal(result.model["weight"], expected.model["weight"])
+
+
 WRONG_COLUMNS = {
     "renamed": ({"u": A[:, 0], "w": A[:, 1]}, ["no column 'v'", "'w'", "same columns"]),
     "missing": ({"v": A[:, 1]}, ["no column 'u'", "same columns"]),

@@ -6,15 +6,18 @@ import subprocess
 import sys
 from importlib import import_module
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, Context, RecordDict
 from helpers.flower_in_process import SETTINGS, FakeGrid, load_data, load_test, network
 from helpers.markdown_pages import ROOT, read_blocks
 from torch import nn
+from torch.utils.data import DataLoader
 
 from fedwmsam.errors import InputError
 from fedwmsam.flower import FlowerStrategy, exchange, make_client_app
+from fedwmsam.flower.own_training import check_metrics, count_samples
 from fedwmsam.methods import METHODS, FedAvg, FedAvgM, FedProx, FedWMSAM, Info, make_method
 
 CLIENTS = 3
@@ -171,6 +174,17 @@ def test_buffers_are_averaged_and_frozen_weights_stay():
     torch.testing.assert_close(trained["1.running_mean"], expected)
 
 
+@pytest.mark.parametrize("loss", [torch.tensor(0.5), np.float32(0.5)])
+def test_a_loss_may_be_a_number_of_pytorch_or_numpy(loss):
+    assert check_metrics({"train_loss": loss, "num-examples": 7}, 7) == (0.5, {"num-examples": 7})
+
+
+def test_two_loaders_are_not_inputs_and_targets():
+    loaders = (DataLoader(range(320), 32), DataLoader(range(80), 32))
+    with pytest.raises(InputError, match="Client 3: load_data returned two loaders"):
+        count_samples(loaders, "Client 3")
+
+
 def spoil_frozen(model, data, config):
     with torch.no_grad():
         model[0].weight += 1
@@ -188,7 +202,7 @@ def diverge(model, data, config):
     [
         (lambda *_: None, "returned NoneType, not its metrics"),
         (lambda *_: {"f1": 1.0}, "returned no 'train_loss', but f1"),
-        (lambda *_: {"train_loss": torch.zeros(())}, "no finite number"),
+        (lambda *_: {"train_loss": torch.zeros(2)}, "no finite number"),
         (lambda *_: {"train_loss": float("nan")}, "no finite number"),
         (lambda *_: {"train_loss": 0.0, "num-examples": 7}, "'num-examples' = 7, but"),
         (diverge, "hold NaN or infinity at '2.weight'"),

@@ -148,6 +148,36 @@ def test_any_structure_gives_the_simulator_s_numbers(structure):
     assert ours.result.last("clients_loss") == pytest.approx(sum(losses) / CLIENTS)
 
 
+def test_columns_of_test_tables_are_matched_by_name_with_the_training_tables():
+    def load_reversed(partition, node_config):
+        return reverse_columns(as_table(*load_test(partition, node_config)))
+
+    results = []
+    for load_own_test in (lambda *args: as_table(*load_test(*args)), load_reversed):
+        app = make_client_app(
+            Single,
+            lambda *args: as_table(*load_data(*args)),
+            load_test=load_own_test,
+            target="class",
+        )
+        strategy = FlowerStrategy(
+            FedWMSAM(),
+            Single,
+            clients=CLIENTS,
+            evaluate_clients=True,
+            wait=0.05,
+            target="class",
+            **SETTINGS,
+        )
+        strategy.start(FakeGrid(app))
+        results.append(strategy.result.last("clients_loss"))
+    assert results[0] == results[1]
+
+
+def reverse_columns(table):
+    return Table(dict(reversed(list(table.values.items()))))
+
+
 def test_a_table_without_its_column_is_refused_on_the_client(caplog):
     app = make_client_app(Single, lambda *_: as_table(*load_data(0, {})))
     strategy = FlowerStrategy(FedWMSAM(), Single, clients=1, wait=0.05, **SETTINGS)

@@ -6,7 +6,7 @@ InputError, before training starts, for data that the model or the loss cannot t
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from fedwmsam.data.clients import (
     TensorSamples,
     split_targets,
 )
-from fedwmsam.data.frames import FrameReader, is_frame
+from fedwmsam.data.frames import FrameReader, has_frame, is_frame
 from fedwmsam.errors import InputError, printable
 from fedwmsam.training.inputs import (
     LABELS,
@@ -71,7 +71,10 @@ class DataAdapter:
         if is_frame(data):
             return self._pair_to_samples(self.frames.split(data, name), name)
         if is_pair(data) or isinstance(data, Mapping):
-            return self._pair_to_samples(split_targets(data, name), name)
+            inputs, targets = split_targets(data, name)
+            if is_frame(inputs):
+                inputs = self.frames.hold_inputs(inputs, name)
+            return self._pair_to_samples((inputs, targets), name)
         if isinstance(data, tuple):
             raise InputError(f"{name}: expected an (x, y) pair, not a tuple of {len(data)}.")
         if isinstance(data, DataLoader):
@@ -170,9 +173,8 @@ class DataAdapter:
                     "clients is a function: also give their number, for example client_count=1000."
                 )
             if self.frames.target is not None:
-                # Which client is sampled first depends on the worker and on where a run goes on.
                 self.to_samples(clients(0), "Client 0")
-            return LazyClients(lambda k: self.to_samples(clients(k), f"Client {k}"), count)
+            return LazyClients(lambda k: self._load_client(clients, k), count)
         if isinstance(clients, tuple | list | Mapping) and len(clients) == 0:
             raise InputError("There are no clients; give at least one.")
         if isinstance(clients, Mapping):
@@ -186,6 +188,16 @@ class DataAdapter:
             )
         check_count(count, len(clients))
         return [self.to_samples(data, f"Client {k}") for k, data in enumerate(clients)]
+
+    def _load_client(self, clients: Callable[[int], Any], k: int) -> Samples:
+        """Return client k, whose columns, if it has names for them, are taken as client 0's.
+
+        Which client is sampled first depends on the worker and on where a run goes on.
+        """
+        data = clients(k)
+        if k and self.frames.names is None and has_frame(data):
+            self.to_samples(clients(0), "Client 0")
+        return self.to_samples(data, f"Client {k}")
 
     def _named_clients(self, clients: Mapping[Any, Any], count: int | None) -> NamedClients:
         check_count(count, len(clients))

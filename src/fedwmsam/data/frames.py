@@ -14,7 +14,7 @@ class FrameReader:
     """Takes inputs and targets out of DataFrames, all in the order of columns of the first one."""
 
     def __init__(self, target: str | None) -> None:
-        self.target = target
+        self.target = None if target is None else str(target)  # columns may be numbered
         self.names: tuple[str, ...] | None = None
         """The columns of the first table but the target; None: there was none yet."""
         self.first = ""
@@ -32,10 +32,16 @@ class FrameReader:
                 f"{name} is a table with the columns {', '.join(columns)}; name the one to predict "
                 f"with target=, not {self.target!r}."
             )
+        inputs = self.hold_inputs(table, name)
+        return inputs, read_column(table, columns[self.target], name)
+
+    def hold_inputs(self, table: Any, name: str) -> np.ndarray:
+        """Return the columns but the target, which are held for the next table."""
         if self.names is None:
+            columns = columns_by_name(table, name)
             self.names = tuple(column for column in columns if column != self.target)
             self.first = name
-        return self.read_inputs(table, name), read_column(table, columns[self.target], name)
+        return self.read_inputs(table, name)
 
     def read_inputs(self, table: Any, name: str) -> np.ndarray:
         """Return the columns but the target as one array; raise InputError as `split` does."""
@@ -82,11 +88,18 @@ def read_column(table: Any, column: Any, name: str) -> np.ndarray:
     values = np.asarray(table[column].to_numpy())
     if values.dtype.kind in "biuf":
         return values
-    example = next((value for value in values.tolist() if not is_number(value)), values.dtype)
+    if all(map(is_number, values.tolist())):  # numbers as objects, as of a row by row table
+        return values.astype(float)
+    example = next(value for value in values.tolist() if not is_number(value))
     raise InputError(
         f"{name}: the column {str(column)!r} holds {printable(repr(example), 80)}, and not only "
         "numbers; number its values, or leave the column out."
     )
+
+
+def has_frame(data: Any) -> bool:
+    """Return whether data are a table, or a pair whose inputs are one."""
+    return is_frame(data) or (isinstance(data, tuple) and len(data) == 2 and is_frame(data[0]))
 
 
 def is_number(value: Any) -> bool:

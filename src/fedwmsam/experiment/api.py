@@ -14,7 +14,7 @@ from fedwmsam.data.clients import Clients, Collate, hold_out_per_client
 from fedwmsam.data.fingerprint import fingerprint
 from fedwmsam.engine.provenance import script_name
 from fedwmsam.engine.run import Callback
-from fedwmsam.errors import InputError, unknown_name_message
+from fedwmsam.errors import InputError, same_meaning, unknown_name_message
 from fedwmsam.experiment.assembly import (
     check_client_data,
     config_values,
@@ -26,10 +26,15 @@ from fedwmsam.experiment.assembly import (
 )
 from fedwmsam.experiment.progress import make_progress
 from fedwmsam.experiment.result import Result
-from fedwmsam.methods import Method, make_method
+from fedwmsam.methods import METHODS, Method, make_method
 from fedwmsam.methods.vectors import Vectors
 from fedwmsam.settings.config import Settings
-from fedwmsam.settings.method_table import allow_import, method_class, methods_with_option
+from fedwmsam.settings.method_table import (
+    allow_import,
+    method_class,
+    methods_with_option,
+    option_names,
+)
 from fedwmsam.training.objectives import MetricFunction, make_objective
 from fedwmsam.training.task import ModelSource, Samples, Task, deterministic_torch
 
@@ -62,9 +67,14 @@ def refuse_unknown_names(
 def option_message(name: str, method: object) -> str | None:
     """Return how an option of a method is passed, or None if no method has one of that name."""
     owners = methods_with_option(name)
+    chosen = method if isinstance(method, str) else getattr(method, "name", None)
+    if chosen in METHODS and chosen not in owners:
+        # What other papers call mu is lam here: a name of the chosen method's means more.
+        for meant in same_meaning(name, option_names(str(chosen))):
+            name, owners = meant, [str(chosen)]
     if not owners:
         return None
-    owner = method_class(method if method in owners else owners[0]).__name__
+    owner = method_class(str(chosen) if chosen in owners else owners[0]).__name__
     return f"{name} is an option of the method: pass method={owner}({name}=...)."
 
 

@@ -19,6 +19,7 @@ from flwr.clientapp import ClientApp
 from fedwmsam import rng
 from fedwmsam.data.adapter import make_data_adapter
 from fedwmsam.data.clients import Collate
+from fedwmsam.data.frames import has_frame
 from fedwmsam.engine.rounds import Federation, Job, train_client
 from fedwmsam.errors import InputError
 from fedwmsam.flower import wire
@@ -249,7 +250,9 @@ class Client:
         load = self.load_test if test else self.load_data
         assert load is not None
         partition = partition_of(node_config)
-        return read_samples(task, load, self.reading, partition, tuple(sorted(node_config.items())))
+        first = self.load_data if test and self.loop is None else None
+        key = tuple(sorted(node_config.items()))
+        return read_samples(task, load, self.reading, partition, key, first)
 
 
 # Tasks and samples are cached: a process that gets several messages uses them again, as long as
@@ -272,10 +275,18 @@ def read_samples(
     reading: tuple[Collate | None, str | None],
     partition: int,
     node_config: tuple[tuple[str, Any], ...],
+    first: LoadData | None = None,
 ) -> Samples:
-    """Return what `load` returns for this partition as samples, checked against the task."""
+    """Return what `load` returns for this partition as samples, checked against the task.
+
+    Columns that have names are taken in the order in which what `first` returns has them.
+    """
+    name = f"Client {partition}"
     data = load(partition, dict(node_config))
-    return make_data_adapter(task, *reading).to_samples(data, f"Client {partition}")
+    adapter = make_data_adapter(task, *reading)
+    if first is not None and has_frame(data):
+        adapter.to_samples(first(partition, dict(node_config)), name)
+    return adapter.to_samples(data, name)
 
 
 @lru_cache(maxsize=32)

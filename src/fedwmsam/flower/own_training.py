@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from flwr.app import MetricRecord
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from fedwmsam import rng
@@ -52,6 +53,11 @@ def count_samples(data: Any, name: str) -> int:
 
     Raise InputError if that cannot be told, or is 0.
     """
+    if is_pair(data) and any(isinstance(part, DataLoader) for part in data):
+        raise InputError(
+            f"{name}: load_data returned two loaders; let it return the one of the training data, "
+            "and load_test= the other one."
+        )
     if isinstance(data, DataLoader):
         counted: Any = data.dataset
     elif is_pair(data):
@@ -125,6 +131,8 @@ def check_metrics(returned: object, samples: int) -> tuple[float, dict[str, floa
         )
     numbers = {}
     for name, value in returned.items():
+        if isinstance(value, Tensor | np.generic) and math.prod(value.shape) == 1:
+            value = value.item()
         if not isinstance(value, int | float) or not math.isfinite(value):
             raise InputError(f"The training loop returned {name!r} = {value!r}, no finite number.")
         numbers[str(name)] = float(value)

@@ -14,9 +14,10 @@ changed, no random number is drawn. One round, in the order in which the engine 
 
 import difflib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from types import CodeType
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -184,7 +185,7 @@ def check_functions(cls: type[Method]) -> None:
     A misspelt one would be called by nobody, and that of the base class in its place.
     """
     functions = dict(inspect.getmembers(cls, inspect.isfunction))
-    called = chain.from_iterable(function.__code__.co_names for function in functions.values())
+    called = chain.from_iterable(names_in(function.__code__) for function in functions.values())
     for name in sorted(functions.keys() - set(dir(Method)) - set(called)):
         for meant in difflib.get_close_matches(name, FUNCTIONS, n=1, cutoff=0.8):
             raise InputError(
@@ -198,6 +199,14 @@ def check_functions(cls: type[Method]) -> None:
             raise InputError(
                 f"{name} of {cls.__name__} must take ({', '.join(arguments)}): {error}."
             ) from error
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names that a piece of code uses, also in its comprehensions."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from names_in(constant)
 
 
 @dataclass(frozen=True)

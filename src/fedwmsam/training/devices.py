@@ -17,7 +17,7 @@ def usable_device(name: str | torch.device) -> torch.device:
         return best_device()
     try:
         device = torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         known = (AUTO, "cpu", "cuda", "mps")
         raise InputError(unknown_name_message("device", str(name), known)) from error
     try:
