@@ -1,6 +1,8 @@
 """The command line's entry point: signals are handled before anything large is imported."""
 
-from fedwmsam.termination import INTERRUPTED, finish, install_handlers, lifetime
+import traceback
+
+from fedwmsam.termination import INTERRUPTED, finish, hides_interrupt, install_handlers, lifetime
 
 
 def main() -> None:
@@ -13,9 +15,19 @@ def main() -> None:
         code = run_app()
     except KeyboardInterrupt:
         code = INTERRUPTED
-    except Exception:
-        # A library that is interrupted while it is imported may fail with an error of its own.
-        if lifetime.interrupted_at is None:
+    except Exception as error:
+        if lifetime.interrupted_at is None or not is_of_interrupt(error):
             raise
         code = INTERRUPTED
     finish(code)
+
+
+def is_of_interrupt(error: Exception) -> bool:
+    """Return whether an error after an interrupt is its consequence, and no bug to be seen.
+
+    A library whose import is broken off may fail with an error that does not mention it: numpy in a
+    recursion. The code of a module has such a name in tracebacks.
+    """
+    frames = traceback.walk_tb(error.__traceback__)
+    is_imported = any(frame.f_code.co_name == "<module>" for frame, _ in frames)
+    return is_imported or hides_interrupt(error)

@@ -51,17 +51,18 @@ def interrupt_main_thread() -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
-def raise_interrupt_behind(error: BaseException) -> None:
-    """Raise KeyboardInterrupt if the error came up while one was on its way out of a call.
+def hides_interrupt(error: BaseException) -> bool:
+    """Return whether the error came up while KeyboardInterrupt was on its way out of a call.
 
     An interrupt can break off code that tidies up, as a `with` around a lock; where that fails,
-    its own error is what the caller sees, and the interrupt would be lost.
+    its own error is what the caller sees.
     """
     earlier = error.__context__
     while earlier is not None:
         if isinstance(earlier, KeyboardInterrupt):
-            raise KeyboardInterrupt from error
+            return True
         earlier = earlier.__context__
+    return False
 
 
 def finish(code: int) -> NoReturn:

@@ -20,7 +20,7 @@ from fedwmsam.engine.run import Progress
 from fedwmsam.errors import InputError, describe_error, install_command
 from fedwmsam.files import own_folder
 from fedwmsam.settings.parsers import parse_trackers
-from fedwmsam.termination import raise_interrupt_behind
+from fedwmsam.termination import hides_interrupt
 
 log = logging.getLogger("fedwmsam")
 
@@ -73,7 +73,8 @@ class Tracker(ABC):
         except InputError:
             raise
         except Exception as error:
-            raise_interrupt_behind(error)
+            if hides_interrupt(error):
+                raise KeyboardInterrupt from error
             raise InputError(
                 f"{self.title} cannot begin its log: {describe_error(error)}; "
                 "mend that, or run without it."
@@ -93,7 +94,8 @@ class Tracker(ABC):
             try:
                 action(progress)
             except Exception as error:
-                raise_interrupt_behind(error)
+                if hides_interrupt(error):
+                    raise KeyboardInterrupt from error
                 self.stop_logging(progress, error)
 
     def write_new_records(self, progress: Progress) -> None:

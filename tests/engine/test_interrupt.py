@@ -136,6 +136,24 @@ def test_an_interrupt_between_a_round_and_its_line_loses_neither(tmp_path, monke
         assert stopped == (tmp_path / "whole" / name).read_bytes()
 
 
+def test_an_error_after_an_interrupt_that_it_did_not_cause_is_seen():
+    """As a bug while the last round is saved."""
+    program = (
+        "import os, signal, sys; from fedwmsam.commands import app\n"
+        "def run_app():\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
+        "    except KeyboardInterrupt:\n"
+        "        pass\n"
+        "    raise ValueError('while the last round is saved')\n"
+        "app.run_app = run_app\n"
+        "from fedwmsam.cli import main; main()"
+    )
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert process.returncode == 1
+    assert process.stderr.endswith("ValueError: while the last round is saved\n")
+
+
 def test_an_error_that_an_interrupt_causes_is_no_traceback():
     """numpy, interrupted while it was imported, ended in a RecursionError."""
     program = (

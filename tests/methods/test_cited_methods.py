@@ -410,3 +410,10 @@ def test_a_client_that_takes_fewer_steps_is_pushed_as_far():
             planned.append(federation.schedule.step_count(r, client, samples))
     run_rounds(replace(federation, faults=faults), 4)
     assert SAID == TAKEN and sum(TAKEN) < sum(planned)
+
+
+@pytest.mark.parametrize("method", [FedAdam, FedYogi])
+def test_no_value_by_position_means_tau(method: type[FedAdam]) -> None:
+    assert method(0.1, 0.9, 0.99).beta2 == 0.99
+    with pytest.raises(TypeError):
+        method(0.1, 0.9, 0.99, 0.01)  # type: ignore[misc]

@@ -10,7 +10,7 @@ FedAvgM: Hsu et al., Measuring the Effects of Non-Identical Data Distribution (2
     m ← β m + ū,      w ← w + η_g m
 """
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 import torch
@@ -28,6 +28,7 @@ class AdaptiveServer(FedAvg):
 
     global_lr: float = option(0.1, "η_g, server step size", low=0.0)
     beta1: float = option(0.9, "β₁, decay rate of the mean update", low=0.0, high=1.0)
+    _: KW_ONLY  # a value that is passed by position must not mean τ here and β₂ there
     tau: float = option(0.01, "τ, added to √s in the denominator", above=0.0)
 
     def next_s(self, s: Tensor, square: Tensor) -> Tensor:
