@@ -202,7 +202,8 @@ PAGES: dict[Path, dict[str, PageSection]] = {
         "plus-targets": target_section(
             compare_command("plus.toml"), load_run_specs("plus.toml"), eight_seeds.TARGETS
         ),
-        "candidates-screening": screened.TABLE,
+        "candidates-screening": screened.FIRST,
+        "candidates-second": screened.SECOND,
     },
     APPENDIX: {
         "screening": validation_section("screening.csv", (20, 30, 50, 100, 150)),
