@@ -19,6 +19,7 @@ from statistics import mean
 
 import all_methods
 import eight_seeds
+import fresh_candidate
 import looks
 import parts
 import run_queue
@@ -204,6 +205,7 @@ PAGES: dict[Path, dict[str, PageSection]] = {
         ),
         "candidates-screening": screened.FIRST,
         "candidates-second": screened.SECOND,
+        "candidates-fresh": fresh_candidate.TABLE,
     },
     APPENDIX: {
         "screening": validation_section("screening.csv", (20, 30, 50, 100, 150)),
