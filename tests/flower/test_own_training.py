@@ -144,6 +144,19 @@ def test_metrics_of_a_loop_are_columns_and_its_data_may_be_anything_with_a_lengt
     )
 
 
+def test_metrics_of_a_loop_are_not_those_of_the_clients_evaluation():
+    def loop(model, data, config):
+        return {"train_loss": 0.5, "accuracy": 0.98}
+
+    app = make_client_app(network, load_data, load_test=load_test, train=loop)
+    settings = SETTINGS | {"evaluate_every": 2, "rounds": 2}
+    strategy = FlowerStrategy(FedAvg(), network, clients=CLIENTS, evaluate_clients=True, **settings)
+    strategy.start(FakeGrid(app, CLIENTS))
+    first, second = strategy.result.rows
+    assert first["clients_train_accuracy"] == second["clients_train_accuracy"] == 0.98
+    assert "clients_accuracy" not in first and second["clients_accuracy"] < 0.98
+
+
 def test_a_check_before_the_run_counts_the_samples_and_leaves_the_loop_alone():
     app = make_client_app(network, load_data, train=lambda *_: pytest.fail("it was called"))
     assert app.client.try_training({"partition-id": 1}) == 28

@@ -536,7 +536,12 @@ class FlowerStrategy(Strategy):
         `is_due` says whether the round is evaluated.
         """
         loops = self.training.loop_metrics
-        record: Record = {**mean_evaluation(loops, self.training.weigh_clients(loops))}
+        means = mean_evaluation(loops, self.training.weigh_clients(loops))
+        # A loop's accuracy is that of its training data, and no mean of the clients' evaluations.
+        record: Record = {
+            f"clients_train_{name.removeprefix('clients_').removeprefix('train_')}": value
+            for name, value in means.items()
+        }
         if is_due and self.evaluate_clients and self.training.mailbox:
             record |= self.mean_evaluations(self.training.collect_evaluations(state))
         if is_due and self.evaluate_fn:
