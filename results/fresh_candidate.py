@@ -55,11 +55,11 @@ def common_rows(runs: Path) -> dict[str, ResultRow]:
         return {}
     rows = {name: found[key] for name, key in COMPARED.items()}
     seeds = set.intersection(*(set(row.seeds) for row in rows.values()))
-    return {
-        name: replace(row, scores=tuple(s for s in row.scores if s.run.seed in seeds))
-        for name, row in rows.items()
-        if seeds
-    }
+    common = {}
+    for name, row in rows.items():
+        scores = tuple(score for score in row.scores if score.run.seed in seeds)
+        common[name] = replace(row, scores=scores)
+    return common if seeds else {}
 
 
 def value_table(rows: dict[str, ResultRow], seeds: str) -> TextTable:

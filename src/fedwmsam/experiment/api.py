@@ -71,7 +71,8 @@ def option_message(name: str, method: object) -> str | None:
     if chosen in METHODS and chosen not in owners:
         # What other papers call mu is lam here: a name of the chosen method's means more.
         for meant in same_meaning(name, option_names(str(chosen))):
-            name, owners = meant, [str(chosen)]
+            name = meant
+            owners = [str(chosen)]
     if not owners:
         return None
     owner = method_class(str(chosen) if chosen in owners else owners[0]).__name__
