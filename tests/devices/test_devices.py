@@ -31,6 +31,7 @@ def run_on_pretend_device(marker: str) -> None:
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
 
 
+@pytest.mark.slow
 def test_everything_trains_on_a_pretend_device_as_on_the_cpu():
     run_on_pretend_device("not slow")
 

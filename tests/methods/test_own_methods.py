@@ -102,6 +102,7 @@ def test_a_comparison_killed_and_started_again_ends_as_if_it_never_was(folder):
     assert names.count("fading_prox-FadingProx-seed") == names.count("fedavg-seed") == 2
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_evaluated_and_analysed_only_if_its_method_is_named_again(folder):
     first = run(folder, "run", "--method", PATH, "--rounds", 4, "--workers", 2, "--out", "a")
     assert first.returncode == 0, first.stderr
@@ -157,6 +158,7 @@ def test_a_strangers_folder_imports_no_method(folder, monkeypatch):
     assert (folder / "imported").exists()
 
 
+@pytest.mark.slow
 def test_an_installed_package_registers_methods(folder):
     information = folder / "site" / "fading_prox-1.0.dist-info"
     information.mkdir(parents=True)

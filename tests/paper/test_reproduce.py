@@ -198,6 +198,7 @@ def test_a_dry_runs_commands_are_the_runs(
         assert (parent, folder) == (tmp_path / "runs", spec.folder_name)
 
 
+@pytest.mark.slow
 def test_a_figure_of_embeddings_comes_with_its_numbers(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("reproduce", "figure-12", *TINY[:1], "1", *TINY[2:], "--out", tmp_path)
     assert outcome.code == 0, outcome.err

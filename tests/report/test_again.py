@@ -26,8 +26,13 @@ def fingerprints(folder: Path) -> set[str]:
     "arguments",
     [
         ("--methods", "fedavg,fedcm", "--seeds", "2", "--lr", "0.2"),
-        ("--methods", "fedavg,fedsam", "--seed", "7", "--grid", "rho=0.01,0.1"),
-        ("--methods", "fedsam", "--seeds", "2", "--set", "rho=0.2"),
+        pytest.param(
+            ("--methods", "fedavg,fedsam", "--seed", "7", "--grid", "rho=0.01,0.1"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            ("--methods", "fedsam", "--seeds", "2", "--set", "rho=0.2"), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_the_command_makes_the_same_runs(cli, tmp_path, monkeypatch, arguments):
