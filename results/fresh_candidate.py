@@ -1,9 +1,8 @@
 """The candidate that was chosen, on fresh seeds, beside what set its bar: the tables."""
 
-from dataclasses import replace
 from pathlib import Path
 
-from fresh_seeds import curvature_cell, span_cell
+from fresh_seeds import Rows, curvature_cell, describe_seeds, over_common_seeds, span_cell
 from paired import (
     SPANS,
     difference,
@@ -15,7 +14,7 @@ from paired import (
 )
 from sections import PageSection, compare_command, load_run_specs, load_runs
 
-from fedwmsam.report.summary import ResultRow, summarise
+from fedwmsam.report.summary import summarise
 from fedwmsam.report.text_tables import TextTable
 
 PLAN = "candidates-fresh.toml"
@@ -35,16 +34,11 @@ def make_tables(runs: Path) -> list[TextTable]:
     rows = common_rows(runs)
     if not rows:
         return []
-    seeds = rows[CANDIDATE].seeds
-    planned = {spec.config.seed for spec in SPECS}
-    listed = ", ".join(map(str, seeds))
-    title = f"seeds {listed}"
-    if len(seeds) < len(planned):
-        title = f"{len(seeds)} of {len(planned)} seeds so far: {listed}"
+    title = describe_seeds(rows[CANDIDATE].seeds, SPECS)
     return [value_table(rows, title), contest_table(rows, title)]
 
 
-def common_rows(runs: Path) -> dict[str, ResultRow]:
+def common_rows(runs: Path) -> Rows:
     """Return the rows of what is compared, over the seeds that all have; none without a seed."""
     loaded = load_runs([*SPECS, *load_run_specs("eight-seeds.toml")], runs)
     if not loaded:
@@ -53,16 +47,10 @@ def common_rows(runs: Path) -> dict[str, ResultRow]:
     found = {(row.method, row.config["lr"]): row for row in table.rows}
     if not found.keys() >= set(COMPARED.values()):
         return {}
-    rows = {name: found[key] for name, key in COMPARED.items()}
-    seeds = set.intersection(*(set(row.seeds) for row in rows.values()))
-    common = {}
-    for name, row in rows.items():
-        scores = tuple(score for score in row.scores if score.run.seed in seeds)
-        common[name] = replace(row, scores=scores)
-    return common if seeds else {}
+    return over_common_seeds({name: found[key] for name, key in COMPARED.items()})
 
 
-def value_table(rows: dict[str, ResultRow], seeds: str) -> TextTable:
+def value_table(rows: Rows, seeds: str) -> TextTable:
     """Return the table of the accuracies and of λ₁."""
     lines = []
     for name, row in rows.items():
@@ -72,7 +60,7 @@ def value_table(rows: dict[str, ResultRow], seeds: str) -> TextTable:
     return TextTable(f"The chosen candidate, {seeds}", header, tuple(lines))
 
 
-def contest_table(rows: dict[str, ResultRow], seeds: str) -> TextTable:
+def contest_table(rows: Rows, seeds: str) -> TextTable:
     """Return the table of the candidate's differences in accuracy and ratios of λ₁."""
     lines = []
     for other, row in rows.items():

@@ -93,12 +93,7 @@ class FreshSeeds:
 
     def seeds_text(self, runs: Path) -> str:
         """Return how many of the seeds are complete, and which."""
-        seeds = self.seeds(runs)
-        planned = {spec.config.seed for spec in self.specs}
-        listed = ", ".join(map(str, seeds))
-        if len(seeds) == len(planned):
-            return f"seeds {listed}"
-        return f"{len(seeds)} of {len(planned)} seeds so far: {listed}"
+        return describe_seeds(self.seeds(runs), self.specs)
 
     def complete_runs(self, loaded: Sequence[LoadedRun]) -> list[LoadedRun]:
         """Return those of the runs whose seed all methods have finished."""
@@ -227,12 +222,26 @@ def complete_rows(plan: FreshSeeds, runs: Path) -> Rows:
     rows = {row_name(row): row for row in table.rows}
     if {*plan.methods} - rows.keys():
         return {}
+    return over_common_seeds(rows)
+
+
+def over_common_seeds(rows: Rows) -> Rows:
+    """Return the rows over the seeds that all of them have; none if there is no such seed."""
     seeds = set.intersection(*(set(row.seeds) for row in rows.values()))
     complete = {}
     for name, row in rows.items():
         scores = tuple(score for score in row.scores if score.run.seed in seeds)
         complete[name] = replace(row, scores=scores)
     return complete if seeds else {}
+
+
+def describe_seeds(seeds: Sequence[int], specs: Sequence[RunSpec]) -> str:
+    """Return which seeds there are, and how many of those that are planned."""
+    planned = {spec.config.seed for spec in specs}
+    listed = ", ".join(map(str, seeds))
+    if len(seeds) == len(planned):
+        return f"seeds {listed}"
+    return f"{len(seeds)} of {len(planned)} seeds so far: {listed}"
 
 
 def row_name(row: ResultRow) -> str:

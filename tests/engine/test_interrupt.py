@@ -136,35 +136,29 @@ def test_an_interrupt_between_a_round_and_its_line_loses_neither(tmp_path, monke
         assert stopped == (tmp_path / "whole" / name).read_bytes()
 
 
-def test_an_error_after_an_interrupt_that_it_did_not_cause_is_seen():
-    """As a bug while the last round is saved."""
+def interrupt_then(lines):
+    """Return the process of a program whose command is interrupted and then does these lines."""
     program = (
         "import os, signal, sys; from fedwmsam.commands import app\n"
         "def run_app():\n"
         "    try:\n"
         "        os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
         "    except KeyboardInterrupt:\n"
-        "        pass\n"
-        "    raise ValueError('while the last round is saved')\n"
+        f"        {lines}\n"
         "app.run_app = run_app\n"
         "from fedwmsam.cli import main; main()"
     )
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+def test_an_error_after_an_interrupt_that_it_did_not_cause_is_seen():
+    """As a bug while the last round is saved."""
+    process = interrupt_then("pass\n    raise ValueError('while the last round is saved')")
     assert process.returncode == 1
     assert process.stderr.endswith("ValueError: while the last round is saved\n")
 
 
 def test_an_error_that_an_interrupt_causes_is_no_traceback():
     """numpy, interrupted while it was imported, ended in a RecursionError."""
-    program = (
-        "import os, signal, sys; from fedwmsam.commands import app\n"
-        "def run_app():\n"
-        "    try:\n"
-        "        os.kill(os.getpid(), signal.SIGINT); signal.pause()\n"
-        "    except KeyboardInterrupt:\n"
-        "        raise RecursionError('a library gives up') from None\n"
-        "app.run_app = run_app\n"
-        "from fedwmsam.cli import main; main()"
-    )
-    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    process = interrupt_then("raise RecursionError('a library gives up') from None")
     assert (process.returncode, process.stderr) == (130, "")
