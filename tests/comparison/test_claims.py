@@ -213,7 +213,7 @@ def test_a_claim_that_disappears_ends_its_worker(folder, monkeypatch):
 def test_signs_of_life_go_on_after_a_disk_did_not_answer(folder, monkeypatch):
     heartbeat = Heartbeat(held_by(folder, Owner.this_process()), lambda: None, interval=0.01)
     exists = Path.exists
-    failures = iter([False, True, False])
+    failures = iter([False, True, False, True, False])
 
     def exists_at_times(path):
         if next(failures, False):
@@ -221,6 +221,10 @@ def test_signs_of_life_go_on_after_a_disk_did_not_answer(folder, monkeypatch):
         return exists(path)
 
     monkeypatch.setattr(Path, "exists", exists_at_times)
+    heartbeat.last_beat -= 1000
+    heartbeat.check()
+    heartbeat.check()
+    heartbeat.last_beat += 1000
     with heartbeat:
         time.sleep(0.2)
         assert heartbeat.thread.is_alive()

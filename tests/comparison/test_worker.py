@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from fedwmsam.commands.places import cancel_comparison
+from fedwmsam.comparison import slurm
 from fedwmsam.comparison import worker as worker_module
 from fedwmsam.comparison.claims import DONE, RELEASED, Owner
 from fedwmsam.comparison.grid import make_grid
@@ -391,3 +393,17 @@ def test_a_run_that_is_saved_is_done_whatever_became_of_its_claim(bench, state):
     assert run.status == "completed"
     line, *others = describe_queue(bench.queue)
     assert line.endswith("1 runs, 1 done, 0 held by workers, 0 waiting, 0 failed") and not others
+
+
+def test_all_parts_are_called_off_although_slurm_does_not_answer(bench, monkeypatch):
+    bench.write("a")
+    tuning = Bench(bench.out / "tuning")
+    tuning.out.mkdir()
+    tuning.write("b")
+    tuning.queue.log_folder.mkdir(parents=True, exist_ok=True)
+    (tuning.queue.log_folder / "12.log").write_text("")
+    monkeypatch.setattr(slurm, "has_slurm", lambda *_: True)
+    monkeypatch.setattr(slurm, "list_jobs", lambda **_: None)
+    with pytest.raises(InputError, match="it does not answer"):
+        cancel_comparison(bench.out)
+    assert tuning.queue.is_cancelled() and bench.queue.is_cancelled()

@@ -11,6 +11,7 @@ While a worker holds a claim it touches the file every HEARTBEAT seconds. `compa
 judges from that, and from better signs where there are some, whether an owner still lives.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -241,7 +242,8 @@ class Heartbeat:
     def check(self, *_: object) -> None:
         """Look whether the claim is still one's own, if the last sign of life is old."""
         if clock() - self.last_beat > 3 * self.interval:
-            self.end_if_lost()
+            with contextlib.suppress(OSError):  # the disk does not answer: the thread looks again
+                self.end_if_lost()
 
     def end_if_lost(self) -> None:
         """End this process if another one has made the next claim on the run."""
